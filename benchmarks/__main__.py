@@ -1,0 +1,51 @@
+"""The door: ``python -m benchmarks queue``. Each benchmark is a module that knows what to measure and what to ask."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import queue, table
+from benchmarks.table import Row
+
+BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {"queue": queue.measure}
+HERE = Path(__file__).resolve().parent
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; print a table.")
+    parser.add_argument("name", nargs="?", default="queue", help=f"what to measure: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
+    parser.add_argument("--write", action="store_true", help="keep the results in benchmarks/README.md and NAME.json")
+    chosen = parser.parse_args(arguments)
+    if chosen.name not in BENCHMARKS:
+        return _refuse(f"there is no benchmark {chosen.name!r}: it is one of {', '.join(BENCHMARKS)}")
+    if chosen.quick and chosen.write:
+        return _refuse("quick figures are not for the record: leave out --quick or --write")
+
+    rows = []
+    for row in BENCHMARKS[chosen.name](chosen.quick):
+        print(row.as_line(), file=sys.stderr, flush=True)
+        rows.append(row)
+
+    machine = table.machine(queue.disk())
+    print(table.as_text(rows))
+    results = table.as_json(rows, machine, is_quick=chosen.quick)
+    if chosen.json:
+        chosen.json.write_text(results)
+    if chosen.write:
+        (HERE / f"{chosen.name}.json").write_text(results)
+        table.put_into(HERE / "README.md", chosen.name, table.as_markdown(rows, machine))
+    return 0
+
+
+def _refuse(sentence: str) -> int:
+    print(f"benchmarks: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

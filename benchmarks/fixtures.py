@@ -1,0 +1,108 @@
+"""Large databases, made in seconds: triggers off, rows by the hundred thousand, triggers on again.
+
+Only benchmarks may do this. The rows are what the store itself would have left behind, attempts and events included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from worker_service.jobs.model import HandlerFacts, Worker
+from worker_service.store.base import Store
+from worker_service.store.opening import initialise, open_store
+
+WORKER = "bench"
+SLOTS = 1_000_000
+
+_ROWS = """
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count),
+     row (i, at) AS (SELECT i, strftime('%Y-%m-%d %H:%M:%f', 1790000000 + i / 1000.0, 'unixepoch') FROM n)
+INSERT INTO worker_job_queue (job_type, platform, account, priority, status, held, fence, owner, source, run_at,
+       created_at, started_at, heartbeat_at, completed_at, worker_id, progress_percent, concurrency_key, payload)
+SELECT :job_type || CASE WHEN :types > 1 THEN i % :types ELSE '' END, 'instagram', 'user123',
+       :priority, :status, :held, :has_ended,
+       :owner || CASE WHEN :owners > 1 THEN i / :types % :owners ELSE '' END, :source, :run_at,
+       at, iif(:has_ended, at, NULL), iif(:has_ended, at, NULL), iif(:has_ended, at, NULL),
+       iif(:has_ended, 'bench', NULL), :has_ended * 100, :concurrency_key, '{"scrape_type":"full"}'
+  FROM row
+"""
+_ATTEMPTS = """
+INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at, ended_at, outcome)
+SELECT id, fence, worker_id, started_at, completed_at, 'completed' FROM worker_job_queue
+ WHERE id > :after AND status = 'completed'
+"""
+_EVENTS = """
+INSERT INTO worker_job_event (job_id, fence, from_status, to_status, at)
+SELECT id, fence, column1, column2, completed_at
+  FROM worker_job_queue, (VALUES ('pending', 'running'), ('running', 'completed'))
+ WHERE id > :after AND status = 'completed'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Many jobs that are alike. With `types` or `owners` the names get numbers behind them."""
+
+    count: int
+    job_type: str = "ready"
+    status: str = "pending"
+    priority: int = 5
+    held: int = 0
+    owner: str = ""
+    source: str = ""
+    run_at: str | None = None
+    concurrency_key: str | None = None
+    types: int = 1
+    owners: int = 1
+
+
+def opened(path: Path, *, job_types: Sequence[str] = ("ready", "blocked")) -> Store:
+    """A store on the file, made if it is not there, with a worker that can run these types in any number."""
+    if not path.exists():
+        initialise(path)
+    # A worker of a benchmark never beats again, however long the run.
+    store = open_store(path, orphan_after_seconds=86_400)
+    handlers = [HandlerFacts(job_type, "cpu") for job_type in job_types]
+    store.register(Worker(WORKER, "here", "boot", 1, "0", cpu_slots=SLOTS, io_slots=SLOTS, handlers=handlers))
+    return store
+
+
+def fill(path: Path, *groups: Group) -> None:
+    """Add the jobs. Nobody may have the file open."""
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA cache_size = -200000")
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    kinds = ["trigger", "index"] if sum(group.count for group in groups) > 50_000 else ["trigger"]
+    dropped = _drop(connection, kinds)
+    for group in groups:
+        _insert(connection, group)
+    for statement in dropped:
+        connection.execute(statement)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+
+
+def _drop(connection: apsw.Connection, kinds: Sequence[str]) -> list[str]:
+    """Return what makes them again, in the order in which they were made."""
+    statements = []
+    for kind in kinds:
+        made = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = ? AND sql IS NOT NULL", (kind,))
+        for name, statement in made.fetchall():
+            connection.execute(f'DROP {kind} "{name}"')
+            statements.append(str(statement))
+    return statements
+
+
+def _insert(connection: apsw.Connection, group: Group) -> None:
+    before = connection.execute("SELECT ifnull(max(id), 0) FROM worker_job_queue").fetchall()[0][0]
+    values = {name: getattr(group, name) for name in Group.__dataclass_fields__}
+    connection.execute(_ROWS, {**values, "has_ended": int(group.status == "completed")})
+    if group.status == "completed":
+        connection.execute(_ATTEMPTS, {"after": before})
+        connection.execute(_EVENTS, {"after": before})

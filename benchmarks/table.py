@@ -1,0 +1,166 @@
+"""What was measured, as a table for people and as JSON for programs. Nothing here measures.
+
+A figure is the median of its repeats, with the least and the greatest behind it. A ratio is the median of the ratios
+of repeats that stood next to each other, so that a machine that slows down slows down both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import apsw
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked of a row; met or not, or (None) not asked."""
+
+    text: str = "–"
+    ratio_at_least: float | None = None
+    ratio_below: float | None = None
+    worst_below: float | None = None
+    """No repeat, not even the slowest, may reach it."""
+    median_below: float | None = None
+
+
+def at_least(ratio: float) -> Goal:
+    return Goal(f"≥ {ratio:g} ×", ratio_at_least=ratio)
+
+
+def below(ratio: float) -> Goal:
+    return Goal(f"< {ratio:g} ×", ratio_below=ratio)
+
+
+def never_over(milliseconds: float) -> Goal:
+    return Goal(f"never > {milliseconds:g} ms", worst_below=milliseconds)
+
+
+def under(milliseconds: float) -> Goal:
+    return Goal(f"< {milliseconds:g} ms", median_below=milliseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure beside its peer. `ours[n]` and `peer[n]` were measured one after the other."""
+
+    key: str
+    what: str
+    beside: str
+    unit: str
+    ours: Sequence[float]
+    peer: Sequence[float]
+    goal: Goal = field(default_factory=Goal)
+
+    @property
+    def ratios(self) -> list[float]:
+        return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
+
+    @property
+    def is_met(self) -> bool | None:
+        goal, ratio = self.goal, median(self.ratios)
+        if goal.ratio_at_least is not None:
+            return ratio >= goal.ratio_at_least
+        if goal.ratio_below is not None:
+            return ratio < goal.ratio_below
+        if goal.worst_below is not None:
+            return max(self.ours) <= goal.worst_below
+        if goal.median_below is not None:
+            return median(self.ours) < goal.median_below
+        return None
+
+    def cells(self) -> list[str]:
+        met = {True: "yes", False: "NO", None: ""}[self.is_met]
+        ratio = f"{median(self.ratios):.2f} ({min(self.ratios):.2f}–{max(self.ratios):.2f})"
+        unit = self.unit
+        return [self.what, f"{_spread(self.ours)} {unit}", self.beside, f"{_spread(self.peer)} {unit}", ratio,
+                self.goal.text, met]  # fmt: skip
+
+    def as_line(self) -> str:
+        what, ours, beside, peer, ratio, goal, met = self.cells()
+        return f"{what}: {ours}; {beside}: {peer}; ratio {ratio}; goal {goal} {met}".rstrip()
+
+
+HEADINGS = ["what", "ours", "beside", "the peer", "ratio", "goal", "met"]
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    lines = [HEADINGS, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def as_markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
+    facts = " · ".join(machine.values())
+    lines = [HEADINGS, ["---"] * len(HEADINGS), *(row.cells() for row in rows)]
+    return f"{facts}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def as_json(rows: Sequence[Row], machine: dict[str, str], *, is_quick: bool) -> str:
+    content = {"machine": machine, "quick": is_quick, "rows": [_row_as_json(row) for row in rows]}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def put_into(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the page's markers of this name."""
+    begin, end = f"<!-- {name}: written by --write -->", f"<!-- end of {name} -->"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    old = page.read_text()
+    if not pattern.search(old):
+        raise SystemExit(f"{page} has no place for the table: it needs the lines {begin!r} and {end!r}")
+    page.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", old))
+
+
+def machine(directory: Path) -> dict[str, str]:
+    """Where and when: what a reader needs to compare, and no name of the host."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cores": f"{len(os.sched_getaffinity(0))} cores",
+        "memory": f"{memory:.0f} GiB",
+        "kernel": f"Linux {platform.release()}",
+        "file system": file_system(directory),
+        "python": f"Python {platform.python_version()}",
+        "sqlite": f"SQLite {apsw.sqlite_lib_version()}",
+    }
+
+
+def file_system(directory: Path) -> str:
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    # Of two mounts on one place the later one is seen.
+    under = [(len(mount[1]), number, mount[2]) for number, mount in enumerate(mounts)
+             if directory.resolve().is_relative_to(mount[1])]  # fmt: skip
+    return max(under)[2]
+
+
+def _row_as_json(row: Row) -> dict[str, object]:
+    return {
+        "key": row.key,
+        "what": row.what,
+        "unit": row.unit,
+        "ours": list(row.ours),
+        "beside": row.beside,
+        "peer": list(row.peer),
+        "ratio": median(row.ratios),
+        "goal": row.goal.text,
+        "met": row.is_met,
+    }
+
+
+def _spread(figures: Sequence[float]) -> str:
+    return f"{_short(median(figures))} ({_short(min(figures))}–{_short(max(figures))})"
+
+
+def _short(figure: float) -> str:
+    if figure >= 100:
+        return f"{figure:,.0f}"
+    return f"{figure:.1f}" if figure >= 10 else f"{figure:.3f}"

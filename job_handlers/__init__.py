@@ -1,0 +1,4 @@
+"""The handlers that pagemill ships.
+
+They import `worker_service.handlers` and nothing else of ours, like anyone else's.
+"""

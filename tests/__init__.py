@@ -1,0 +1,1 @@
+"""What pagemill promises, as sentences. The folders mirror the rooms of `worker_service`."""

@@ -1,0 +1,117 @@
+"""A real database in a directory of its own, and two ways to give it a command: in this process, and in one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from worker_service.commands import pagemill
+from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
+from worker_service.store.base import Store
+from worker_service.store.opening import initialise, open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "worker_service.commands"]
+
+Run = Callable[..., Result]
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of the person who runs the tests: no settings, no checkout, no terminal's colours."""
+    for name in [*os.environ]:
+        if name.startswith("WORKER_") or name.endswith("_DIRECTORY") or name in ("NO_COLOR", "COLUMNS", "SUDO_USER"):
+            monkeypatch.delenv(name)
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("WORKER_DATABASE", str(tmp_path / "pagemill.db"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_database(tmp_path: Path) -> Path:
+    return tmp_path / "pagemill.db"
+
+
+@pytest.fixture
+def database(no_database: Path) -> Path:
+    initialise(no_database)
+    return no_database
+
+
+@pytest.fixture
+def run() -> Run:
+    """Give a command in this process. `fails` is the exit code that it is expected to end with."""
+
+    def run(*words: object, fails: int = 0, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(pagemill, [str(word) for word in words], input=stdin)
+        assert result.exit_code == fails, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def process() -> Process:
+    """Give a command as a process of its own."""
+
+    def process(
+        *words: object, fails: int = 0, stdin: str | None = None, **more: Any
+    ) -> subprocess.CompletedProcess[str]:
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        result = subprocess.run(
+            [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=60, check=False, **given, **more
+        )
+        assert result.returncode == fails, result.stdout + result.stderr
+        return result
+
+    return process
+
+
+@dataclass
+class Daemon:
+    """Does to jobs what a daemon would."""
+
+    store: Store
+
+    def claim(self, most: int = 1) -> list[Job]:
+        return self.store.claim("w1", most)
+
+    def complete(self) -> Job:
+        [job] = self.claim()
+        self.store.complete(job.lease, '{"pages":12}')
+        return job
+
+    def fail(self, code: str = "HTTP_503", message: str = "the server is busy") -> Job:
+        [job] = self.claim()
+        self.store.fail(job.lease, Failure(code, message), retry_at=None)
+        return job
+
+
+@pytest.fixture
+def daemon(database: Path) -> Iterator[Daemon]:
+    store = open_store(database)
+    types = ("ocr_pages", "download", "assemble")
+    store.register(Worker("w1", "here", "boot", 1, "0", 100, 100, [HandlerFacts(name) for name in types]))
+    yield Daemon(store)
+    store.close()
+
+
+def items(result: Result) -> list[Any]:
+    found: list[Any] = json.loads(result.stdout)["items"]
+    return found
+
+
+def states(run: Run) -> dict[int, str]:
+    return {job["id"]: job["state"] for job in items(run("ls", "--json"))}

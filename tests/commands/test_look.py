@@ -1,0 +1,226 @@
+"""`ls`, `show`, `why`, `logs`, `stats`, `errors` and `pagemill` alone: what a person sees of the queue."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.commands.conftest import Daemon, Run, items
+from worker_service.commands.look import NEXT_MOVES
+from worker_service.jobs.model import Report
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def ids(run: Run, *words: object) -> list[int]:
+    return [job["id"] for job in items(run("ls", "--json", *words))]
+
+
+def test_the_newest_job_is_listed_first(run: Run) -> None:
+    run("enqueue", "ocr_pages")
+    run("enqueue", "download")
+
+    lines = run("ls").stdout.splitlines()
+
+    assert lines[0].split()[:3] == ["ID", "STATE", "TYPE"]
+    assert [line.split()[:3] for line in lines[1:]] == [["2", "pending", "download"], ["1", "pending", "ocr_pages"]]
+
+
+def test_an_empty_queue_is_said_beside_the_data(run: Run) -> None:
+    result = run("ls")
+
+    assert (result.stdout, result.stderr) == ("", "the queue is empty\n")
+    assert json.loads(run("ls", "--json").stdout) == {"items": [], "next": None}
+
+
+def test_pages_follow_each_other_without_a_gap(run: Run) -> None:
+    for _ in range(5):
+        run("enqueue", "a")
+
+    pages, before = [], ["--limit", "2"]
+    while True:
+        page = json.loads(run("ls", "--json", *before).stdout)
+        pages.append([job["id"] for job in page["items"]])
+        if page["next"] is None:
+            break
+        before = ["--limit", "2", "--before", str(page["next"])]
+
+    assert pages == [[5, 4], [3, 2], [1]]
+
+
+def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages", "--owner", "alice", "--platform", "gdrive", "--batch", 7, "--set", "file.id=abc")
+    run("enqueue", "download", "--owner", "bob", "--set", "n=1")
+    daemon.store.claim("w1", 1)
+    daemon.fail("HTTP_503")
+
+    assert ids(run, "--type", "ocr_pages") == [1]
+    assert ids(run, "--type", "ocr_pages,download") == [2, 1]
+    assert ids(run, "--owner", "alice") == [1]
+    assert ids(run, "--platform", "gdrive") == [1]
+    assert ids(run, "--batch", "7") == [1]
+    assert ids(run, "--status", "failed", "--status", "running") == [2, 1]
+    assert ids(run, "--status", "running") == [1]
+    assert ids(run, "--error", "HTTP_503") == [2]
+    assert ids(run, "--match", "payload.file.id=abc") == [1]
+    assert ids(run, "--match", "payload.n=1") == [2]
+    assert ids(run, "--since", "1h") == [2, 1]
+    assert ids(run, "--since", "2199-01-01") == []
+    assert ids(run, "--older-than", "1h") == []
+    assert ids(run, 2) == [2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--status", "faild"], "there is no status 'faild': did you mean failed?"),
+        (["--status", "xyz"], "it is one of pending, running"),
+        (["--since", "yesterday"], "is not a time"),
+        (["--since", "2026-13-01"], "is not a time"),
+        (["--older-than", "99999999999w"], "longer ago than time is kept"),
+        (["--match", "file_id=abc"], "write it like payload.file_id=abc"),
+        (["abc"], "is not the id of a job"),
+        (["99999999999999999999"], "is not the id of a job"),
+        (["--limit", "0"], "0 is not in the range"),
+        (["--statsu", "failed"], "did you mean '--status'"),
+    ],
+)
+def test_a_selector_that_cannot_be_understood_says_how_to_write_it(run: Run, words: list[str], sentence: str) -> None:
+    assert sentence.lower() in run("ls", *words, fails=2).stderr.lower()
+
+
+def test_the_state_says_why_a_pending_job_is_not_looked_at(run: Run) -> None:
+    run("enqueue", "a")
+    run("enqueue", "a", "--run-at", "+10m")
+    run("enqueue", "a", "--after", "1")
+
+    assert [job["state"] for job in items(run("ls", "--json"))] == ["waiting", "scheduled", "pending"]
+
+
+def test_control_characters_of_others_have_no_power_over_the_terminal(run: Run) -> None:
+    run("enqueue", "evil\x1b[2J\nnext")
+
+    output = run("ls").stdout + run("show", 1).stdout
+
+    assert "\x1b" not in output
+    assert "evil\\x1b[2J next" in output
+
+
+def test_show_tells_the_whole_story_of_a_job(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages", "--set", "a=1")
+    [claimed] = daemon.claim()
+    daemon.store.report([Report(claimed.lease, 40, "page 4 of 10", ["first line", "second line"])])
+    daemon.store.complete(claimed.lease, '{"pages":12}')
+
+    text = run("show", 1).stdout
+    whole = json.loads(run("show", 1, "--json").stdout)
+
+    for part in ("completed", "attempts", "events", "second line", '{"a":1}', '{"pages":12}'):
+        assert part in text
+    assert whole["result"] == {"pages": 12}
+    assert [attempt["outcome"] for attempt in whole["attempts"]] == ["completed"]
+    assert [(event["from_status"], event["to_status"]) for event in whole["events"]] == [
+        ("pending", "running"),
+        ("running", "completed"),
+    ]
+    assert [line["line"] for line in whole["log"]] == ["first line", "second line"]
+
+
+@pytest.mark.parametrize("verb", ["show", "why", "logs", "cancel", "retry", "delete", "wait"])
+def test_a_job_that_is_not_there_is_exit_66(run: Run, verb: str) -> None:
+    result = run(verb, 99, fails=66)
+
+    assert result.stderr.startswith("pagemill: there is no job 99")
+    assert json.loads(run(verb, 99, "--json", fails=66).stderr)["error"]["code"] == "job_not_found"
+
+
+def test_why_prints_each_gate_and_the_next_move(run: Run) -> None:
+    run("enqueue", "a", "--run-at", "+10m")
+
+    lines = run("why", 1, fails=3).stdout.splitlines()
+
+    assert [line.split()[0] for line in lines[::2]] == ["WORKER_DOWN", "NOT_YET"]
+    assert all(line.startswith("    next: ") for line in lines[1::2])
+
+
+def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+
+    assert "nothing holds job 1" in run("why", 1).stdout
+    assert json.loads(run("why", 1, "--json").stdout)["items"] == []
+
+    daemon.claim()
+    assert "is running" in run("why", 1).stdout
+
+
+def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    daemon.fail("HTTP_503")
+
+    assert "failed with HTTP_503" in run("why", 1).stdout
+
+
+def test_each_gate_has_a_next_move() -> None:
+    gates = (
+        "WORKER_DOWN PAUSED DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL"
+        " CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
+    )
+
+    assert list(NEXT_MOVES) == gates.split()
+
+
+def test_logs_prints_what_was_reported_in_order(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    [claimed] = daemon.claim()
+    daemon.store.report([Report(claimed.lease, lines=[f"line {n}" for n in range(1500)])])
+
+    lines = [line.split("  ", 1)[1] for line in run("logs", 1).stdout.splitlines()]
+
+    assert lines == [f"line {n}" for n in range(1500)]
+    assert len(items(run("logs", 1, "--json"))) == 1500
+
+
+def test_following_the_log_of_an_ended_job_ends(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    [claimed] = daemon.claim()
+    daemon.store.report([Report(claimed.lease, lines=["only line"])])
+    daemon.store.complete(claimed.lease)
+
+    assert run("logs", "-f", 1).stdout.count("only line") == 1
+
+
+def test_stats_counts_by_type_and_sums_up(run: Run, daemon: Daemon) -> None:
+    for job_type in ("download", "ocr_pages", "ocr_pages"):
+        run("enqueue", job_type)
+    run("enqueue", "ocr_pages", "--run-at", "+1h")
+    daemon.complete()
+
+    lines = [line.split() for line in run("stats").stdout.splitlines()]
+
+    assert lines[-1] == ["all", "2", "1", "0", "1", "0", "0"]
+    assert sum(row["pending"] + row["held"] for row in items(run("stats", "--json"))) == 3
+
+
+def test_errors_counts_by_code_and_shows_the_newest(run: Run, daemon: Daemon) -> None:
+    for code in ("HTTP_503", "HTTP_503", "PDF_BROKEN"):
+        run("enqueue", "ocr_pages")
+        daemon.fail(code, f"message of {code}")
+
+    found = {error["code"]: (error["jobs"], error["newest_job_id"]) for error in items(run("errors", "--json"))}
+
+    assert found == {"HTTP_503": (2, 2), "PDF_BROKEN": (1, 3)}
+    assert "message of PDF_BROKEN" in run("errors").stdout
+    assert run("errors", "--since", "2199-01-01").stdout == ""
+
+
+def test_pagemill_alone_tells_the_state_in_five_lines(run: Run) -> None:
+    run("enqueue", "a")
+    run("pause", "--all", "--reason", "moving house")
+
+    lines = run().stdout.splitlines()
+
+    assert [line.split()[0] for line in lines] == ["database", "workers", "live", "ended", "paused"]
+    assert "1 pending" in lines[2]
+    assert "everything (moving house)" in lines[4]
+    assert json.loads(run("--json").stdout)["jobs"]["pending"] == 1

@@ -1,0 +1,244 @@
+"""`cancel`, `retry`, `delete`, `priority`, `pause`, `undo`, `prune`: one job at once, many only when confirmed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Daemon, Run, items, states
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def enqueue(run: Run, number: int, job_type: str = "ocr_pages") -> None:
+    for _ in range(number):
+        run("enqueue", job_type)
+
+
+def test_one_job_by_its_id_is_changed_at_once(run: Run) -> None:
+    enqueue(run, 2)
+
+    assert run("cancel", 1).stdout == "cancelled 1 job\n"
+    assert run("retry", 1).stdout == "retried 1 job\n"
+    assert run("priority", 1, 1).stdout == "reprioritised 1 job\n"
+    assert run("delete", 1).stdout == "deleted 1 job\n"
+
+    assert states(run) == {2: "pending"}
+
+
+@pytest.mark.parametrize("words", [["--status", "pending"], ["1", "2"], ["--type", "ocr_pages"]])
+def test_many_jobs_are_not_changed_where_nobody_can_be_asked(run: Run, words: list[str]) -> None:
+    enqueue(run, 2)
+
+    result = run("cancel", *words, fails=1)
+
+    assert "Cancel 2 jobs?" in result.stderr
+    assert "--yes" in result.stderr
+    assert set(states(run).values()) == {"pending"}
+
+
+def test_a_dry_run_counts_shows_some_and_changes_nothing(run: Run) -> None:
+    enqueue(run, 7)
+
+    text = run("cancel", "--status", "pending", "--dry-run", "--yes").stdout
+    answer = json.loads(run("cancel", "--status", "pending", "--dry-run", "--json").stdout)
+
+    assert text.startswith("would cancel 7 jobs\n")
+    assert text.endswith("… and 2 more\n")
+    assert answer == {"dry_run": True, "jobs": 7, "items": [7, 6, 5, 4, 3]}
+    assert set(states(run).values()) == {"pending"}
+
+
+def test_yes_changes_all_that_match_and_says_how_to_put_it_back(run: Run) -> None:
+    enqueue(run, 3)
+    enqueue(run, 1, "download")
+
+    result = run("cancel", "--type", "ocr_pages", "--yes")
+
+    assert result.stdout == "cancelled 3 jobs\n"
+    assert "pagemill undo" in result.stderr
+    assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled", 4: "pending"}
+
+
+def test_nothing_said_is_not_everything(run: Run) -> None:
+    enqueue(run, 2)
+
+    for words in (["cancel"], ["retry"], ["delete"], ["priority", "1"], ["cancel", "--yes"]):
+        assert "say which jobs" in run(*words, fails=2).stderr
+
+    assert set(states(run).values()) == {"pending"}
+
+
+def test_nothing_that_matches_is_nothing_to_do(run: Run) -> None:
+    assert "nothing to do" in run("retry", "--status", "failed").stderr
+
+
+def test_a_running_job_is_asked_to_stop(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 2)
+    daemon.claim()
+
+    assert run("cancel", 1).stdout == "asked 1 job to stop\n"
+    assert states(run)[1] == "stopping"
+    assert json.loads(run("cancel", 2, "--json").stdout)["items"] == [2]
+
+
+def test_what_one_job_does_not_allow_is_refused_with_its_reason(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 1)
+    assert "job 1: it is pending" in run("retry", 1, fails=1).stderr
+
+    daemon.claim()
+
+    assert "it is running" in run("delete", 1, fails=1).stderr
+    assert "it is running" in run("priority", 3, 1, fails=1).stderr
+    assert json.loads(run("delete", 1, "--json", fails=1).stderr)["error"]["code"] == "refused"
+
+
+def test_of_many_each_refusal_is_named_and_the_others_are_done(run: Run) -> None:
+    enqueue(run, 2)
+    run("cancel", 1)
+
+    result = run("cancel", 1, 2, "--yes", fails=1)
+
+    assert result.stdout == "cancelled 1 job\n"
+    assert "job 1: it is already cancelled" in result.stderr
+
+
+def test_one_id_that_is_not_there_stops_all_of_them(run: Run) -> None:
+    enqueue(run, 1)
+
+    run("cancel", 1, 99, "--yes", fails=66)
+
+    assert states(run) == {1: "pending"}
+
+
+def test_retry_by_type_leaves_what_has_completed(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 3)
+    daemon.complete()
+    daemon.fail()
+    run("cancel", 3)
+
+    run("retry", "--type", "ocr_pages", "--yes")
+
+    assert states(run) == {1: "completed", 2: "pending", 3: "pending"}
+
+
+def test_completed_jobs_are_retried_when_asked_for(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 1)
+    daemon.complete()
+
+    run("retry", "--status", "completed", "--yes")
+
+    assert states(run) == {1: "pending"}
+
+
+def test_a_status_that_a_verb_can_do_nothing_about_is_refused(run: Run) -> None:
+    assert "only jobs that are pending or running can be cancelled" in run("cancel", "--status", "failed", fails=2).stderr
+    assert "can be pruned" in run("prune", "--older-than", "1d", "--status", "pending", fails=2).stderr
+
+
+@pytest.mark.parametrize("level", ["0", "11", "42"])
+def test_a_priority_out_of_range_changes_nothing(run: Run, level: str) -> None:
+    enqueue(run, 1)
+
+    assert f"priority is 1 (highest) to 10 (lowest), not {level}" in run("priority", level, 1, fails=2).stderr
+    assert items(run("ls", "--json"))[0]["priority"] == 5
+
+
+def test_undo_puts_back_the_newest_action(run: Run) -> None:
+    enqueue(run, 3)
+    run("cancel", "--status", "pending", "--yes")
+    run("delete", 2)
+
+    assert run("undo").stdout == "put back 1 job\n"
+    assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled"}
+    run("undo", fails=1)
+    assert run("undo", "--yes").stdout == "put back 3 jobs\n"
+    assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
+
+    assert "there is nothing to undo" in run("undo", fails=1).stderr
+
+
+def test_undo_names_what_has_moved_since_and_leaves_it(run: Run) -> None:
+    enqueue(run, 2)
+    run("cancel", 1, 2, "--yes")
+    [action] = items(run("undo", "--list", "--json"))
+    run("retry", 2)
+
+    result = run("undo", action["id"], "--yes", fails=1)
+
+    assert result.stdout == "put back 1 job\n"
+    assert "job 2: it has moved since" in result.stderr
+
+
+def test_undo_lists_who_did_what(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(run, 2)
+    monkeypatch.setenv("SUDO_USER", "alice")
+    run("cancel", 1, 2, "--yes")
+
+    [action] = items(run("undo", "--list", "--json"))
+
+    assert (action["actor"], action["verb"], action["jobs"], action["undone_at"]) == ("alice", "cancel", 2, None)
+    assert "alice" in run("undo", "--list").stdout
+    assert "would undo action" in run("undo", "--dry-run").stdout
+
+
+def test_prune_removes_only_ended_jobs_that_are_old_enough(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 3)
+    daemon.complete()
+    daemon.fail()
+
+    assert "0 jobs" in run("prune", "--older-than", "1d", "--yes").stdout
+    assert run("prune", "--older-than", "2199-01-01", "--dry-run").stdout.startswith("would prune 2 jobs")
+    assert "removes 2 jobs for good" in run("prune", "--older-than", "2199-01-01", fails=1).stderr
+    assert run("prune", "--older-than", "2199-01-01", "--status", "failed", "--yes").stdout == "pruned 1 job\n"
+
+    assert states(run) == {1: "completed", 3: "pending"}
+
+
+def test_prune_wants_to_know_how_old(run: Run) -> None:
+    assert "--older-than" in run("prune", "--status", "failed", "--yes", fails=2).stderr
+
+
+def test_more_than_one_piece_is_pruned(run: Run, database: Path, daemon: Daemon) -> None:
+    from worker_service.jobs.model import NewJob
+
+    daemon.store.enqueue_many([NewJob("ocr_pages")] * 1200)
+    run("cancel", "--status", "pending", "--yes")
+
+    assert run("prune", "--older-than", "2199-01-01", "--yes").stdout == "pruned 1,200 jobs\n"
+
+
+def test_a_pause_holds_a_type_until_it_is_lifted(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 1)
+
+    run("pause", "ocr_pages", "--reason", "new disk")
+    assert "new disk" in run("why", 1, fails=3).stdout
+    assert daemon.claim() == []
+
+    run("unpause", "ocr_pages")
+    assert len(daemon.claim()) == 1
+
+
+def test_a_pause_ends_by_itself_when_it_was_told_how_long(run: Run) -> None:
+    assert json.loads(run("pause", "--owner", "alice", "--for", "1h", "--json").stdout)["until"].endswith("Z")
+    assert "is not a length of time" in run("pause", "--all", "--for", "soon", fails=2).stderr
+
+
+def test_a_pause_is_of_one_thing(run: Run) -> None:
+    for words in ([], ["ocr_pages", "--all"], ["--owner", "a", "--all"]):
+        assert "say what" in run("pause", *words, fails=2).stderr
+
+
+def test_lifting_a_pause_that_is_not_there_says_what_is_paused(run: Run) -> None:
+    run("pause", "ocr_pages")
+
+    assert "type ocr was not paused; paused: type ocr_pages" in run("unpause", "ocr", fails=1).stderr
+
+
+def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
+    enqueue(run, 1)
+
+    assert "is it spelled" in run("pause", "ocr_page").stderr
+    assert run("pause", "ocr_pages").stderr == ""

@@ -1,0 +1,209 @@
+"""What the store's tests are written with: a clock to move, the stores to try, and a person with `sqlite3`.
+
+Never a second SQLite library in this process: who speaks SQL by hand is the distribution's own program.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from worker_service.clock import Clock, as_text
+from worker_service.jobs.model import Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+from worker_service.store.opening import initialise, open_store
+
+START = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
+FAR_FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
+ORPHAN_AFTER_SECONDS = 300
+CPU_TYPES = ("ocr_pages", "assemble", "scrape_account")
+IO_TYPES = ("download",)
+EVERY_JOB = Selector()
+
+
+class MovableClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> datetime:
+        self.now += timedelta(seconds=seconds)
+        return self.now
+
+    def after(self, seconds: float) -> datetime:
+        return self.now + timedelta(seconds=seconds)
+
+    @property
+    def text(self) -> str:
+        return as_text(self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A store that every contract test runs over."""
+
+    name: str
+    initialise: Callable[[Path], None]
+    open: Callable[[Path, Clock], Store]
+
+
+def _initialise_sqlite(path: Path) -> None:
+    initialise(path)
+
+
+def _open_sqlite(path: Path, clock: Clock) -> Store:
+    return open_store(path, orphan_after_seconds=ORPHAN_AFTER_SECONDS, clock=clock)
+
+
+# A second store is one more line here.
+KINDS = (Kind("sqlite", _initialise_sqlite, _open_sqlite),)
+
+
+class RefusedByHand(Exception):
+    """The `sqlite3` program ended with an error; the message is what it printed."""
+
+
+class ByHand:
+    """A person at a shell: the real `sqlite3` program on the database file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, sql: str) -> list[dict[str, object]]:
+        """Run it and return the rows of its SELECT."""
+        out = self.run("-json", "-bail", sql)
+        rows: list[dict[str, object]] = json.loads(out) if out.strip() else []
+        return rows
+
+    def run(self, *arguments: str) -> str:
+        *options, sql = arguments
+        done = subprocess.run(
+            ["sqlite3", "-cmd", ".timeout 5000", *options, str(self.path), sql],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        if done.returncode or done.stderr:
+            raise RefusedByHand(done.stderr.strip())
+        return done.stdout
+
+    def try_each(self, statements: Sequence[str]) -> None:
+        """Run them one after the other; those that the table refuses are refused."""
+        subprocess.run(
+            ["sqlite3", "-cmd", ".timeout 5000", str(self.path)],
+            input="\n".join(f"{statement};" for statement in statements),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def dump(self) -> str:
+        """The whole database as SQL: equal before and after means that nothing was written."""
+        return self.run(".dump")
+
+    def one(self, sql: str) -> object:
+        (row,) = self(sql)
+        (value,) = row.values()
+        return value
+
+
+class Enqueue(Protocol):
+    def __call__(self, job_type: str = "ocr_pages", **fields: object) -> int: ...
+
+
+class AddWorker(Protocol):
+    def __call__(
+        self,
+        worker_id: str = "w1",
+        *,
+        types: Sequence[str] | None = None,
+        cpu: int = 8,
+        io: int = 8,
+        missing: str | None = None,
+        at_most_once: bool = False,
+    ) -> str: ...
+
+
+class Reopen(Protocol):
+    def __call__(self) -> Store: ...
+
+
+def new_worker(
+    worker_id: str = "w1",
+    *,
+    types: Sequence[str] | None = None,
+    cpu: int = 8,
+    io: int = 8,
+    missing: str | None = None,
+    at_most_once: bool = False,
+) -> Worker:
+    return Worker(
+        id=worker_id,
+        host="here",
+        boot_id="boot",
+        pid=4242,
+        version="0",
+        cpu_slots=cpu,
+        io_slots=io,
+        handlers=[
+            HandlerFacts(
+                job_type,
+                job_class="io" if job_type in IO_TYPES else "cpu",
+                missing=missing,
+                at_most_once=at_most_once,
+            )
+            for job_type in (types if types is not None else CPU_TYPES + IO_TYPES)
+        ],
+    )
+
+
+def claim_one(store: Store, worker_id: str = "w1", job_class: str = "cpu") -> Job:
+    (job,) = store.claim(worker_id, 1, job_class)
+    return job
+
+
+def claimed_ids(store: Store, worker_id: str = "w1", most: int = 100, job_class: str = "cpu") -> list[int]:
+    return [job.id for job in store.claim(worker_id, most, job_class)]
+
+
+def codes(store: Store, job_id: int) -> list[str]:
+    return [gate.code for gate in store.explain(job_id)]
+
+
+def ids(*job_ids: int) -> Selector:
+    return Selector(ids=job_ids)
+
+
+def everything(store: Store) -> dict[int, Job]:
+    return {job.id: job for job in store.list(EVERY_JOB, most=100_000)}
+
+
+def status_of(store: Store, job_id: int) -> Status:
+    return store.get(job_id).status
+
+
+def end(store: Store, lease: Lease, how: Status) -> None:
+    """Bring a running job to one of the three ends, each by its own way."""
+    if how is Status.COMPLETED:
+        store.complete(lease)
+    elif how is Status.FAILED:
+        store.fail(lease, Failure("BROKEN", "it broke"), retry_at=None)
+    else:
+        store.cancel(ids(lease.job_id), actor="test")
+        store.confirm_cancel(lease)
+
+
+def fields_of(job_type: str, fields: dict[str, object]) -> NewJob:
+    return NewJob(job_type, **fields)  # type: ignore[arg-type]

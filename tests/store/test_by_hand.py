@@ -1,0 +1,560 @@
+"""What a person can do to the table with the distribution's own `sqlite3` program, and what it refuses in words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import (
+    AddWorker,
+    ByHand,
+    Enqueue,
+    MovableClock,
+    RefusedByHand,
+    claim_one,
+    claimed_ids,
+    codes,
+    end,
+    everything,
+    status_of,
+)
+from worker_service.errors import CancelRequested
+from worker_service.jobs.model import Failure, Report, Status
+from worker_service.store.base import Store
+
+PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
+SCHEMA = Path(__file__).parents[2] / "schema.sql"
+CANONICAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
+
+# The original proposal's INSERT, its parameters written out; and its two shorter forms.
+SCHEDULER_INSERT = """
+        INSERT INTO worker_job_queue (job_type, platform, account, payload)
+        VALUES ('scrape_account', 'instagram', 'user123', '{"scrape_type": "full"}')
+"""
+WITH_PRIORITY = """
+        INSERT INTO worker_job_queue (job_type, platform, account, priority, payload)
+        VALUES ('scrape_account', 'instagram', 'user123', 1, '{"scrape_type": "full"}')
+"""
+ONLY_NOT_NULL = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
+CRON_LINE = (
+    "INSERT INTO worker_job_queue (job_type, platform, account, payload) VALUES "
+    "('scrape_account', 'instagram', 'user123', '{\"scrape_type\":\"full\"}');"
+)
+
+
+# ── INSERT ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("insert", [SCHEDULER_INSERT, WITH_PRIORITY, ONLY_NOT_NULL, CRON_LINE])
+def test_the_inserts_of_the_original_proposal_work_verbatim(
+    store: Store, worker: AddWorker, by_hand: ByHand, insert: str
+) -> None:
+    worker()
+
+    by_hand(insert)
+
+    job = claim_one(store)
+    assert (job.job_type, job.platform) == ("scrape_account", "instagram")
+    assert job.priority == (1 if insert is WITH_PRIORITY else 5)
+    assert (job.account, job.payload is None) == (
+        (None, True) if insert is ONLY_NOT_NULL else ("user123", False)
+    )
+    assert (job.retry_count, job.max_retries, job.progress_percent) == (0, 3, 0)
+    assert CANONICAL.fullmatch(job.created_at)
+
+
+def test_null_in_a_column_that_has_a_default_is_the_default(store: Store, by_hand: ByHand) -> None:
+    by_hand(
+        "INSERT INTO worker_job_queue (job_type, platform, priority, status, retry_count, max_retries, created_at, "
+        "progress_percent, owner, source, held, fence) VALUES ('t', 'p', NULL, NULL, NULL, NULL, NULL, NULL, NULL, "
+        "NULL, NULL, NULL)"
+    )
+
+    job = store.get(1)
+    assert (job.priority, job.status, job.max_retries, job.owner, job.held, job.fence) == (5, PENDING, 3, "", 0, 0)
+    assert CANONICAL.fullmatch(job.created_at)
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "sentence"),
+    [
+        ("payload", "'{not json'", "payload is JSON"),
+        ("payload", "''", "payload is JSON"),
+        ("priority", "0", "priority is 1 (highest) to 10 (lowest)"),
+        ("priority", "11", "priority is 1 (highest) to 10 (lowest)"),
+        ("priority", "'high'", "priority"),
+        ("priority", "2.5", "priority"),
+        ("run_at", "'2026-02-30 10:00'", "run_at is a time"),
+        ("run_at", "'2026-13-01'", "run_at is a time"),
+        ("run_at", "'2026-11-18 25:00'", "run_at is a time"),
+        ("run_at", "'2026-11-18 10:61'", "run_at is a time"),
+        ("run_at", "'tomorrow'", "run_at is a time"),
+        ("run_at", "'now'", "run_at is a time"),
+        ("run_at", "'10:00'", "run_at is a time"),
+        ("run_at", "''", "run_at is a time"),
+        ("run_at", "1763460000", "run_at is a time"),
+        ("run_at", "2460000.5", "run_at is a time"),
+        ("run_at", "'1763460000'", "run_at is a time"),
+        ("created_at", "'2026-02-30 10:00'", "created_at is a time"),
+        ("created_at", "1763460000", "created_at is a time"),
+        ("created_at", "'yesterday'", "created_at is a time"),
+        ("created_at", "''", "created_at is a time"),
+        ("created_at", "'2026-06-31 10:00:00.000'", "created_at is a time"),
+        ("max_retries", "-1", "max_retries"),
+        ("timeout_seconds", "0", "timeout_seconds is more than 0"),
+        ("progress_percent", "101", "progress_percent is 0 to 100"),
+        ("status", "'running'", "a new job is pending"),
+        ("status", "'completed'", "a new job is pending"),
+        ("status", "'waiting'", "pending"),
+        ("fence", "3", "a new job has no history"),
+        ("retry_count", "1", "a new job has no history"),
+        ("requeue_count", "1", "a new job has no history"),
+        ("cancel_requested_at", "'2026-11-18 10:00:00.000'", "a new job has no history"),
+        ("worker_id", "'me'", "a running job has worker_id"),
+        ("started_at", "'2026-11-18 10:00:00.000'", "a running job has worker_id"),
+        ("completed_at", "'2026-11-18 10:00:00.000'", "completed_at is set on ended jobs only"),
+        ("result", "'{'", "result is JSON"),
+        ("payload", "json_quote(hex(zeroblob(600000)))", "payload is too large"),
+    ],
+)
+def test_a_bad_row_is_refused_by_name(store: Store, by_hand: ByHand, columns: str, values: str, sentence: str) -> None:
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match=re.escape(sentence)):
+        by_hand(f"INSERT INTO worker_job_queue (job_type, platform, {columns}) VALUES ('t', 'p', {values})")
+
+    assert by_hand.dump() == before
+    assert everything(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "sentence"),
+    [
+        ("job_type, platform", "'', 'p'", "job_type is not empty"),
+        ("platform", "'p'", "job_type"),
+        ("job_type", "'t'", "platform"),
+    ],
+)
+def test_a_row_without_its_type_or_platform_is_refused(
+    store: Store, by_hand: ByHand, columns: str, values: str, sentence: str
+) -> None:
+    with pytest.raises(RefusedByHand, match=sentence):
+        by_hand(f"INSERT INTO worker_job_queue ({columns}) VALUES ({values})")
+
+    assert everything(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("2026-11-18", "2026-11-18 00:00:00.000"),
+        ("2026-11-18 10:00", "2026-11-18 10:00:00.000"),
+        ("2026-11-18 10:00:07", "2026-11-18 10:00:07.000"),
+        ("2026-11-18T10:00:07", "2026-11-18 10:00:07.000"),
+        ("2026-11-18T10:00:07Z", "2026-11-18 10:00:07.000"),
+        ("2026-11-18 10:00:07.5", "2026-11-18 10:00:07.500"),
+        ("2026-11-18 10:00+02:00", "2026-11-18 08:00:00.000"),
+        ("2026-11-18 10:00:07.123", "2026-11-18 10:00:07.123"),
+        ("2028-02-29 23:59:59.999", "2028-02-29 23:59:59.999"),
+    ],
+)
+def test_any_other_valid_time_is_brought_to_the_canonical_form(
+    store: Store, by_hand: ByHand, written: str, kept: str
+) -> None:
+    by_hand(
+        "INSERT INTO worker_job_queue (job_type, platform, created_at, run_at) "
+        f"VALUES ('t', 'p', '{written}', '{written}')"
+    )
+    by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    by_hand(f"UPDATE worker_job_queue SET run_at = '{written}' WHERE id = 2")
+
+    inserted, updated = store.get(1), store.get(2)
+    assert (inserted.created_at, inserted.run_at) == (kept, kept)
+    assert updated.run_at == kept
+
+
+def test_a_hand_written_hold_is_corrected(store: Store, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+
+    by_hand("INSERT INTO worker_job_queue (job_type, platform, held) VALUES ('ocr_pages', 'x', 4)")
+
+    assert codes(store, 1) == []
+    assert claimed_ids(store) == [1]
+
+
+def test_a_unique_key_inserted_twice_by_hand_is_refused(store: Store, by_hand: ByHand) -> None:
+    insert = "INSERT INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u')"
+    by_hand(insert)
+
+    with pytest.raises(RefusedByHand, match="unique_key"):
+        by_hand(insert)
+
+    assert len(everything(store)) == 1
+
+
+def test_a_dependency_inserted_by_hand_holds_the_job(store: Store, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+    by_hand(ONLY_NOT_NULL)
+    by_hand(ONLY_NOT_NULL)
+
+    by_hand("INSERT INTO worker_job_dependency (job_id, needs_id) VALUES (2, 1)")
+
+    assert codes(store, 2) == ["WAITS_FOR"]
+    assert claimed_ids(store) == [1]
+    by_hand("DELETE FROM worker_job_dependency WHERE job_id = 2")
+    assert claimed_ids(store) == [2]
+
+
+@pytest.mark.parametrize(("job_id", "needs_id"), [(1, 2), (1, 1), (2, 99), (99, 1), (2, -1)])
+def test_an_impossible_dependency_is_refused(store: Store, by_hand: ByHand, job_id: int, needs_id: int) -> None:
+    by_hand(ONLY_NOT_NULL)
+    by_hand(ONLY_NOT_NULL)
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match="wait"):
+        by_hand(f"INSERT INTO worker_job_dependency (job_id, needs_id) VALUES ({job_id}, {needs_id})")
+
+    assert by_hand.dump() == before
+    assert codes(store, 1) == ["WORKER_DOWN"]
+
+
+# ── The moves that work ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pending_job_set_to_cancelled_is_cancelled(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = enqueue()
+
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
+
+    job = store.get(job_id)
+    assert job.status is CANCELLED
+    assert CANONICAL.fullmatch(job.completed_at or "")
+    assert claimed_ids(store) == []
+    assert [(event.from_status, event.to_status) for event in store.events(job_id)] == [("pending", "cancelled")]
+
+
+@pytest.mark.parametrize("hold", ["run_at", "key", "need"])
+def test_a_held_job_can_be_cancelled_and_run_again_by_hand(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, clock: MovableClock, hold: str
+) -> None:
+    worker()
+    first = enqueue(concurrency_key="k")
+    claim_one(store)
+    fields: dict[str, dict[str, object]] = {
+        "run_at": {"run_at": clock.after(60)},
+        "key": {"concurrency_key": "k"},
+        "need": {"after": (first,)},
+    }
+    job_id = enqueue(**fields[hold])
+
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
+    assert (status_of(store, job_id), store.get(job_id).held) == (CANCELLED, 0)
+    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
+
+    assert codes(store, job_id) == {"run_at": [], "key": ["KEY_BUSY"], "need": ["WAITS_FOR"]}[hold]
+    store.complete(store.get(first).lease)
+    assert claimed_ids(store) == [job_id]
+
+
+def test_p7_a_running_job_set_to_cancelled_is_asked_to_stop(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = enqueue()
+    lease = claim_one(store).lease
+
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
+
+    job = store.get(job_id)
+    assert job.status is RUNNING
+    assert CANONICAL.fullmatch(job.cancel_requested_at or "")
+    assert list(store.beat("w1", [lease]).to_cancel) == [lease]
+    with pytest.raises(CancelRequested):
+        store.complete(lease)
+    store.confirm_cancel(lease)
+    assert status_of(store, job_id) is CANCELLED
+
+
+@pytest.mark.parametrize("how", [COMPLETED, FAILED, CANCELLED])
+def test_an_ended_job_set_to_pending_runs_again_with_a_fresh_budget(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, how: Status
+) -> None:
+    worker()
+    job_id = enqueue()
+    end(store, claim_one(store).lease, how)
+
+    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
+
+    job = store.get(job_id)
+    assert (job.status, job.fence, job.retry_count, job.error_code, job.completed_at) == (PENDING, 1, 0, None, None)
+    assert (job.progress_percent, job.result, job.cancel_requested_at) == (0, None, None)
+    assert claim_one(store).fence == 2
+
+
+def test_many_jobs_can_be_moved_by_one_update(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    running = enqueue()
+    claim_one(store)
+    pending = [enqueue() for _ in range(3)]
+
+    by_hand("UPDATE worker_job_queue SET status = 'cancelled'")
+
+    assert [status_of(store, each) for each in pending] == [CANCELLED] * 3
+    assert status_of(store, running) is RUNNING
+    assert store.get(running).cancel_requested_at
+    by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE status = 'cancelled'")
+    assert claimed_ids(store) == pending
+
+
+def test_a_pending_job_given_a_priority_by_hand_moves_ahead(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    first, second = enqueue(), enqueue()
+
+    by_hand(f"UPDATE worker_job_queue SET priority = 1 WHERE id = {second}")
+
+    assert claimed_ids(store) == [second, first]
+
+
+@pytest.mark.parametrize("how", [PENDING, COMPLETED, FAILED, CANCELLED])
+def test_a_job_that_is_not_running_can_be_deleted_with_its_history(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, how: Status
+) -> None:
+    worker()
+    job_id = enqueue()
+    lease = claim_one(store).lease
+    if how is PENDING:
+        store.release(lease)
+    else:
+        end(store, lease, how)
+
+    by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
+
+    assert everything(store) == {}
+    assert list(store.attempts(job_id)) == list(store.events(job_id)) == []
+
+
+# ── The moves that are refused ──────────────────────────────────────────────────────────────────────────────────────
+
+MOVES_REFUSED = [
+    (PENDING, "status = 'running'", "worker"),
+    (PENDING, "status = 'running', worker_id = 'w1', started_at = '2026-11-18 10:00:00.000', "
+              "heartbeat_at = '2026-11-18 10:00:00.000', fence = fence", "only a worker can start a job"),
+    (PENDING, "status = 'completed'", "can only be set to cancelled, or deleted"),
+    (PENDING, "status = 'completed', completed_at = '2026-11-18 10:00:00.000'", "can only be set to cancelled"),
+    (PENDING, "status = 'failed'", "can only be set to cancelled, or deleted"),
+    (PENDING, "status = 'waiting'", "can only be set to cancelled, or deleted"),
+    (PENDING, "fence = fence + 1", "fence of a job changes only when a worker claims it"),
+    (PENDING, "fence = 0", "fence of a job changes only when a worker claims it"),
+    (PENDING, "id = 77", "id of a job never changes"),
+    (PENDING, "concurrency_key = 'k'", "concurrency_key of a job is fixed"),
+    (PENDING, "created_at = '2020-01-01 00:00:00.000'", "created_at is when the job was inserted"),
+    (PENDING, "priority = 0", "priority is 1"),
+    (PENDING, "priority = 11", "priority is 1"),
+    (PENDING, "priority = 'high'", "priority"),
+    (PENDING, "payload = '{'", "payload is JSON"),
+    (PENDING, "run_at = '2026-02-30'", "run_at is a time"),
+    (PENDING, "run_at = 'soon'", "run_at is a time"),
+    (PENDING, "run_at = 1763460000", "run_at is a time"),
+    (PENDING, "worker_id = 'me'", "a running job has worker_id"),
+    (PENDING, "completed_at = '2026-11-18 10:00:00.000'", "completed_at is set on ended jobs only"),
+    (RUNNING, "status = 'pending'", "only the worker that runs a job can end it"),
+    (RUNNING, "status = 'completed'", "only the worker that runs a job can end it"),
+    (RUNNING, "status = 'completed', completed_at = '2026-11-18 10:00:00.000'", "only the worker that runs a job"),
+    (RUNNING, "status = 'failed'", "only the worker that runs a job can end it"),
+    (RUNNING, "worker_id = 'me'", "a running job can only be asked to stop"),
+    (RUNNING, "priority = 1", "a running job can only be asked to stop"),
+    (RUNNING, "job_type = 'x'", "a running job can only be asked to stop"),
+    (RUNNING, "run_at = '2026-11-19'", "a running job can only be asked to stop"),
+    (RUNNING, "fence = fence + 1", "fence of a job changes only when a worker claims it"),
+    (RUNNING, "progress_percent = 1", "progress of an attempt never falls"),
+    (RUNNING, "id = 77", "id of a job never changes"),
+    *(
+        (how, change, sentence)
+        for how in (COMPLETED, FAILED, CANCELLED)
+        for change, sentence in (
+            ("status = 'running'", "an ended job can only be set to pending"),
+            ("status = 'running', worker_id = 'w1', started_at = '2026-11-18 10:00:00.000', completed_at = NULL, "
+             "heartbeat_at = '2026-11-18 10:00:00.000', fence = fence + 1", "fence of a job changes only"),
+            ("fence = 0", "fence of a job changes only"),
+            ("priority = 1", "an ended job does not change"),
+            ("payload = '{}'", "an ended job does not change"),
+            ("result = '{}'", "an ended job does not change"),
+            ("retry_count = 0, error_message = 'x'", "an ended job does not change"),
+            ("completed_at = '2020-01-01 00:00:00.000'", "an ended job does not change"),
+            ("id = 77", "id of a job never changes"),
+        )
+    ),
+    (COMPLETED, "status = 'failed'", "an ended job can only be set to pending"),
+    (COMPLETED, "status = 'cancelled'", "an ended job can only be set to pending"),
+    (FAILED, "status = 'completed'", "an ended job can only be set to pending"),
+    (FAILED, "status = 'cancelled'", "an ended job can only be set to pending"),
+    (CANCELLED, "status = 'failed'", "an ended job can only be set to pending"),
+    (CANCELLED, "status = 'completed'", "an ended job can only be set to pending"),
+]  # fmt: skip
+
+
+def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
+    job_id = enqueue()
+    lease = claim_one(store).lease
+    if status is PENDING:
+        store.release(lease)
+    elif status is RUNNING:
+        store.report([Report(lease, 40)])
+    else:
+        end(store, lease, status)
+    return job_id
+
+
+@pytest.mark.parametrize(("status", "change", "sentence"), MOVES_REFUSED)
+def test_every_other_move_is_refused_in_words_and_changes_nothing(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, status: Status, change: str, sentence: str
+) -> None:
+    worker()
+    job_id = _in_state(store, enqueue, status)
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match=re.escape(sentence)) as refusal:
+        by_hand(f"UPDATE worker_job_queue SET {change} WHERE id = {job_id}")
+
+    assert len(str(refusal.value)) > 20
+    assert by_hand.dump() == before
+
+
+def test_a_running_job_cannot_be_deleted_by_hand(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    _in_state(store, enqueue, RUNNING)
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match="a running job cannot be deleted: set its status to cancelled first"):
+        by_hand("DELETE FROM worker_job_queue")
+
+    assert by_hand.dump() == before
+
+
+def test_replace_into_does_not_wipe_a_job(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+    job_id = _in_state(store, enqueue, RUNNING)
+    before = store.get(job_id)
+
+    by_hand.try_each([f"REPLACE INTO worker_job_queue (id, job_type, platform) VALUES ({job_id}, 't', 'p')"])
+
+    assert store.get(job_id) == before
+
+
+def test_a_job_asked_to_stop_can_only_end_cancelled(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = _in_state(store, enqueue, RUNNING)
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
+    before = by_hand.dump()
+
+    for change in ("cancel_requested_at = NULL", "status = 'pending'", "status = 'failed'", "status = 'completed'"):
+        with pytest.raises(RefusedByHand):
+            by_hand(f"UPDATE worker_job_queue SET {change} WHERE id = {job_id}")
+
+    assert by_hand.dump() == before
+
+
+@pytest.mark.parametrize("hold", ["key", "need"])
+def test_held_is_kept_by_the_table(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, hold: str
+) -> None:
+    worker()
+    first = enqueue(concurrency_key="k")
+    claim_one(store)
+    job_id = enqueue(concurrency_key="k") if hold == "key" else enqueue(after=(first,))
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match="held is kept by the table"):
+        by_hand(f"UPDATE worker_job_queue SET held = 0 WHERE id = {job_id}")
+
+    assert by_hand.dump() == before
+    assert claimed_ids(store) == []
+
+
+def test_history_cannot_be_rewritten(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+    _in_state(store, enqueue, FAILED)
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match="an attempt that has ended does not change"):
+        by_hand("UPDATE worker_job_attempt SET outcome = 'completed'")
+    with pytest.raises(RefusedByHand, match="events are history"):
+        by_hand("UPDATE worker_job_event SET to_status = 'completed'")
+
+    assert by_hand.dump() == before
+
+
+def test_a_retry_by_hand_of_a_job_whose_unique_key_is_live_is_refused(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    first = enqueue(unique_key="u")
+    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=None)
+    enqueue(unique_key="u")
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match="a live job has the same unique_key"):
+        by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {first}")
+
+    assert by_hand.dump() == before
+
+
+# ── schema.sql for people ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_schema_sql_loads_and_works_under_the_distributions_own_program(tmp_path: Path) -> None:
+    person = ByHand(tmp_path / "plain.db")
+
+    person.run(f".read {SCHEMA}")
+    for insert in (SCHEDULER_INSERT, WITH_PRIORITY, ONLY_NOT_NULL):
+        person(insert)
+    person("UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 1")
+    person("UPDATE worker_job_queue SET status = 'pending' WHERE id = 1")
+    person("UPDATE worker_job_queue SET run_at = '2026-11-19 06:00' WHERE id = 2")
+    person("DELETE FROM worker_job_queue WHERE id = 3")
+
+    assert [(row["id"], row["state"]) for row in person("SELECT * FROM v_jobs ORDER BY id")] == [
+        (1, "pending"),
+        (2, "scheduled"),
+    ]
+    assert person("SELECT ready, held FROM v_queue") == [{"ready": 1, "held": 1}]
+    assert person("SELECT * FROM v_workers") == []
+    assert person.one("PRAGMA integrity_check") == "ok"
+
+
+def test_schema_sql_says_nothing_that_sqlite_3_37_does_not_know() -> None:
+    text = re.sub(r"--.*", "", SCHEMA.read_text())
+
+    for newer in ("->>", "->", "RETURNING", "RIGHT JOIN", "FULL JOIN", "unixepoch", "timediff", "jsonb", "IS DISTINCT",
+                  "concat(", "octet_length", "unhex", "'subsec", "FILTER (ORDER", "string_agg", "json_error", "iif("):
+        assert newer.lower() not in text.lower(), newer  # fmt: skip
+
+
+def test_the_views_show_every_state_in_words(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, clock: MovableClock
+) -> None:
+    worker()
+    stopping = enqueue(priority=1)
+    claim_one(store)
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {stopping}")
+    busy = enqueue(concurrency_key="k", priority=1)
+    claim_one(store)
+    enqueue(run_at=clock.after(60)), enqueue(after=(busy,)), enqueue(concurrency_key="k"), enqueue()
+
+    states = [row["state"] for row in by_hand("SELECT state FROM v_jobs ORDER BY id")]
+
+    assert states == ["stopping", "running", "scheduled", "waiting", "key busy", "pending"]
+    assert by_hand.one("SELECT running FROM v_workers") == 2

@@ -1,0 +1,393 @@
+"""What every store promises to producers, and in which order it hands jobs out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.store.kit import (
+    FAR_FUTURE,
+    AddWorker,
+    ByHand,
+    Enqueue,
+    MovableClock,
+    Reopen,
+    claim_one,
+    claimed_ids,
+    codes,
+    everything,
+    ids,
+    status_of,
+)
+from worker_service.errors import JobNotFound, PagemillError
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+# ── Intake ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableClock) -> None:
+    wish = NewJob(
+        "ocr_pages",
+        platform="gdrive",
+        account="user123",
+        payload='{"pages": [1, 2]}',
+        priority=2,
+        owner="ann",
+        source="drive:ann",
+        run_at=clock.after(60),
+        max_retries=7,
+        timeout_seconds=90,
+        unique_key="u",
+        concurrency_key="k",
+        batch_id=3,
+        document_id=4,
+        generation=5,
+    )
+
+    job = store.get(store.enqueue(wish).job_id)
+
+    names = (
+        "job_type platform account payload priority owner source max_retries timeout_seconds unique_key "
+        "concurrency_key batch_id document_id generation"
+    ).split()
+    assert {name: getattr(job, name) for name in names} == {name: getattr(wish, name) for name in names}
+    assert job.status is Status.PENDING
+    assert job.created_at == "2026-11-18 10:00:00.000"
+    assert job.run_at == "2026-11-18 10:01:00.000"
+    assert (job.fence, job.retry_count, job.requeue_count, job.progress_percent) == (0, 0, 0, 0)
+
+
+def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(enqueue: Enqueue, reopen: Reopen) -> None:
+    job_id = enqueue(payload='{"a":1}')
+
+    assert reopen().get(job_id).payload == '{"a":1}'
+
+
+def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) -> None:
+    added = store.enqueue_many([NewJob("ocr_pages", account=str(number)) for number in range(50)])
+
+    assert [store.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
+    assert not any(each.existing for each in added)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        NewJob("ocr_pages", priority=0),
+        NewJob("ocr_pages", priority=11),
+        NewJob("ocr_pages", payload="not json"),
+        NewJob("", payload="{}"),
+        NewJob("ocr_pages", max_retries=-1),
+        NewJob("ocr_pages", timeout_seconds=0),
+        NewJob("ocr_pages", after=(12345,)),
+        NewJob("ocr_pages", payload='"' + "x" * 1_048_576 + '"'),
+    ],
+    ids=lambda job: "-".join(f"{k}={str(getattr(job, k))[:10]}" for k in ("job_type", "priority", "payload", "after")),
+)
+def test_enqueue_many_inserts_all_or_none(store: Store, by_hand: ByHand, bad: NewJob) -> None:
+    before = by_hand.dump()
+
+    with pytest.raises(PagemillError) as refusal:
+        store.enqueue_many([NewJob("ocr_pages"), bad, NewJob("ocr_pages")])
+
+    assert len(str(refusal.value)) > 10
+    assert by_hand.dump() == before
+
+
+def test_a_payload_that_is_not_json_or_too_large_is_refused_by_name(store: Store) -> None:
+    for payload in ("{", "", '"' + "x" * 1_048_576 + '"', '"' + "ä" * 600_000 + '"'):
+        with pytest.raises(PagemillError, match="payload"):
+            store.enqueue(NewJob("ocr_pages", payload=payload))
+
+    fits = store.enqueue(NewJob("ocr_pages", payload='"' + "x" * 1_048_574 + '"'))
+    assert status_of(store, fits.job_id) is Status.PENDING
+
+
+def test_a_second_live_job_with_the_unique_key_is_the_first_one(store: Store, worker: AddWorker) -> None:
+    worker()
+    first = store.enqueue(NewJob("ocr_pages", unique_key="page-7"))
+
+    again = store.enqueue(NewJob("assemble", unique_key="page-7", priority=1))
+    claim_one(store)
+    while_running = store.enqueue(NewJob("ocr_pages", unique_key="page-7"))
+
+    assert not first.existing
+    assert again.job_id == while_running.job_id == first.job_id
+    assert again.existing
+    assert while_running.existing
+    assert len(everything(store)) == 1
+
+
+def test_once_the_holder_of_a_unique_key_has_ended_the_key_is_free(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    first = enqueue(unique_key="u")
+    store.complete(claim_one(store).lease)
+
+    second = store.enqueue(NewJob("ocr_pages", unique_key="u"))
+
+    assert second.job_id != first
+    assert not second.existing
+
+
+def test_a_unique_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
+    added = store.enqueue_many([NewJob("ocr_pages", unique_key="u"), NewJob("a"), NewJob("ocr_pages", unique_key="u")])
+
+    assert [each.existing for each in added] == [False, False, True]
+    assert added[0].job_id == added[2].job_id
+    assert len(everything(store)) == 2
+
+
+def test_a_job_that_is_not_there_is_job_not_found(store: Store) -> None:
+    with pytest.raises(JobNotFound):
+        store.get(42)
+    with pytest.raises(JobNotFound):
+        store.explain(42)
+
+
+# ── Order ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_unowned_jobs_come_in_the_order_of_priority_then_age_then_id(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker(cpu=100)
+    made: list[tuple[int, int, int]] = []
+    for number in range(40):
+        if number % 3 == 0:
+            clock.advance(1)
+        job_type = ("ocr_pages", "assemble", "scrape_account")[number % 3]
+        source = ("", "drive:a", "drive:b")[number // 3 % 3]
+        priority = number * 7 % 10 + 1
+        made.append((priority, number // 3, enqueue(job_type, priority=priority, source=source)))
+
+    taken = [claim_one(store).id for _ in range(20)] + claimed_ids(store, most=7) + claimed_ids(store)
+
+    assert taken == [job_id for _, _, job_id in sorted(made)]
+
+
+def test_the_age_of_a_job_is_its_created_at_and_not_its_id(store: Store, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+    by_hand("INSERT INTO worker_job_queue (job_type, platform, created_at) VALUES ('ocr_pages', 'x', '2026-11-18 09:00')")
+    by_hand("INSERT INTO worker_job_queue (job_type, platform, created_at) VALUES ('ocr_pages', 'x', '2026-11-18 08:00')")
+
+    assert claimed_ids(store) == [2, 1]
+
+
+def test_a_batch_claim_returns_the_jobs_in_the_order_of_the_queue(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    late, middle, first = enqueue(priority=9), enqueue(priority=5), enqueue(priority=1)
+
+    assert claimed_ids(store, most=2) == [first, middle]
+    assert claimed_ids(store, most=2) == [late]
+    assert claimed_ids(store, most=2) == []
+
+
+def test_a_claim_takes_its_own_class_only(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    read, load = enqueue("ocr_pages"), enqueue("download", priority=1)
+
+    assert claimed_ids(store, job_class="cpu") == [read]
+    assert claimed_ids(store, job_class="io") == [load]
+
+
+# ── Held rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_with_a_later_run_at_waits_for_its_time_and_then_takes_its_turn(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    later, now = enqueue(run_at=clock.after(60), priority=1), enqueue(priority=9)
+
+    assert codes(store, later) == ["NOT_YET"]
+    assert claimed_ids(store) == [now]
+    clock.advance(59.999)
+    assert claimed_ids(store) == []
+    clock.advance(0.001)
+    assert codes(store, later) == []
+    assert claimed_ids(store) == [later]
+
+
+def test_a_job_whose_run_at_has_passed_is_ready_at_once(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    job_id = enqueue(run_at=clock.after(-60))
+
+    assert codes(store, job_id) == []
+    assert claimed_ids(store) == [job_id]
+
+
+def test_a_run_at_set_by_hand_holds_a_ready_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = enqueue()
+
+    by_hand(f"UPDATE worker_job_queue SET run_at = '2026-11-18 10:05' WHERE id = {job_id}")
+
+    assert codes(store, job_id) == ["NOT_YET"]
+    assert claimed_ids(store) == []
+    clock.advance(300)
+    store.beat("w1", [])
+    assert claimed_ids(store) == [job_id]
+
+
+def test_a_run_at_taken_away_by_hand_frees_the_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = enqueue(run_at=FAR_FUTURE)
+
+    by_hand(f"UPDATE worker_job_queue SET run_at = NULL WHERE id = {job_id}")
+
+    assert codes(store, job_id) == []
+    assert claimed_ids(store) == [job_id]
+
+
+def test_what_falls_due_together_is_freed_best_priority_first(
+    store: Store, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    store.enqueue_many([NewJob("ocr_pages", run_at=clock.after(10), priority=9) for _ in range(2500)])
+    best = store.enqueue(NewJob("ocr_pages", run_at=clock.after(20), priority=1)).job_id
+    clock.advance(30)
+
+    assert codes(store, best) == []
+    assert claimed_ids(store, most=1) == [best]
+
+
+def test_next_deadline_is_the_first_time_at_which_something_is_freed(
+    store: Store, enqueue: Enqueue, clock: MovableClock
+) -> None:
+    assert store.next_deadline() is None
+
+    enqueue(run_at=clock.after(600))
+    assert store.next_deadline() == clock.after(600)
+    store.pause("type", "assemble", until=clock.after(500))
+    assert store.next_deadline() == clock.after(500)
+    store.rest_source("drive", clock.after(400), "quota")
+    assert store.next_deadline() == clock.after(400)
+    enqueue(run_at=clock.after(100), priority=10)
+    assert store.next_deadline() == clock.after(100)
+
+
+# ── Capabilities and workers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_of_a_type_that_no_live_worker_knows_waits(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    job_id = enqueue("brew_tea")
+
+    assert codes(store, job_id) == ["UNKNOWN_TYPE"]
+    assert claimed_ids(store) == []
+
+    worker("w2", types=["brew_tea"])
+    assert codes(store, job_id) == []
+    assert claimed_ids(store, "w1") == []
+    assert claimed_ids(store, "w2") == [job_id]
+
+
+def test_a_job_whose_handler_misses_a_capability_waits(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker(missing="tesseract is not installed")
+    job_id = enqueue()
+
+    (gate,) = store.explain(job_id)
+
+    assert gate.code == "CAPABILITY_MISSING"
+    assert "tesseract" in gate.detail
+    assert claimed_ids(store) == []
+
+
+def test_a_worker_has_no_more_running_jobs_than_slots(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker(cpu=2, io=1)
+    many = [enqueue() for _ in range(4)]
+    load = enqueue("download")
+
+    assert claimed_ids(store, most=10) == many[:2]
+    assert claimed_ids(store, most=10) == []
+    assert "SLOTS_FULL" in codes(store, many[2])
+    assert claimed_ids(store, most=10, job_class="io") == [load]
+
+
+def test_a_draining_worker_claims_nothing(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    job_id = enqueue()
+
+    store.set_worker_state("w1", draining=True, disk_low=False)
+
+    assert codes(store, job_id) == ["DRAINING"]
+    assert claimed_ids(store) == []
+    store.set_worker_state("w1", draining=False, disk_low=False)
+    assert claimed_ids(store) == [job_id]
+
+
+def test_a_worker_with_a_full_disk_claims_nothing(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    job_id = enqueue()
+
+    store.set_worker_state("w1", draining=False, disk_low=True)
+
+    assert codes(store, job_id) == ["DISK_LOW"]
+    assert claimed_ids(store) == []
+
+
+def test_a_worker_that_has_not_beaten_claims_nothing_until_it_beats_again(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    job_id = enqueue()
+    clock.advance(301)
+
+    assert codes(store, job_id) == ["WORKER_DOWN"]
+    assert claimed_ids(store) == []
+    store.beat("w1", [])
+    assert codes(store, job_id) == []
+    assert claimed_ids(store) == [job_id]
+
+
+def test_a_second_live_worker_keeps_a_job_claimable(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker("w1")
+    worker("w2")
+    job_id = enqueue()
+
+    store.set_worker_state("w1", draining=True, disk_low=False)
+
+    assert codes(store, job_id) == []
+    assert claimed_ids(store, "w1") == []
+    assert claimed_ids(store, "w2") == [job_id]
+
+
+def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    job_id = enqueue()
+
+    store.deregister("w1")
+
+    assert store.counts().workers_alive == 0
+    assert codes(store, job_id) == ["WORKER_DOWN"]
+
+
+def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    job_id = enqueue()
+    claim_one(store)
+
+    with pytest.raises(PagemillError):
+        store.deregister("w1")
+
+    assert store.get(job_id).worker_id == "w1"
+    assert [job.id for job in store.requeue("w1")] == [job_id]
+
+
+def test_selecting_by_ids_selects_these_and_no_others(store: Store, enqueue: Enqueue) -> None:
+    one, _, three = enqueue(), enqueue(), enqueue()
+
+    assert [job.id for job in store.list(ids(one, three))] == [three, one]
+    assert store.count(ids(one, three)) == 2
+    assert store.count(Selector(ids=(999,))) == 0

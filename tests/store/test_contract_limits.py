@@ -1,0 +1,305 @@
+"""P8 and P9: limits hold at every commit, and every owner is served."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import pytest
+
+from tests.store.kit import (
+    AddWorker,
+    ByHand,
+    Enqueue,
+    MovableClock,
+    claim_one,
+    claimed_ids,
+    codes,
+    everything,
+    ids,
+    status_of,
+)
+from worker_service.jobs.model import Failure, Job, NewJob, Status
+from worker_service.store.base import Store
+
+# ── P8: limits (owner, type, concurrency key) hold at every commit ──────────────────────────────────────────────────
+
+
+def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    first, second, other = enqueue(concurrency_key="k"), enqueue(concurrency_key="k"), enqueue(concurrency_key="l")
+
+    taken = store.claim("w1", 10)
+
+    assert [job.id for job in taken] == [first, other]
+    assert codes(store, second) == ["KEY_BUSY"]
+    store.complete(taken[0].lease)
+    assert codes(store, second) == []
+    assert claimed_ids(store) == [second]
+
+
+def test_p8_of_several_jobs_with_a_free_key_a_batch_takes_only_the_first(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    late, urgent = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=1)
+
+    assert claimed_ids(store, most=10) == [urgent]
+    assert claimed_ids(store, most=10) == []
+    assert status_of(store, late) is Status.PENDING
+
+
+@pytest.mark.parametrize("ending", ["complete", "fail", "retry", "snooze", "release", "requeue", "cancel"])
+def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, ending: str
+) -> None:
+    worker()
+    holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
+    lease = claim_one(store).lease
+    assert lease.job_id == holder
+    store.priority(ids(following), 1, actor="ann")
+
+    match ending:
+        case "complete":
+            store.complete(lease)
+        case "fail":
+            store.fail(lease, Failure("X", "x"), retry_at=None)
+        case "retry":
+            store.fail(lease, Failure("X", "x"), retry_at=clock.after(60))
+        case "snooze":
+            store.snooze(lease, clock.after(60))
+        case "release":
+            store.release(lease)
+        case "requeue":
+            store.requeue("w1")
+            worker("w1")
+        case _:
+            store.cancel(ids(holder), actor="ann")
+            store.confirm_cancel(lease)
+
+    assert codes(store, following) == []
+    assert claimed_ids(store) == [following]
+
+
+def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_on(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    heads = [enqueue(concurrency_key="k") for _ in range(5)]
+
+    store.cancel(ids(heads[0]), actor="ann")
+    assert [codes(store, job_id) for job_id in heads[1:3]][0] == []
+    store.delete(ids(heads[1]), actor="ann")
+    assert codes(store, heads[2]) == []
+    by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {heads[2]}")
+    assert codes(store, heads[3]) == []
+    by_hand(f"DELETE FROM worker_job_queue WHERE id = {heads[3]}")
+    assert codes(store, heads[4]) == []
+    assert claimed_ids(store) == [heads[4]]
+
+
+def test_p8_a_key_job_that_becomes_due_takes_its_turn_by_priority(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    enqueue(concurrency_key="k", priority=5)
+    later = enqueue(concurrency_key="k", priority=1, run_at=clock.after(10))
+    clock.advance(10)
+
+    assert claimed_ids(store) == [later]
+
+
+def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    first, second = enqueue(concurrency_key="k"), enqueue(concurrency_key="k")
+
+    store.priority(ids(second), 1, actor="ann")
+
+    assert codes(store, second) == []
+    assert codes(store, first) != []
+    assert claimed_ids(store) == [second]
+
+
+def test_p8_no_more_jobs_of_an_owner_than_the_owners_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker(cpu=20)
+    store.set_limits("owner", {"ann": 1, "*": 2})
+    ann = [enqueue(owner="ann") for _ in range(3)]
+    bob = [enqueue(owner="bob") for _ in range(3)]
+    nobody = [enqueue() for _ in range(4)]
+
+    taken = store.claim("w1", 20)
+
+    assert Counter(job.owner for job in taken) == {"ann": 1, "bob": 2, "": 4}
+    assert len(nobody) == 4
+    assert "OWNER_BUSY" in codes(store, ann[1])
+    assert "OWNER_BUSY" in codes(store, bob[2])
+    store.complete(next(job for job in taken if job.owner == "ann").lease)
+    assert claimed_ids(store, most=20) == [ann[1]]
+
+
+def test_p8_no_more_jobs_of_a_type_than_the_types_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker("w1")
+    worker("w2")
+    store.set_limits("type", {"ocr_pages": 2})
+    read = [enqueue("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid", "")]
+    build = [enqueue("assemble") for _ in range(3)]
+
+    taken = [*store.claim("w1", 8), *store.claim("w2", 8)]
+
+    assert Counter(job.job_type for job in taken) == {"ocr_pages": 2, "assemble": 3}
+    assert len(build) == 3
+    waiting = next(job_id for job_id in read if status_of(store, job_id) is Status.PENDING)
+    assert "TYPE_FULL" in codes(store, waiting)
+
+
+def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker("w1")
+    worker("w2")
+    store.set_limits("class", {"cpu": 3})
+    jobs = [enqueue(job_type) for job_type in ("ocr_pages", "assemble") for _ in range(3)]
+    loads = [enqueue("download") for _ in range(2)]
+
+    taken = [*store.claim("w1", 2), *store.claim("w2", 8), *store.claim("w1", 8)]
+
+    assert len(taken) == 3
+    assert codes(store, jobs[-1])
+    assert claimed_ids(store, "w1", job_class="io") == loads
+
+
+def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    store.set_limits("type", {"ocr_pages": 0})
+    job_id = enqueue()
+    assert codes(store, job_id) == ["TYPE_FULL"]
+    assert claimed_ids(store) == []
+
+    store.set_limits("type", {})
+
+    assert codes(store, job_id) == []
+    assert claimed_ids(store) == [job_id]
+
+
+def test_p8_limits_of_every_kind_hold_together(store: Store, worker: AddWorker) -> None:
+    worker("w1", cpu=5)
+    worker("w2", cpu=5)
+    store.set_limits("owner", {"*": 2, "": 3})
+    store.set_limits("type", {"ocr_pages": 3, "assemble": 4})
+    store.enqueue_many(
+        [
+            NewJob(
+                ("ocr_pages", "assemble")[number % 2],
+                owner=("ann", "bob", "")[number % 3],
+                concurrency_key=None if number % 4 else f"k{number % 5}",
+                priority=number % 10 + 1,
+            )
+            for number in range(120)
+        ]
+    )
+    running: deque[Job] = deque()
+    done = 0
+
+    for turn in range(400):
+        running.extend(store.claim(("w1", "w2")[turn % 2], (1, 3, 5)[turn % 3]))
+        now = [job for job in everything(store).values() if job.status is Status.RUNNING]
+        assert max(Counter(job.owner for job in now if job.owner).values(), default=0) <= 2
+        assert sum(job.owner == "" for job in now) <= 3
+        assert sum(job.job_type == "ocr_pages" for job in now) <= 3
+        assert sum(job.job_type == "assemble" for job in now) <= 4
+        assert max(Counter(job.worker_id for job in now).values(), default=0) <= 5
+        assert max(Counter(job.concurrency_key for job in now if job.concurrency_key).values(), default=0) <= 1
+        if not now:
+            break
+        for _ in range(min(len(running), 1 + turn % 3)):
+            store.complete(running.popleft().lease)
+            done += 1
+
+    assert done == 120
+
+
+# ── P9: with k owners waiting, each is served within k × slots claims ───────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (4, 1), (4, 4), (3, 2)])
+def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
+    store: Store, worker: AddWorker, slots: int, most: int
+) -> None:
+    worker(cpu=slots)
+    owners = {"ann": 90, "bob": 12, "cid": 9, "": 30}
+    store.enqueue_many([NewJob("ocr_pages", owner=owner, priority=1) for owner in ("ann",) for _ in range(90)])
+    store.enqueue_many(
+        [NewJob("ocr_pages", owner=owner, priority=9) for owner, many in owners.items() if owner != "ann" for _ in range(many)]
+    )
+    waiting = Counter(owners)
+    unserved, rivals = Counter[str](), dict.fromkeys(owners, len(owners))
+    running: deque[Job] = deque()
+
+    while waiting.total():
+        taken = store.claim("w1", most)
+        assert taken or running, f"nothing runs and nothing is claimed, though {waiting} wait"
+        for job in taken:
+            for owner in +waiting:
+                unserved[owner] += 1
+            # The k of the promise: how many waited when this owner's wait began.
+            assert unserved[job.owner] <= rivals[job.owner] * slots
+            unserved[job.owner], rivals[job.owner] = 0, len(+waiting)
+            waiting[job.owner] -= 1
+            running.append(job)
+        store.complete(running.popleft().lease)
+
+    assert waiting.total() == 0
+
+
+def test_p9_a_newcomer_does_not_wait_for_the_backlog_of_another(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker(cpu=1)
+    store.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(500)])
+    for _ in range(20):
+        store.complete(claim_one(store).lease)
+
+    newcomer = enqueue(owner="bob", priority=10)
+    taken = []
+    for _ in range(2):
+        job = claim_one(store)
+        taken.append(job.id)
+        store.complete(job.lease)
+
+    assert newcomer in taken
+
+
+def test_p9_a_batch_is_shared_between_the_owners(store: Store, worker: AddWorker) -> None:
+    worker(cpu=9)
+    store.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid") for _ in range(50)])
+
+    assert Counter(job.owner for job in store.claim("w1", 9)) == {"ann": 3, "bob": 3, "cid": 3}
+
+
+def test_p9_within_an_owner_the_order_is_priority_then_age(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker(cpu=20)
+    late = enqueue(owner="ann", priority=9)
+    first = enqueue("assemble", owner="ann", priority=1)
+    middle = enqueue(owner="ann", priority=5, source="drive")
+
+    assert claimed_ids(store, most=1) == [first]
+    assert claimed_ids(store, most=5) == [middle, late]
+
+
+def test_a_batch_over_many_lanes_keeps_the_order_of_unowned_jobs(store: Store, worker: AddWorker) -> None:
+    worker(cpu=200)
+    urgent = store.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(60)])
+    store.enqueue_many([NewJob("ocr_pages", source=f"drive:{number}") for number in range(80)])
+
+    taken = claimed_ids(store, most=100)
+
+    assert taken[:60] == [each.job_id for each in urgent]
+    assert len(taken) == 100
+
+
+def test_an_owner_at_its_limit_leaves_the_rest_of_a_batch_to_the_others(store: Store, worker: AddWorker) -> None:
+    worker(cpu=20)
+    store.set_limits("owner", {"ann": 2})
+    store.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(30)])
+    store.enqueue_many([NewJob("ocr_pages", owner="bob", priority=9) for _ in range(30)])
+
+    assert Counter(job.owner for job in store.claim("w1", 10)) == {"ann": 2, "bob": 8}

@@ -1,0 +1,337 @@
+"""What every store promises to readers and to the operator: lists, counts, change counter, backup, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import (
+    EVERY_JOB,
+    AddWorker,
+    ByHand,
+    Enqueue,
+    Kind,
+    MovableClock,
+    Reopen,
+    claim_one,
+    claimed_ids,
+    end,
+    everything,
+    ids,
+)
+from worker_service.errors import PagemillError
+from worker_service.jobs.model import Failure, NewJob, Report, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
+
+
+# ── Lists ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
+    made = [each.job_id for each in store.enqueue_many([NewJob("ocr_pages") for _ in range(25)])]
+    pages = []
+    before_id: int | None = None
+
+    while page := store.list(EVERY_JOB, most=10, before_id=before_id):
+        pages.append([job.id for job in page])
+        before_id = page[-1].id
+
+    assert [len(page) for page in pages] == [10, 10, 5]
+    assert [job_id for page in pages for job_id in page] == made[::-1]
+
+
+def test_a_page_does_not_shift_when_jobs_arrive_or_go_between(store: Store, enqueue: Enqueue) -> None:
+    made = [each.job_id for each in store.enqueue_many([NewJob("ocr_pages") for _ in range(20)])]
+    first = store.list(EVERY_JOB, most=10)
+
+    enqueue()
+    store.delete(ids(first[3].id), actor="ann")
+    second = store.list(EVERY_JOB, most=10, before_id=first[-1].id)
+
+    assert [job.id for job in second] == made[9::-1]
+
+
+def _filled(store: Store, worker: AddWorker, clock: MovableClock) -> dict[str, int]:
+    worker()
+    made = {}
+    made["completed"] = store.enqueue(
+        NewJob("ocr_pages", owner="ann", batch_id=1, payload='{"file_id":"abc","page_range":[1,12],"n":1}')
+    ).job_id
+    store.complete(claim_one(store).lease)
+    clock.advance(60)
+    made["failed"] = store.enqueue(NewJob("assemble", platform="gdrive", owner="bob", payload='{"file_id":"def"}')).job_id
+    store.fail(claim_one(store).lease, Failure("OOM", "no memory"), retry_at=None)
+    clock.advance(60)
+    made["running"] = store.enqueue(NewJob("assemble", owner="ann", payload='{"file_id":null,"n":"1"}')).job_id
+    claim_one(store)
+    clock.advance(60)
+    made["pending"] = store.enqueue(NewJob("ocr_pages", batch_id=1, payload='{"deep":{"er":[{"x":true}]}}')).job_id
+    return made
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        (Selector(), {"completed", "failed", "running", "pending"}),
+        (Selector(statuses=(COMPLETED, FAILED)), {"completed", "failed"}),
+        (Selector(statuses=(CANCELLED,)), set()),
+        (Selector(job_types=("assemble",)), {"failed", "running"}),
+        (Selector(job_types=("assemble", "ocr_pages")), {"completed", "failed", "running", "pending"}),
+        (Selector(platforms=("gdrive",)), {"failed"}),
+        (Selector(owners=("ann",)), {"completed", "running"}),
+        (Selector(owners=("",)), {"pending"}),
+        (Selector(batch_id=1), {"completed", "pending"}),
+        (Selector(error_code="OOM"), {"failed"}),
+        (Selector(since="2026-11-18 10:01:00.000"), {"failed", "running", "pending"}),
+        (Selector(older_than="2026-11-18 10:01:00.000"), {"completed"}),
+        (Selector(older_than="2026-11-18 10:02:30.000"), {"completed", "failed", "running"}),
+        (Selector(match=(("file_id", "abc"),)), {"completed"}),
+        (Selector(match=(("n", 1),)), {"completed"}),
+        (Selector(match=(("n", "1"),)), {"running"}),
+        (Selector(match=(("file_id", None),)), {"running"}),
+        (Selector(match=(("page_range[1]", 12),)), {"completed"}),
+        (Selector(match=(("page_range", [1, 12]),)), {"completed"}),
+        (Selector(match=(("deep.er[0].x", True),)), {"pending"}),
+        (Selector(match=(("deep.er[0].x", 1),)), set()),
+        (Selector(owners=("ann",), statuses=(RUNNING,), job_types=("assemble",)), {"running"}),
+        (Selector(owners=("ann",), statuses=(PENDING,)), set()),
+    ],
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else "",
+)
+def test_a_selector_means_the_jobs_that_match_all_of_it(
+    store: Store, worker: AddWorker, clock: MovableClock, selector: Selector, names: set[str]
+) -> None:
+    made = _filled(store, worker, clock)
+
+    found = {job.id for job in store.list(selector)}
+
+    assert found == {made[name] for name in names}
+    assert store.count(selector) == len(names)
+
+
+@pytest.mark.parametrize("place", ["a'b", 'a"b', "[", "a[", "$", "a..b", "a[x]", "é", ""])
+def test_a_strange_path_matches_nothing_or_is_refused_in_words(store: Store, enqueue: Enqueue, place: str) -> None:
+    enqueue(payload='{"a":1}')
+
+    try:
+        found = store.count(Selector(match=((place, "1"),)))
+    except PagemillError as refusal:
+        assert str(refusal)
+    else:
+        assert found == 0
+
+
+def test_a_payload_that_is_no_object_matches_nothing(store: Store, enqueue: Enqueue) -> None:
+    enqueue(payload="[1,2]")
+    enqueue(payload=None)
+    enqueue(payload='"text"')
+
+    assert store.count(Selector(match=(("a", 1),))) == 0
+
+
+# ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: AddWorker, clock: MovableClock) -> None:
+    assert store.counts().oldest_pending_at is None
+    _filled(store, worker, clock)
+
+    counts = store.counts()
+
+    assert {status: number for status, number in counts.by_status.items() if number} == {
+        COMPLETED: 1,
+        FAILED: 1,
+        RUNNING: 1,
+        PENDING: 1,
+    }
+    assert counts.oldest_pending_at == "2026-11-18 10:03:00.000"
+    assert counts.workers_alive == 1
+    clock.advance(600)
+    assert store.counts().workers_alive == 0
+
+
+def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, clock: MovableClock) -> None:
+    _filled(store, worker, clock)
+    store.enqueue(NewJob("assemble", run_at=clock.after(60)))
+
+    found = {
+        each.job_type: (each.pending, each.held, each.running, each.completed, each.failed, each.cancelled)
+        for each in store.counts_by_type()
+    }
+
+    assert found["ocr_pages"] == (1, 0, 0, 1, 0, 0)
+    assert found["assemble"] in ((0, 1, 1, 0, 1, 0), (1, 1, 1, 0, 1, 0))
+
+
+def test_errors_are_counted_by_code_and_type_with_the_newest_message(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    for number, code in enumerate(("OOM", "NET", "OOM")):
+        enqueue()
+        store.fail(claim_one(store).lease, Failure(code, f"message {number}"), retry_at=None)
+
+    first, second = store.errors(since="2026-11-18 00:00:00.000")
+
+    assert (first.code, first.job_type, first.jobs, first.newest_job_id, first.newest_message) == (
+        "OOM",
+        "ocr_pages",
+        2,
+        3,
+        "message 2",
+    )
+    assert (second.code, second.jobs) == ("NET", 1)
+    clock.advance(1)
+    assert list(store.errors(since=clock.text)) == []
+
+
+def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue) -> None:
+    for job_type, owner in (("ocr_pages", "ann"), ("ocr_rows", "anton"), ("assemble", "bob"), ("ocr%", "")):
+        enqueue(job_type, owner=owner)
+
+    assert sorted(store.names("job_type", "ocr_")) == ["ocr_pages", "ocr_rows"]
+    assert sorted(store.names("job_type", "")) == ["assemble", "ocr%", "ocr_pages", "ocr_rows"]
+    assert sorted(store.names("job_type", "%")) == []
+    assert sorted(store.names("owner", "an")) == ["ann", "anton"]
+    assert "" not in store.names("owner", "")
+    assert sorted(store.names("id", "")) == ["1", "2", "3", "4"]
+    assert len(store.names("id", "", most=2)) == 2
+
+
+# ── What a reader may rely on ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_change_counter_moves_when_anybody_else_commits_and_only_then(
+    store: Store, path: Path, kind: Kind, clock: MovableClock, by_hand: ByHand
+) -> None:
+    watcher = kind.open(path, clock)
+    seen = [watcher.change_counter()]
+    assert watcher.change_counter() == seen[0]
+
+    by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', 'x')")
+    seen.append(watcher.change_counter())
+    store.enqueue(NewJob("ocr_pages"))
+    seen.append(watcher.change_counter())
+
+    assert len(set(seen)) == 3
+    assert watcher.change_counter() == seen[-1]
+    by_hand("SELECT count(*) FROM worker_job_queue")
+    assert watcher.change_counter() == seen[-1]
+    watcher.close()
+
+
+def test_reading_never_writes(
+    store: Store, worker: AddWorker, clock: MovableClock, by_hand: ByHand, reopen: Reopen
+) -> None:
+    made = _filled(store, worker, clock)
+    store.pause("all", until=clock.after(1))
+    store.enqueue(NewJob("ocr_pages", run_at=clock.after(1), after=(made["pending"],)))
+    clock.advance(5)
+    before = by_hand.dump()
+
+    store.counts(), store.counts_by_type(), store.next_deadline(), store.pauses(), store.actions()
+    for job_id in everything(store):
+        store.explain(job_id), store.attempts(job_id), store.events(job_id), store.logs(job_id), store.waits_for(job_id)
+    store.list(EVERY_JOB), store.count(EVERY_JOB), store.errors(since="2000"), store.names("id", "")
+    store.silent_workers(clock.now)
+
+    assert by_hand.dump() == before
+
+
+def test_readers_see_a_commit_of_somebody_else_at_once(
+    store: Store, kind: Kind, path: Path, clock: MovableClock, worker: AddWorker
+) -> None:
+    reader = kind.open(path, clock)
+    assert reader.count(EVERY_JOB) == 0
+
+    worker()
+    job_id = store.enqueue(NewJob("ocr_pages")).job_id
+    store.report([Report(claim_one(store).lease, 30)])
+
+    assert reader.get(job_id).progress_percent == 30
+    reader.close()
+
+
+# ── Upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_backup_is_a_sound_copy_that_can_be_opened(
+    store: Store, worker: AddWorker, clock: MovableClock, kind: Kind, tmp_path: Path
+) -> None:
+    made = _filled(store, worker, clock)
+    target = tmp_path / "copy.db"
+
+    store.backup(target)
+
+    copy = kind.open(target, clock)
+    assert everything(copy) == everything(store)
+    assert all(check.is_good for check in copy.check() if check.name in {"integrity", "schema"})
+    assert claimed_ids(copy) == [made["pending"]]
+    copy.close()
+    assert store.get(made["pending"]).status is PENDING
+
+
+def test_a_backup_never_overwrites(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "precious.txt"
+    target.write_text("precious")
+
+    with pytest.raises(PagemillError):
+        store.backup(target)
+
+    assert target.read_text() == "precious"
+
+
+def test_check_finds_nothing_wrong_with_a_healthy_database(
+    store: Store, worker: AddWorker, clock: MovableClock
+) -> None:
+    _filled(store, worker, clock)
+
+    checks = store.check()
+
+    # The programs and the disk around the database are the machine's own affair.
+    ours = [check for check in checks if check.name in {"integrity", "promises", "library", "write-ahead log"}]
+    assert len(ours) == 4
+    assert [check for check in ours if not check.is_good] == []
+    assert len({check.name for check in checks}) == len(checks)
+
+
+def test_check_finds_an_index_that_lost_an_entry(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
+    enqueue()
+    by_hand.run(
+        ".dbconfig defensive off\nPRAGMA writable_schema = ON;\n"
+        "UPDATE sqlite_schema SET sql = replace(sql, 'held = 0', 'held = 7') WHERE name = 'job_ready';"
+    )
+
+    checks = store.check()
+
+    assert [check.name for check in checks if not check.is_good]
+    assert all(check.detail for check in checks if not check.is_good)
+
+
+def test_a_checkpoint_moves_everything_into_the_file(store: Store, enqueue: Enqueue, path: Path) -> None:
+    job_id = enqueue(account="in-the-file")
+
+    store.checkpoint()
+
+    # immutable: this reader does not look at the write-ahead log.
+    main_file_only = ByHand(Path(f"file:{path}?immutable=1"))
+    assert main_file_only.one(f"SELECT account FROM worker_job_queue WHERE id = {job_id}") == "in-the-file"
+    assert store.get(job_id).account == "in-the-file"
+
+
+def test_an_ended_job_lists_its_whole_history(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    job_id = enqueue()
+    lease = claim_one(store).lease
+    store.report([Report(lease, 10, None, ["one", "two"])])
+    end(store, lease, COMPLETED)
+
+    assert [line.line for line in store.logs(job_id)] == ["one", "two"]
+    assert [line.fence for line in store.logs(job_id)] == [1, 1]
+    assert len(store.attempts(job_id)) == 1
+    assert len(store.events(job_id)) == 2
+    assert store.get(job_id).progress_percent == 100

@@ -1,0 +1,398 @@
+"""What every store promises about jobs that wait for other jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.kit import (
+    AddWorker,
+    ByHand,
+    Enqueue,
+    Reopen,
+    claim_one,
+    claimed_ids,
+    codes,
+    end,
+    ids,
+    status_of,
+)
+from worker_service.errors import PagemillError
+from worker_service.jobs.model import Failure, Job, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+PENDING, COMPLETED, FAILED, CANCELLED = Status.PENDING, Status.COMPLETED, Status.FAILED, Status.CANCELLED
+BROKEN = Failure("BROKEN", "it broke")
+
+
+def _settle(store: Store) -> None:
+    """A claim at the latest settles what waits; this one takes nothing."""
+    store.pause("all")
+    assert store.claim("w1", 5) == []
+    store.unpause("all")
+
+
+def _run(store: Store, job_id: int, how: Status) -> None:
+    job = _take(store, job_id)
+    end(store, job.lease, how)
+
+
+def _take(store: Store, job_id: int) -> Job:
+    job = claim_one(store)
+    assert job.id == job_id
+    return job
+
+
+def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    first, second = enqueue(), enqueue()
+    last = enqueue(after=(first, second), priority=1)
+
+    (gate,) = store.explain(last)
+    assert gate.code == "WAITS_FOR"
+    assert f"{first}" in gate.detail
+    assert list(store.waits_for(last)) == [(first, "pending"), (second, "pending")]
+    assert claimed_ids(store, most=1) == [first]
+    store.complete(store.get(first).lease)
+    assert codes(store, last) == ["WAITS_FOR"]
+    _run(store, second, COMPLETED)
+
+    assert codes(store, last) == []
+    assert claimed_ids(store) == [last]
+    assert list(store.waits_for(last)) == [(first, "completed"), (second, "completed")]
+
+
+def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    first = enqueue()
+    _run(store, first, COMPLETED)
+
+    after = enqueue(after=(first,))
+
+    assert codes(store, after) == []
+    assert claimed_ids(store) == [after]
+
+
+@pytest.mark.parametrize("how", [FAILED, CANCELLED])
+def test_when_a_need_fails_or_is_cancelled_the_waiting_job_fails(
+    store: Store, enqueue: Enqueue, worker: AddWorker, how: Status
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,))
+
+    _run(store, first, how)
+    _settle(store)
+
+    job = store.get(waiting)
+    assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
+    assert str(first) in (job.error_message or "")
+    assert job.completed_at
+
+
+def test_a_job_that_needs_one_that_has_already_failed_fails(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    first = enqueue()
+    _run(store, first, FAILED)
+
+    waiting = enqueue(after=(first,))
+    _settle(store)
+
+    assert store.get(waiting).error_code == "DEPENDENCY_FAILED"
+
+
+@pytest.mark.parametrize("how", [COMPLETED, FAILED, CANCELLED])
+def test_with_after_any_the_job_runs_however_its_need_ended(
+    store: Store, enqueue: Enqueue, worker: AddWorker, how: Status
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,), after_any=True)
+    assert codes(store, waiting) == ["WAITS_FOR"]
+
+    _run(store, first, how)
+
+    assert codes(store, waiting) == []
+    assert claimed_ids(store) == [waiting]
+
+
+def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, reopen: Reopen
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,))
+    lease = claim_one(store).lease
+
+    store.release(lease)
+    _settle(store)
+
+    assert status_of(store, waiting) is PENDING
+    assert codes(reopen(), waiting) == ["WAITS_FOR"]
+
+
+def _delete(store: Store, job_id: int, by_hand: ByHand) -> None:
+    store.delete(ids(job_id), actor="ann")
+
+
+def _delete_by_hand(store: Store, job_id: int, by_hand: ByHand) -> None:
+    by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
+
+
+def _prune(store: Store, job_id: int, by_hand: ByHand) -> None:
+    store.prune(ids(job_id))
+
+
+Removal = Callable[[Store, int, ByHand], None]
+
+
+@pytest.mark.parametrize("remove", [_delete, _delete_by_hand], ids=["verb", "by hand"])
+def test_when_a_pending_need_is_deleted_the_waiting_job_fails(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, remove: Removal
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,))
+
+    remove(store, first, by_hand)
+    _settle(store)
+
+    job = store.get(waiting)
+    assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
+
+
+@pytest.mark.parametrize("remove", [_delete, _delete_by_hand, _prune], ids=["delete", "by hand", "prune"])
+def test_a_need_that_was_met_stays_met_when_its_job_is_removed(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, remove: Removal
+) -> None:
+    worker()
+    first, second = enqueue(), enqueue()
+    waiting = enqueue(after=(first, second))
+    _run(store, first, COMPLETED)
+
+    remove(store, first, by_hand)
+    assert codes(store, waiting) == ["WAITS_FOR"]
+    _run(store, second, COMPLETED)
+
+    assert codes(store, waiting) == []
+    assert claimed_ids(store) == [waiting]
+
+
+@pytest.mark.parametrize("remove", [_delete, _delete_by_hand], ids=["verb", "by hand"])
+def test_with_after_any_a_deleted_need_is_an_ended_one(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, remove: Removal
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,), after_any=True)
+
+    remove(store, first, by_hand)
+
+    assert codes(store, waiting) == []
+    assert claimed_ids(store) == [waiting]
+
+
+def test_a_chain_of_five_runs_from_its_head_to_its_tail(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    chain = [enqueue(priority=9)]
+    for priority in (7, 5, 3, 1):
+        chain.append(enqueue(after=(chain[-1],), priority=priority))
+
+    for job_id in chain:
+        assert claimed_ids(store, most=5) == [job_id]
+        store.complete(store.get(job_id).lease)
+
+    assert all(status_of(store, job_id) is COMPLETED for job_id in chain)
+
+
+def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_the_head_revives_all(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    chain = [enqueue()]
+    for _ in range(4):
+        chain.append(enqueue(after=(chain[-1],)))
+
+    _run(store, chain[0], FAILED)
+    _settle(store)
+    assert [status_of(store, job_id) for job_id in chain] == [FAILED] * 5
+    assert {store.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
+
+    store.retry(ids(chain[0]), actor="ann")
+    _settle(store)
+    assert [status_of(store, job_id) for job_id in chain] == [PENDING] * 5
+    for job_id in chain:
+        _run(store, job_id, COMPLETED)
+    assert [status_of(store, job_id) for job_id in chain] == [COMPLETED] * 5
+
+
+def test_a_diamond_joins_when_both_its_sides_are_done(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    top = enqueue()
+    left, right = enqueue(after=(top,)), enqueue(after=(top,))
+    bottom = enqueue(after=(left, right))
+
+    _run(store, top, COMPLETED)
+    _run(store, left, COMPLETED)
+    assert codes(store, bottom) == ["WAITS_FOR"]
+    _run(store, right, COMPLETED)
+
+    assert claimed_ids(store) == [bottom]
+
+
+def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    top = enqueue()
+    left, right = enqueue(after=(top,)), enqueue(after=(top,))
+    bottom = enqueue(after=(left, right))
+    _run(store, top, COMPLETED)
+    _run(store, left, FAILED)
+    _run(store, right, COMPLETED)
+    assert status_of(store, bottom) is FAILED
+
+    store.retry(ids(left), actor="ann")
+    _run(store, left, COMPLETED)
+
+    assert claimed_ids(store) == [bottom]
+
+
+def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    one, two = enqueue(), enqueue()
+    last = enqueue(after=(one, two))
+    _run(store, one, FAILED)
+    _run(store, two, FAILED)
+
+    store.retry(ids(one), actor="ann")
+    _settle(store)
+    assert status_of(store, last) is FAILED
+    store.retry(ids(two), actor="ann")
+    _settle(store)
+
+    assert status_of(store, last) is PENDING
+    _run(store, one, COMPLETED)
+    _run(store, two, COMPLETED)
+    assert claimed_ids(store) == [last]
+
+
+def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    first = enqueue()
+    after = enqueue(after=(first,))
+    _run(store, first, COMPLETED)
+    _run(store, after, FAILED)
+
+    store.retry(ids(first), actor="ann")
+    _settle(store)
+
+    assert status_of(store, after) is FAILED
+    assert store.get(after).error_code == "BROKEN"
+
+
+def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    first = enqueue()
+    after = enqueue(after=(first,))
+    _run(store, first, FAILED)
+    _settle(store)
+
+    store.retry(Selector(statuses=(FAILED,)), actor="ann")
+
+    assert claimed_ids(store) == [first]
+    assert codes(store, after) == ["WAITS_FOR"]
+    store.complete(store.get(first).lease)
+    assert claimed_ids(store) == [after]
+
+
+def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,))
+
+    store.cancel(ids(waiting), actor="ann")
+    assert status_of(store, waiting) is CANCELLED
+    store.retry(ids(waiting), actor="ann")
+
+    assert codes(store, waiting) == ["WAITS_FOR"]
+    _run(store, first, COMPLETED)
+    assert claimed_ids(store) == [waiting]
+
+
+def test_a_follow_up_may_wait_for_the_job_that_asks_for_it(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    first = enqueue()
+
+    store.complete(claim_one(store).lease, None, [NewJob("assemble", after=(first,))])
+
+    (follow_up,) = store.claim("w1", 5)
+    assert (follow_up.job_type, follow_up.parent_id) == ("assemble", first)
+
+
+def test_a_job_can_wait_for_another_of_the_same_enqueue_many_only_by_an_id_that_is_there(
+    store: Store, enqueue: Enqueue, by_hand: ByHand
+) -> None:
+    enqueue()
+    before = by_hand.dump()
+
+    with pytest.raises(PagemillError):
+        store.enqueue(NewJob("assemble", after=(99,)))
+
+    assert by_hand.dump() == before
+
+
+def test_time_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,))
+    by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {waiting}")
+
+    assert codes(store, waiting) == ["NOT_YET", "WAITS_FOR"]
+    _run(store, first, COMPLETED)
+    assert codes(store, waiting) == ["NOT_YET"]
+    by_hand(f"UPDATE worker_job_queue SET run_at = NULL WHERE id = {waiting}")
+    assert claimed_ids(store) == [waiting]
+
+
+def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    first = enqueue(concurrency_key="k")
+    waiting = enqueue(after=(first,), concurrency_key="k", priority=1)
+    last = enqueue(concurrency_key="k", priority=9)
+
+    assert claimed_ids(store) == [first]
+    store.complete(store.get(first).lease)
+
+    assert claimed_ids(store) == [waiting]
+    store.complete(store.get(waiting).lease)
+    assert claimed_ids(store) == [last]
+
+
+def test_a_need_broken_by_hand_is_settled_by_the_next_claim(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,), priority=1)
+
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {first}")
+    assert codes(store, waiting) == ["WAITS_FOR"]
+    assert claimed_ids(store) == []
+    assert store.get(waiting).error_code == "DEPENDENCY_FAILED"
+    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {first}")
+
+    assert claimed_ids(store) == [first]
+    assert status_of(store, waiting) is PENDING

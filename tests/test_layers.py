@@ -1,0 +1,488 @@
+"""The arrows of the house, drawn from the source, and the rules that they obey.
+
+An arrow is an import, on whichever line it stands: at the top, inside a function, under ``TYPE_CHECKING``, or
+written as ``import_module("…")``. Each rule is also shown a small house that breaks it, so that a rule which
+sees nothing does not pass for a house that is in order.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the ground up. A room imports from floors below its own: never from above, nor from beside.
+FLOORS = (
+    ("worker_service", "errors"),
+    ("clock", "events"),
+    ("config",),
+    ("jobs",),
+    ("store", "handlers", "words"),
+    ("children", "queue", "documents", "testing"),
+    ("daemon", "web"),
+    ("commands",),
+)
+HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
+
+# What the floors alone would allow.
+NEVER = {("children", "store"): "a child holds no database"}
+STORE_DOOR = {"worker_service.store", "worker_service.store.base"}
+
+SHIPPED = {"worker_service", "job_handlers", "cli"}
+OURS = SHIPPED | {"tests", "benchmarks"}
+
+SQL = r"""
+      SELECT \s .+? \s FROM \s
+    | (?: INSERT | REPLACE ) \s+ (?: OR \s+ \w+ \s+ )? INTO \s
+    | UPDATE \s+ \w+ \s+ SET \s
+    | DELETE \s+ FROM \s
+    | (?: CREATE | ALTER | DROP ) \s+ (?: UNIQUE \s+ | TEMP \s+ )? (?: TABLE | INDEX | VIEW | TRIGGER ) \s
+    | BEGIN \s+ (?: IMMEDIATE | EXCLUSIVE )
+    | PRAGMA \s+ \w
+"""
+SQL_CLAUSE = r"| (?: ORDER | GROUP ) \s+ BY \s | WHERE \s+ [\w.]+ \s* (?: [=<>] | IN \b | IS \b | LIKE \b )"
+# In capitals wherever it stands; in small letters, where it might be prose, only as the beginning.
+SQL_IN_CAPITALS = re.compile(rf"\b (?: {SQL} {SQL_CLAUSE} )", re.VERBOSE | re.DOTALL)
+SQL_AT_THE_START = re.compile(rf"\s* (?: {SQL} )", re.VERBOSE | re.DOTALL | re.IGNORECASE)
+# A line that a person is shown, to be typed at a prompt, is talk and not a statement of ours.
+SHOWN_LINE = re.compile(r'\b (?: pagemill[ ]db[ ]shell | sqlite3 ) \b [^"\n]* "[^"\n]*"', re.VERBOSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    path: Path
+    module: str
+    is_package: bool
+    tree: ast.Module
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    place: str
+    origin: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.origin} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    root: Path
+    sources: tuple[Source, ...]
+    arrows: tuple[Arrow, ...]
+
+
+Rule = Callable[[House], Iterator[str]]
+
+
+# --- the rules: each yields one sentence for each thing that breaks it -----------------------------
+
+
+def every_room_has_a_floor(house: House) -> Iterator[str]:
+    for source in house.sources:
+        if top(source.module) == "worker_service" and room(source.module) not in HEIGHT:
+            yield f"{source.path}: the room {room(source.module)} stands on no floor; give it one in FLOORS"
+
+
+def imports_point_down(house: House) -> Iterator[str]:
+    for arrow in house.arrows:
+        if top(arrow.origin) != "worker_service" or top(arrow.target) != "worker_service":
+            continue
+        below, above = room(arrow.target), room(arrow.origin)
+        if below == above or above not in HEIGHT:
+            continue
+        if below not in HEIGHT:
+            yield f"{arrow} leads to a room that stands on no floor"
+        elif HEIGHT[below] > HEIGHT[above]:
+            yield f"{arrow} points up"
+        elif HEIGHT[below] == HEIGHT[above]:
+            yield f"{arrow} points to a room on its own floor"
+        elif (above, below) in NEVER:
+            yield f"{arrow}: {NEVER[above, below]}"
+
+
+def commands_enter_the_store_by_its_door(house: House) -> Iterator[str]:
+    for arrow in house.arrows:
+        if top(arrow.origin) == "worker_service" and room(arrow.origin) == "commands":
+            inside = room(arrow.target) == "store" and arrow.target not in STORE_DOOR
+            if top(arrow.target) == "worker_service" and inside:
+                yield f"{arrow} reaches into the store; go through the queue"
+
+
+def handlers_know_only_their_contract(house: House) -> Iterator[str]:
+    for arrow in house.arrows:
+        is_ours = top(arrow.target) in OURS - {"job_handlers"}
+        if top(arrow.origin) == "job_handlers" and is_ours and not is_within(arrow.target, "worker_service.handlers"):
+            yield f"{arrow}: a handler imports worker_service.handlers and nothing else of ours"
+
+
+def the_house_knows_nothing_outside(house: House) -> Iterator[str]:
+    for arrow in house.arrows:
+        if top(arrow.origin) == "worker_service" and top(arrow.target) in OURS - {"worker_service"}:
+            yield f"{arrow} leads out of the house"
+        if arrow.origin == "cli" and top(arrow.target) in OURS and arrow.target != "worker_service.commands":
+            yield f"{arrow}: the checkout's door opens on worker_service.commands alone"
+
+
+def one_file_imports_apsw(house: House) -> Iterator[str]:
+    importers: set[str] = set()
+    for arrow in house.arrows:
+        if top(arrow.target) == "apsw" and top(arrow.origin) in SHIPPED:
+            importers.add(arrow.origin)
+            if not is_within(arrow.origin, "worker_service.store"):
+                yield f"{arrow}: SQLite is spoken to in worker_service.store only"
+    if len(importers) != 1:
+        yield f"apsw is imported by {len(importers)} modules instead of one: {', '.join(sorted(importers)) or 'none'}"
+
+
+def nobody_imports_sqlite3(house: House) -> Iterator[str]:
+    for arrow in house.arrows:
+        if top(arrow.target) in {"sqlite3", "_sqlite3", "pysqlite3"}:
+            yield f"{arrow}: two SQLite libraries on one file drop each other's locks; use apsw or the sqlite3 program"
+
+
+def sql_stays_in_the_store(house: House) -> Iterator[str]:
+    for source in house.sources:
+        if top(source.module) in SHIPPED and not is_within(source.module, "worker_service.store"):
+            for line, written in strings(source.tree):
+                text = SHOWN_LINE.sub("", written)
+                if SQL_IN_CAPITALS.search(text) or SQL_AT_THE_START.match(text):
+                    yield f"{source.path}:{line}: SQL outside worker_service/store: {' '.join(written.split())[:60]}"
+    store = house.root / "worker_service" / "store"
+    for name in ("worker_service", "job_handlers"):
+        for path in sorted((house.root / name).rglob("*.sql")):
+            if not path.is_relative_to(store):
+                yield f"{path.relative_to(house.root)}: SQL outside worker_service/store"
+
+
+RULES: tuple[Rule, ...] = (
+    every_room_has_a_floor,
+    imports_point_down,
+    commands_enter_the_store_by_its_door,
+    handlers_know_only_their_contract,
+    the_house_knows_nothing_outside,
+    one_file_imports_apsw,
+    nobody_imports_sqlite3,
+    sql_stays_in_the_store,
+)
+
+
+# --- the tests ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return draw(ROOT)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_obeys(rule: Rule, house: House) -> None:
+    broken = list(rule(house))
+
+    if broken:
+        pytest.fail("\n".join(broken), pytrace=False)
+
+
+def test_the_arrows_of_the_real_house_are_seen(house: House) -> None:
+    drawn = {(arrow.origin, arrow.target) for arrow in house.arrows}
+
+    assert ("cli", "worker_service.commands") in drawn
+    assert ("tests.test_layers", "pytest") in drawn
+
+
+SOUND = {
+    "cli.py": "from worker_service.commands import main",
+    "worker_service/__init__.py": '"""SELECT id FROM a docstring is prose."""',
+    "worker_service/errors.py": "",
+    "worker_service/clock.py": "from worker_service.errors import BadTime",
+    "worker_service/config.py": "from . import clock, errors",
+    "worker_service/jobs/__init__.py": "from worker_service import errors",
+    "worker_service/store/__init__.py": "",
+    "worker_service/store/base.py": "from ..jobs import Job",
+    "worker_service/store/sqlite.py": "import apsw\nBEGIN = 'BEGIN IMMEDIATE'",
+    "worker_service/store/sqlite.sql": "SELECT 1;",
+    "worker_service/handlers/__init__.py": "from worker_service.jobs import Job",
+    "worker_service/children/__init__.py": "from worker_service.handlers import Handler",
+    "worker_service/queue.py": "def opened():\n    from worker_service.store.sqlite import Store",
+    "worker_service/daemon/__init__.py": "from worker_service import children, queue",
+    "worker_service/web/__init__.py": "import worker_service.queue",
+    "worker_service/commands/__init__.py": "from importlib import import_module\nimport_module(f'{__name__}.{1}')",
+    "worker_service/commands/database.py": """HELP = 'pagemill db shell --write "DELETE FROM job"'""",
+    "worker_service/commands/running.py": "from worker_service import daemon\nfrom worker_service.store import base",
+    "job_handlers/__init__.py": "",
+    "job_handlers/download.py": "from job_handlers.drive import file\nfrom worker_service.handlers import Done",
+    "job_handlers/drive.py": "import googleapiclient.discovery",
+    "tests/test_store.py": "import apsw\nfrom worker_service.store.sqlite import Store\nSQL = 'SELECT id FROM job'",
+}
+
+FLAWS: dict[str, tuple[str, str, str]] = {
+    "an import that points up": (
+        "worker_service/jobs/retries.py",
+        "from worker_service.store import Store",
+        "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.store points up",
+    ),
+    "inside a function, of a module by its package": (
+        "worker_service/queue.py",
+        "def start():\n    if True:\n        from worker_service import daemon",
+        "worker_service/queue.py:3: worker_service.queue -> worker_service.daemon points up",
+    ),
+    "relative": (
+        "worker_service/jobs/retries.py",
+        "from ..queue import Queue",
+        "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.queue points up",
+    ),
+    "relative, in a package's own file": (
+        "worker_service/handlers/__init__.py",
+        "from .. import children",
+        "worker_service/handlers/__init__.py:1: worker_service.handlers -> worker_service.children points up",
+    ),
+    "by name": (
+        "worker_service/clock.py",
+        "import importlib\nimportlib.import_module('worker_service.config')",
+        "worker_service/clock.py:2: worker_service.clock -> worker_service.config points up",
+    ),
+    "by a name that is put together": (
+        "worker_service/clock.py",
+        "from importlib import import_module\nfor n in 'ab':\n    import_module(f'worker_service.commands.{n}')",
+        "worker_service/clock.py:3: worker_service.clock -> worker_service.commands points up",
+    ),
+    "for types only": (
+        "worker_service/jobs/retries.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import worker_service.queue as q",
+        "worker_service/jobs/retries.py:3: worker_service.jobs.retries -> worker_service.queue points up",
+    ),
+    "on one floor": (
+        "worker_service/web/pages.py",
+        "from worker_service.daemon import run",
+        "worker_service/web/pages.py:1: worker_service.web.pages -> worker_service.daemon points to a room on its own",
+    ),
+    "a child at the store": (
+        "worker_service/children/wire.py",
+        "import worker_service.store.base",
+        "worker_service/children/wire.py:1: worker_service.children.wire -> worker_service.store.base: a child holds",
+    ),
+    "a room without a floor": (
+        "worker_service/attic.py",
+        "",
+        "worker_service/attic.py: the room attic stands on no floor",
+    ),
+    "an arrow to a room without a floor": (
+        "worker_service/queue.py",
+        "import worker_service.cellar",
+        "worker_service/queue.py:1: worker_service.queue -> worker_service.cellar leads to a room that stands on no",
+    ),
+    "a command inside the store": (
+        "worker_service/commands/ls.py",
+        "from worker_service.store import sqlite",
+        "worker_service/commands/ls.py:1: worker_service.commands.ls -> worker_service.store.sqlite reaches into",
+    ),
+    "a handler at the queue": (
+        "job_handlers/ocr.py",
+        "from worker_service import queue",
+        "job_handlers/ocr.py:1: job_handlers.ocr -> worker_service.queue: a handler imports",
+    ),
+    "a handler at something called like its contract": (
+        "job_handlers/ocr.py",
+        "import worker_service.handlers_of_mine",
+        "job_handlers/ocr.py:1: job_handlers.ocr -> worker_service.handlers_of_mine: a handler imports",
+    ),
+    "the house at its guests": (
+        "worker_service/daemon/loop.py",
+        "import job_handlers.drive",
+        "worker_service/daemon/loop.py:1: worker_service.daemon.loop -> job_handlers.drive leads out",
+    ),
+    "the house at its tests": (
+        "worker_service/queue.py",
+        "from tests.store import example",
+        "worker_service/queue.py:1: worker_service.queue -> tests.store leads out",
+    ),
+    "the door at a back room": (
+        "cli.py",
+        "from worker_service.commands import main\nimport worker_service.queue",
+        "cli.py:2: cli -> worker_service.queue: the checkout's door",
+    ),
+    "a second file with apsw": (
+        "worker_service/store/other.py",
+        "from apsw import Connection",
+        "apsw is imported by 2 modules instead of one: worker_service.store.other, worker_service.store.sqlite",
+    ),
+    "no file with apsw": (
+        "worker_service/store/sqlite.py",
+        "",
+        "apsw is imported by 0 modules instead of one: none",
+    ),
+    "sqlite3 in a test": (
+        "tests/test_store.py",
+        "def test_it():\n    import sqlite3",
+        "tests/test_store.py:2: tests.test_store -> sqlite3: two SQLite libraries",
+    ),
+    "sqlite3 in a benchmark": (
+        "benchmarks/raw.py",
+        "from sqlite3 import connect",
+        "benchmarks/raw.py:1: benchmarks.raw -> sqlite3: two SQLite libraries",
+    ),
+    "a statement in a command": (
+        "worker_service/commands/ls.py",
+        "def ls(q):\n    return q('SELECT id\\nFROM worker_job_queue')",
+        "worker_service/commands/ls.py:2: SQL outside worker_service/store: SELECT id FROM worker_job_queue",
+    ),
+    "a statement in small letters that is put together": (
+        "worker_service/queue.py",
+        "table = 'job'\ntext = f'update {table} set status = 1'",
+        "worker_service/queue.py:2: SQL outside worker_service/store: update x set status = 1",
+    ),
+    "a statement beside a line that is only shown": (
+        "worker_service/commands/database.py",
+        """HELP = 'sqlite3 pagemill.db "SELECT 1 FROM a"; DELETE FROM job'""",
+        "worker_service/commands/database.py:1: SQL outside worker_service/store: sqlite3 pagemill.db",
+    ),
+    "half a statement": (
+        "worker_service/queue.py",
+        "text = 'and then WHERE id = ' + '3'",
+        "worker_service/queue.py:1: SQL outside worker_service/store: and then WHERE id =",
+    ),
+    "a file of statements beside the queue": (
+        "worker_service/queue.sql",
+        "SELECT 1;",
+        "worker_service/queue.sql: SQL outside worker_service/store",
+    ),
+}
+
+
+def test_a_house_in_order_is_left_alone(tmp_path: Path) -> None:
+    build(tmp_path, SOUND)
+
+    assert complaints(tmp_path) == []
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flaw_is_reported_by_its_arrow(flaw: str, tmp_path: Path) -> None:
+    path, text, sentence = FLAWS[flaw]
+    build(tmp_path, {**SOUND, path: text})
+
+    reported = complaints(tmp_path)
+
+    assert len(reported) == 1, reported
+    assert reported[0].startswith(sentence)
+
+
+def test_apsw_outside_the_store_is_reported_even_if_it_is_the_only_one(tmp_path: Path) -> None:
+    build(tmp_path, {**SOUND, "worker_service/store/sqlite.py": "", "worker_service/queue.py": "import apsw"})
+
+    assert complaints(tmp_path) == [
+        "worker_service/queue.py:1: worker_service.queue -> apsw: SQLite is spoken to in worker_service.store only"
+    ]
+
+
+def build(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def complaints(root: Path) -> list[str]:
+    house = draw(root)
+    return [sentence for rule in RULES for sentence in rule(house)]
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def draw(root: Path) -> House:
+    sources = tuple(read(root))
+    known = {source.module for source in sources}
+    # A folder is a module too, with or without an __init__.py.
+    known |= {module.rpartition(".")[0] for module in known if "." in module}
+    arrows = dict.fromkeys(arrow for source in sources for arrow in arrows_from(source, known))
+    return House(root, sources, tuple(arrows))
+
+
+def read(root: Path) -> Iterator[Source]:
+    for name in sorted(OURS):
+        for path in sorted([*(root / name).rglob("*.py"), *root.glob(f"{name}.py")]):
+            inside = path.relative_to(root)
+            is_package = inside.name == "__init__.py"
+            module = ".".join(inside.parent.parts if is_package else inside.with_suffix("").parts)
+            yield Source(inside, module, is_package, ast.parse(path.read_text("utf-8"), str(path)))
+
+
+def arrows_from(source: Source, known: set[str]) -> Iterator[Arrow]:
+    for node in ast.walk(source.tree):
+        for target in targets(node, source, known):
+            yield Arrow(f"{source.path}:{getattr(node, 'lineno', 0)}", source.module, target)
+
+
+def targets(node: ast.AST, source: Source, known: set[str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = absolute("." * node.level + (node.module or ""), source)
+        for alias in node.names:
+            member = f"{base}.{alias.name}"
+            yield member if member in known else base
+    elif isinstance(node, ast.Call) and node.args and called(node) in {"import_module", "__import__"}:
+        name = beginning(node.args[0])
+        if name:
+            yield absolute(name, source).rstrip(".")
+
+
+def absolute(name: str, source: Source) -> str:
+    """The full name of a module that `source` may call by a relative one, such as ``..jobs.model``."""
+    rest = name.lstrip(".")
+    level = len(name) - len(rest)
+    if level == 0:
+        return name
+    package = source.module.split(".")
+    steps = level - 1 if source.is_package else level
+    kept = package[: len(package) - steps]
+    return ".".join([*kept, rest] if rest else kept)
+
+
+def called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def beginning(node: ast.expr) -> str:
+    """What is known of a text before the program runs: all of it, or the part before its first gap."""
+    if isinstance(node, ast.JoinedStr):
+        return beginning(node.values[0]) if node.values else ""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every text in a module but its prose: docstrings, and texts that nobody uses."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            skipped.add(node.value)
+        if node in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+            yield node.lineno, "".join(beginning(value) or "x" for value in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def room(module: str) -> str:
+    """The room that a module of `worker_service` is in; the package's own file counts as a room."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")

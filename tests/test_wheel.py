@@ -1,0 +1,153 @@
+"""What a person gets who installs pagemill: the wheel, in an environment of its own, outside the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from worker_service import VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# One group, so that one process builds and installs; downloads may take a while.
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
+
+# What only handlers and the daemon need, and what would make every command slow.
+HEAVY = {"PIL", "fitz", "google", "googleapiclient", "pymupdf", "pytesseract", "structlog"}
+
+# Runs `pagemill ls` in the way that the installed script does, and then tells what it imported.
+LS_AND_TELL = """
+import json, sys
+from worker_service.commands import main
+sys.argv = ["pagemill", "ls"]
+try:
+    code = main()
+except SystemExit as end:
+    code = end.code
+modules = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps({"code": code or 0, "modules": modules}), file=sys.stderr)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment with the wheel in it, and a directory elsewhere to use it from."""
+
+    environment: Path
+    directory: Path
+
+    def run(self, database: Path, *command: str) -> subprocess.CompletedProcess[str]:
+        # The person who runs the tests may have settings of their own in the configuration directory.
+        settings = surroundings(WORKER_DATABASE=str(database), XDG_CONFIG_HOME=str(self.directory))
+        program = str(self.environment / "bin" / command[0])
+        return run([program, *command[1:]], directory=self.directory, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    # Not pytest's own directory, of which it keeps the last three: an installation has hundreds of megabytes.
+    path = Path(tempfile.mkdtemp(prefix="pagemill-wheel-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def wheel(place: Path) -> Path:
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place / "dist")]
+    checked([sys.executable, "-m", "pip", "wheel", *options, str(ROOT)], directory=place)
+    (built,) = (place / "dist").iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, place: Path) -> Installed:
+    environment, directory = place / "environment", place / "elsewhere"
+    directory.mkdir()
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+    pins = ["--require-hashes", "--only-binary", ":all:", "-r", str(ROOT / "requirements" / "run.txt")]
+    checked([sys.executable, "-m", "venv", str(environment)], directory=directory)
+    checked([*pip, *pins], directory=directory)
+    checked([*pip, "--no-deps", str(wheel)], directory=directory)
+    return Installed(environment, directory)
+
+
+def test_the_wheel_carries_the_packages_the_schema_and_every_statement(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+
+    sources = {
+        str(path.relative_to(ROOT))
+        for package in ("worker_service", "job_handlers")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in {".py", ".sql"}
+    }
+    assert sources | {"worker_service/schema.sql"} <= names
+    assert {name.split("/")[0] for name in names} == {
+        "worker_service",
+        "job_handlers",
+        f"pagemill-{VERSION}.dist-info",
+    }
+
+
+def test_the_wheel_has_no_module_called_cli(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert not [name for name in names if name.split("/")[0] in {"cli", "cli.py"}]
+
+
+def test_the_schema_in_the_wheel_is_the_one_in_the_checkout(wheel: Path) -> None:
+    carried = zipfile.ZipFile(wheel).read("worker_service/schema.sql")
+
+    assert carried == (ROOT / "schema.sql").read_bytes()
+
+
+def test_the_installed_command_makes_a_queue_and_fills_it(installed: Installed, tmp_path: Path) -> None:
+    database = tmp_path / "pagemill.db"
+    made = installed.run(database, "pagemill", "init")
+    job = ["scrape_account", "--platform", "instagram", "--account", "user123", "--payload", '{"scrape_type":"full"}']
+    enqueued = installed.run(database, "pagemill", "enqueue", *job)
+    listed = installed.run(database, "pagemill", "ls", "--json")
+
+    assert made.returncode == 0, made.stderr
+    assert (enqueued.returncode, enqueued.stdout) == (0, "1\n"), enqueued.stderr
+    assert listed.returncode == 0, listed.stderr
+    (item,) = json.loads(listed.stdout)["items"]
+    assert (item["id"], item["job_type"], item["status"]) == (1, "scrape_account", "pending")
+
+
+def test_a_listing_imports_nothing_that_only_handlers_or_the_daemon_need(installed: Installed, tmp_path: Path) -> None:
+    database = tmp_path / "pagemill.db"
+    assert installed.run(database, "pagemill", "init").returncode == 0
+
+    listed = installed.run(database, "python", "-c", LS_AND_TELL)
+
+    told = json.loads(listed.stderr.splitlines()[-1])
+    assert told["code"] == 0, listed.stderr
+    assert HEAVY & set(told["modules"]) == set()
+
+
+def checked(command: Sequence[str], *, directory: Path) -> None:
+    done = run(command, directory=directory, settings=surroundings())
+    if done.returncode:
+        pytest.fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def run(command: Sequence[str], *, directory: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=directory, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def surroundings(**settings: str) -> dict[str, str]:
+    """This environment, without what would lead Python or pagemill back to the checkout."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "WORKER_", "VIRTUAL_ENV"))}
+    return kept | settings

@@ -1,0 +1,50 @@
+"""What time it is. The only reader of the wall clock, so that a test can hold it still or move it.
+
+Times are kept as UTC text, as SQLite's own ``datetime()`` writes it, with milliseconds: ``2026-11-18 10:00:00.000``.
+Text in this form sorts as time does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from worker_service.errors import BadTime
+
+Clock = Callable[[], datetime]
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+)\s*([smhdw])")
+
+
+def wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def as_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def from_text(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
+    if not text or _DURATION.sub("", text).strip():
+        raise BadTime(f"{text!r} is not a length of time: write it like 90s, 10m, 2h, 30d or 1h30m")
+    return sum(
+        (timedelta(seconds=int(number) * _UNIT_SECONDS[unit]) for number, unit in _DURATION.findall(text)), timedelta()
+    )
+
+
+def parse_time(text: str, *, now: datetime) -> datetime:
+    """Read ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
+    if text.startswith("+"):
+        return now + parse_duration(text[1:])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadTime(f"{text!r} is not a time: write it like '2026-11-18 10:00' (UTC) or +10m") from error
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,189 @@
+"""The `pagemill` command: the index of verbs, and how every verb ends.
+
+A verb's module is imported only when the verb is called, so that `pagemill ls` starts in a moment. A verb returns its
+exit code (None is 0); every error becomes one sentence on stderr, or one object with --json, and its own exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from worker_service.errors import PagemillError
+
+# verb: (module, what it does). The headings are the help's.
+INDEX: dict[str, dict[str, tuple[str, str]]] = {
+    "Jobs": {
+        "enqueue": ("enqueue", "Put a job into the queue and print its id."),
+        "ls": ("look", "List jobs, the newest first."),
+        "show": ("look", "Everything about one job."),
+        "why": ("look", "Why a job has not started, and what to do about it."),
+        "logs": ("look", "The lines that a job has logged."),
+        "wait": ("wait", "Wait until jobs have ended."),
+    },
+    "Steering": {
+        "cancel": ("steer", "Stop jobs, pending or running."),
+        "retry": ("steer", "Run ended jobs again, with a fresh budget."),
+        "delete": ("steer", "Remove jobs that are not running."),
+        "priority": ("steer", "Move pending jobs ahead, or back."),
+        "pause": ("pauses", "Start no more jobs of a type, of an owner, or at all."),
+        "unpause": ("pauses", "Lift a pause."),
+        "undo": ("steer", "Put back what the last change of many jobs did."),
+        "prune": ("steer", "Remove old ended jobs for good."),
+    },
+    "Numbers": {
+        "stats": ("numbers", "How many jobs there are, by type and status."),
+        "errors": ("numbers", "What failed lately, by error code."),
+    },
+    "Upkeep": {
+        "init": ("database", "Make the database."),
+        "db": ("database", "Migrate, back up, check or open the database."),
+        "config": ("settings", "The settings, and where each comes from."),
+        "completion": ("completion", "Print the script that completes pagemill's words in a shell."),
+    },
+}
+_MODULES = {verb: module for verbs in INDEX.values() for verb, (module, _) in verbs.items()}
+
+EXIT_BUG = 70
+EXIT_IO = 74
+EXIT_NOT_ALLOWED = 77
+EXIT_INTERRUPTED = 130
+
+
+class Pagemill(click.Group):
+    """The group of all verbs, which knows their names without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return None
+        command: click.Command = getattr(import_module(f"{__name__}.{_MODULES[cmd_name]}"), cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _MODULES and args[0][:1] != "-" and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {args[0]!r}{_suggestion(args[0])}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, verbs in INDEX.items():
+            with formatter.section(heading):
+                formatter.write_dl([(verb, summary) for verb, (_, summary) in verbs.items()])
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        words = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        # The name is ours however we were started: usage lines and completion are made from it.
+        sys.exit(_ended(lambda: super(Pagemill, self).main(words, "pagemill", **extra), as_json="--json" in words))
+
+
+@click.group(
+    cls=Pagemill,
+    invoke_without_command=True,
+    help="\b\n"
+    "pagemill                                        the state of the queue\n"
+    "pagemill enqueue scrape_account --set id=42     a job into the queue\n"
+    "pagemill ls --status failed --since 1d          what failed today\n"
+    "pagemill why 42                                 why job 42 does not start\n"
+    "pagemill retry --status failed --since 1d       run it all again\n\n"
+    "A queue of jobs in one SQLite database, to see and to steer. Each verb has its own --help with examples.",
+    epilog="Exit codes: 0 done · 1 refused, or some failed · 2 usage · 3 not yet · 65 bad payload · 66 no such job · "
+    "69 database absent · 70 bug · 74 I/O · 75 busy, try again · 77 not allowed · 78 configuration · "
+    "124 wait timed out.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--database", metavar="PATH", help="Use this database.")
+@click.option("--version", is_flag=True, help="Print the version.")
+@click.pass_context
+def pagemill(ctx: click.Context, as_json: bool, database: str | None, version: bool) -> None:
+    ctx.obj = {"as_json": as_json, "database": database}
+    if version:
+        from worker_service import VERSION
+
+        click.echo(f"pagemill {VERSION}")
+        ctx.exit(0)
+    if ctx.invoked_subcommand is not None:
+        return
+    from worker_service.commands.state import show_state
+
+    show_state(as_json, database)
+    return
+
+
+def main() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal cannot spell is no reason to stop.
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    pagemill.main()
+
+
+# ── How a verb ends ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ended(run: Any, *, as_json: bool) -> int:
+    """Run it, and turn however it ends into an exit code. The outermost frame: it catches everything."""
+    try:
+        code = run()
+    except PagemillError as error:
+        return _say(error.code, str(error), error.exit_code, as_json)
+    except click.UsageError as error:
+        return _say("usage", _usage_sentence(error), error.exit_code, as_json, hint=_help_line(error))
+    except click.ClickException as error:
+        return _say("error", error.format_message(), error.exit_code, as_json)
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except PermissionError as error:
+        return _say("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
+    except OSError as error:
+        return _say("io", _file_sentence(error), EXIT_IO, as_json)
+    except Exception as error:
+        if os.environ.get("PAGEMILL_DEBUG"):
+            raise
+        sentence = f"a bug in pagemill: {type(error).__name__}: {error}"
+        return _say("bug", sentence, EXIT_BUG, as_json, hint="set PAGEMILL_DEBUG=1 to see where")
+    return code if isinstance(code, int) else 0
+
+
+def _say(code: str, sentence: str, exit_code: int, as_json: bool, *, hint: str = "") -> int:
+    if as_json:
+        import json
+
+        problem = {"error": {"code": code, "message": sentence, "exit_code": exit_code}}
+        click.echo(json.dumps(problem, ensure_ascii=False), err=True)
+    else:
+        click.echo(f"pagemill: {sentence}", err=True)
+        if hint:
+            click.echo(hint, err=True)
+    return exit_code
+
+
+def _usage_sentence(error: click.UsageError) -> str:
+    message = error.format_message().strip()
+    return (message[:1].lower() + message[1:]).rstrip(".")
+
+
+def _suggestion(word: str) -> str:
+    import difflib  # only for a mistake
+
+    near = difflib.get_close_matches(word, _MODULES, n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _help_line(error: click.UsageError) -> str:
+    return f"help: {error.ctx.command_path} --help" if error.ctx is not None else "help: pagemill --help"
+
+
+def _file_sentence(error: OSError) -> str:
+    reason = (error.strerror or str(error)).lower()
+    return f"{error.filename}: {reason}" if error.filename else reason

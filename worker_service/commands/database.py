@@ -1,0 +1,131 @@
+"""`pagemill init` and `pagemill db`: the database as a whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, verb
+from worker_service.errors import PagemillError, StoreAbsent
+from worker_service.queue import initialise
+from worker_service.queue import migrate as migrate_database
+
+
+class ProgramAbsent(PagemillError):
+    code = "program_absent"
+    exit_code = 69
+
+
+@verb
+def init(desk: Desk) -> None:
+    """\b
+    pagemill init
+    pagemill init --database /var/lib/pagemill/pagemill.db
+
+    Make the database. Doing it again changes nothing.
+    """
+    database = desk.settings.database
+    is_new = initialise(desk.settings)
+    if desk.as_json:
+        output.show_json({"database": str(database), "created": is_new})
+        return
+    output.show(f"made {database}" if is_new else f"{database} is there already, and sound")
+    if is_new:
+        output.say("next: pagemill enqueue --help")
+
+
+@click.group(
+    help="\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
+    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.'
+)
+def db() -> None:
+    pass
+
+
+@verb
+@click.option("--dry-run", is_flag=True, help="Only say which steps would be taken.")
+def migrate(desk: Desk, dry_run: bool) -> None:
+    """\b
+    pagemill db backup before.db && pagemill db migrate --dry-run
+    pagemill db migrate
+
+    Bring the database to this version's tables. A plain table of the original proposal is adopted with all its rows.
+    """
+    steps = migrate_database(desk.settings, dry_run=dry_run)
+    if desk.as_json:
+        output.show_json({"dry_run": dry_run, "items": steps})
+        return
+    for step in steps:
+        output.show(step)
+    done = "would be taken" if dry_run else "taken"
+    output.say(f"{len(steps)} step{'s' * (len(steps) != 1)} {done}" if steps else "the database is up to date")
+
+
+@verb
+@click.argument("target", type=click.Path(path_type=Path))
+def backup(desk: Desk, target: Path) -> None:
+    """\b
+    pagemill db backup /var/backups/pagemill.db
+    pagemill db backup "pagemill-$(date +%F).db"
+
+    Write a sound copy of the database while others go on. A file that is there already is never overwritten.
+    """
+    desk.queue.store.backup(target)
+    if desk.as_json:
+        output.show_json({"backup": str(target), "bytes": target.stat().st_size})
+    else:
+        output.show(f"wrote {target}, {target.stat().st_size:,} bytes")
+
+
+@verb
+def check(desk: Desk) -> int:
+    """\b
+    pagemill db check
+    pagemill db check --json
+
+    Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
+    """
+    checks = desk.queue.store.check()
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(check) for check in checks]})
+    else:
+        output.show_table(
+            ("CHECK", "IS", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
+        )
+        for wrong in checks:
+            if not wrong.is_good and wrong.fix:
+                output.say(f"{wrong.name}: {wrong.fix}")
+    return 0 if all(check.is_good for check in checks) else 1
+
+
+@verb
+@click.option("--write", is_flag=True, help="Allow changes; else the database is opened read-only.")
+@click.argument("statements", metavar="[SQL]...", nargs=-1)
+def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
+    """\b
+    pagemill db shell
+    pagemill db shell "SELECT * FROM v_queue"
+    pagemill db shell --write "UPDATE worker_job_queue SET priority = 1 WHERE id = 42"
+
+    Open the database with the sqlite3 program, read-only unless --write is given. It waits up to 5 seconds for others.
+    """
+    database = desk.settings.database
+    if not database.exists():
+        raise StoreAbsent(f"there is no database at {database}: run: pagemill init")
+    words = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
+    if desk.as_json:
+        words.append("-json")
+    elif sys.stdout.isatty():
+        words.append("-box")
+    try:
+        os.execvp(words[0], [*words, str(database), *statements])
+    except FileNotFoundError as error:
+        raise ProgramAbsent("the sqlite3 program is not installed: apt install sqlite3") from error
+
+
+for _verb in (migrate, backup, check, shell):
+    db.add_command(_verb)

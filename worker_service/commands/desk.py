@@ -1,0 +1,158 @@
+"""What every verb stands on: the options that all have, the selectors that many have, and the question before a change.
+
+A verb's function is given a `Desk` first: the settings, the open queue, and whether to speak JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from worker_service.commands import output
+from worker_service.config import Settings, load_settings
+from worker_service.errors import Refused
+from worker_service.jobs.model import Status
+from worker_service.queue import Queue, open_queue
+from worker_service.words import SelectorWords
+
+Function = Callable[..., Any]
+
+
+class Desk:
+    def __init__(self, *, as_json: bool, database: str | None) -> None:
+        self.as_json = as_json
+        self._database = database
+        self._queue: Queue | None = None
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        return load_settings({"database": self._database} if self._database else {})
+
+    @property
+    def queue(self) -> Queue:
+        if self._queue is None:
+            self._queue = open_queue(self.settings)
+        return self._queue
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.store.close()
+
+
+def verb(function: Function) -> click.Command:
+    """A function as a verb. Its docstring is the help; its options are given to it after the desk, by name."""
+
+    @functools.wraps(function)
+    def run(as_json: bool, database: str | None, **values: Any) -> Any:
+        above = click.get_current_context().find_root().obj or {}
+        desk = Desk(as_json=as_json or above.get("as_json", False), database=database or above.get("database"))
+        try:
+            return function(desk, **values)
+        finally:
+            desk.close()
+
+    named: Function = click.option("--database", metavar="PATH", help="Use this database.")(run)
+    named = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")(named)
+    # The common options stand last in the help, after the verb's own.
+    params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
+    params[:] = params[-2:] + params[:-2]
+    return click.command(function.__name__)(named)
+
+
+# ── Completion ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def completes(column: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete from the values in the database; never fail, for a person is in the middle of typing."""
+
+    def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
+        try:
+            desk = Desk(
+                as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database")
+            )
+            try:
+                return [name for name in desk.queue.store.names(column, begun) if name]
+            finally:
+                desk.close()
+        except Exception:
+            return []
+
+    return complete
+
+
+class JobId(click.ParamType[int]):
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        word = str(value).removeprefix("#")
+        if not (word.isascii() and word.isdigit() and len(word) < 19 and int(word) > 0):
+            self.fail(f"{value!r} is not the id of a job: ids are numbers, as pagemill ls shows them", param, ctx)
+        return int(word)
+
+
+def job_id_argument(function: Function) -> Function:
+    return click.argument("job_id", metavar="ID", type=JobId(), shell_complete=completes("id"))(function)
+
+
+# ── Selectors ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SELECTORS: Sequence[Callable[[Function], Function]] = (
+    click.argument("ids", metavar="[ID]...", nargs=-1, type=JobId(), shell_complete=completes("id")),
+    click.option(
+        "--status",
+        "statuses",
+        multiple=True,
+        metavar="STATUS",
+        shell_complete=lambda _, __, begun: [status.value for status in Status if status.startswith(begun)],
+        help="pending, running, completed, failed or cancelled; several by commas.",
+    ),
+    click.option("--type", "job_types", multiple=True, metavar="TYPE", shell_complete=completes("job_type")),
+    click.option("--platform", "platforms", multiple=True, metavar="NAME"),
+    click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner")),
+    click.option("--batch", "batch_id", type=int, metavar="N"),
+    click.option("--error", "error_code", metavar="CODE", help="Jobs whose last error has this code."),
+    click.option("--since", metavar="TIME", help="Created or ended since then: 2h, 3d (ago), or a time."),
+    click.option("--older-than", metavar="TIME", help="Ended (or, of live jobs, created) before then: 30d, or a time."),
+    click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this in their payload."),
+)
+
+
+def selecting(function: Function) -> Function:
+    """Give the verb the selectors; its function gets them as `SelectorWords`, after the desk."""
+
+    @functools.wraps(function)
+    def run(desk: Desk, **values: Any) -> Any:
+        words = SelectorWords(**{name: values.pop(name) for name in SelectorWords.__dataclass_fields__})
+        return function(desk, words, **values)
+
+    for option in reversed(_SELECTORS):
+        option(run)
+    return run
+
+
+def confirming(function: Function) -> Function:
+    """Give the verb --dry-run and --yes."""
+    click.option("--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("--dry-run", is_flag=True, help="Only say what would be done.")(function)
+
+
+def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int | None = None) -> None:
+    """Return if the person agrees. `number`: what they have to type, where nothing brings it back."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refused(f"{question} There is nobody to ask, so nothing was done: say --yes, or --dry-run to look first")
+    for line in sample:
+        output.say(line)
+    if number is None:
+        agrees = click.confirm(question, err=True)
+    else:
+        agrees = str(
+            click.prompt(f"{question} Type {number} to go on", default="", show_default=False, err=True)
+        ) == str(number)
+    if not agrees:
+        raise Refused("nothing was done")

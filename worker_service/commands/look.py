@@ -1,0 +1,239 @@
+"""Looking at jobs: `ls`, `show`, `why`, `logs`. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import click
+
+from worker_service.clock import wall_clock
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, job_id_argument, selecting, verb
+from worker_service.jobs.model import Attempt, Gate, Job, LogLine
+from worker_service.queue import Queue, state_of
+from worker_service.words import SelectorWords
+
+EXIT_NOT_YET = 3
+
+_FOLLOW_SECONDS = 0.05
+_LOG_LINES_KEPT = 3000
+_LOG_LINES_SHOWN = 10
+_COLUMNS = ("ID", "STATE", "TYPE", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED (UTC)", "NOTE")
+
+_ATTEMPT_COLUMNS = (
+    "FENCE", "WORKER", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB",
+)  # fmt: skip
+
+_AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
+NEXT_MOVES = {
+    "WORKER_DOWN": "start a worker on this database",
+    "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
+    "DRAINING": "wait until the worker is back, or start another one",
+    "NOT_YET": _AT_ONCE,
+    "BACKOFF": "to see what failed: pagemill show {id}; " + _AT_ONCE,
+    "WAITS_FOR": "to see what it waits for: pagemill show {id}, then pagemill why on those",
+    "OWNER_BUSY": "to see what runs: pagemill ls --status running --owner '{owner}'",
+    "KEY_BUSY": "to see what runs: pagemill ls --status running",
+    "TYPE_FULL": "to see what runs: pagemill ls --status running --type {job_type}",
+    "SLOTS_FULL": "to see what runs: pagemill ls --status running",
+    "CAPABILITY_MISSING": "install what is missing, then restart the worker",
+    "UNKNOWN_TYPE": "install a handler for {job_type}; or, if the name is wrong: pagemill delete {id}",
+    "DISK_LOW": "free some space, for example: pagemill prune --older-than 30d",
+    "SOURCE_RESTING": "wait: the source asked for it, and all its jobs go on together",
+    "AHEAD_IN_QUEUE": "to move it ahead: pagemill priority 1 {id}",
+}
+
+
+@verb
+@selecting
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
+)
+@click.option("--before", "before_id", type=int, metavar="ID", help="The next page: jobs with smaller ids.")
+def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> None:
+    """\b
+    pagemill ls
+    pagemill ls --status failed --since 1d
+    pagemill ls --type ocr_pages,download --owner alice --json
+    pagemill ls --match payload.file_id=abc
+
+    List jobs, the newest first.
+    """
+    queue = desk.queue
+    selector = queue.selector(words)
+    # One more than asked for tells whether there is another page.
+    found = queue.store.list(selector, most=limit + 1, before_id=before_id)
+    jobs, more = found[:limit], len(found) > limit
+    if desk.as_json:
+        output.show_json({"items": [_job_object(job) for job in jobs], "next": jobs[-1].id if more else None})
+        return
+    if jobs:
+        now = wall_clock()
+        output.show_table(_COLUMNS, [_row(job, state_of(job, now=now)) for job in jobs])
+    else:
+        output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
+    if more:
+        output.say(f"more: the same with --before {jobs[-1].id}")
+
+
+@verb
+@job_id_argument
+def show(desk: Desk, job_id: int) -> None:
+    """\b
+    pagemill show 42
+    pagemill show 42 --json
+
+    Everything about one job: its row, attempts, events, what it waits for, and the last lines of its log.
+    """
+    store = desk.queue.store
+    job = store.get(job_id)
+    attempts, events, waits = store.attempts(job_id), store.events(job_id), store.waits_for(job_id)
+    lines = store.logs(job_id, most=_LOG_LINES_KEPT)[-_LOG_LINES_SHOWN:]
+    if desk.as_json:
+        whole = _job_object(job)
+        whole["attempts"] = [output.as_object(attempt) for attempt in attempts]
+        whole["events"] = [output.as_object(event) for event in events]
+        whole["waits_for"] = [{"id": needs_id, "status": status} for needs_id, status in waits]
+        whole["log"] = [output.as_object(line) for line in lines]
+        output.show_json(whole)
+        return
+    _show_row(job)
+    _show_section("attempts", _ATTEMPT_COLUMNS, [_attempt_row(attempt) for attempt in attempts])
+    _show_section("waits for", ("ID", "STATUS"), waits)
+    _show_section(
+        "events", ("AT (UTC)", "FROM", "TO"), [(output.seconds(e.at), e.from_status, e.to_status) for e in events]
+    )
+    _show_section("log", ("AT (UTC)", "LINE"), [(output.seconds(line.at), line.line) for line in lines])
+
+
+@verb
+@job_id_argument
+def why(desk: Desk, job_id: int) -> int:
+    """\b
+    pagemill why 42
+    pagemill why 42 --json
+
+    Why a job has not started: each gate that holds it, and the next move. The gates are the claim's own conditions.
+
+    Exit code 3 if something holds it, 0 if nothing does.
+    """
+    store = desk.queue.store
+    job = store.get(job_id)
+    gates = store.explain(job_id)
+    if desk.as_json:
+        items = [{**output.as_object(gate), "next": _next_move(gate, job)} for gate in gates]
+        output.show_json({"id": job.id, "status": job.status, "state": state_of(job), "items": items})
+    elif job.status != "pending":
+        output.show(_what_it_is(job))
+    elif not gates:
+        output.show(f"nothing holds job {job.id}: the next claim can take it")
+    for gate in gates if not desk.as_json else ():
+        output.show(f"{gate.code}  {output.clean(gate.detail)}")
+        output.show(f"    next: {_next_move(gate, job)}")
+    return EXIT_NOT_YET if gates else 0
+
+
+@verb
+@job_id_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+def logs(desk: Desk, job_id: int, follow: bool) -> None:
+    """\b
+    pagemill logs 42
+    pagemill logs -f 42
+
+    The lines that a job has logged; the newest 3,000 are kept. With --json and -f, one object on each line.
+    """
+    queue = desk.queue
+    queue.store.get(job_id)
+    if desk.as_json and not follow:
+        lines = queue.store.logs(job_id, most=_LOG_LINES_KEPT)
+        output.show_json({"items": [output.as_object(line) for line in lines], "next": None})
+        return
+    show_line = _show_line_object if desk.as_json else _show_line
+    shown = _show_lines_after(queue, job_id, 0, show_line)
+    while follow:
+        # The counter first: what is committed after this look is seen by the next.
+        seen = queue.store.change_counter()
+        has_ended = queue.store.get(job_id).status.is_ended
+        shown = _show_lines_after(queue, job_id, shown, show_line)
+        if has_ended:
+            return
+        while queue.store.change_counter() == seen:
+            time.sleep(_FOLLOW_SECONDS)
+
+
+# ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _job_object(job: Job) -> dict[str, object]:
+    return {**output.as_object(job), "state": state_of(job)}
+
+
+def _row(job: Job, state: str) -> Sequence[object]:
+    note = job.error_code or job.progress_message
+    if state in ("scheduled", "backoff"):
+        note = f"at {output.seconds(job.run_at)}"
+    tries = f"{job.retry_count}/{job.max_retries}"
+    created = output.seconds(job.created_at)
+    return (
+        job.id, state, job.job_type, job.platform, job.account, job.owner, job.priority, tries,
+        f"{job.progress_percent}%", created, note,
+    )  # fmt: skip
+
+
+def _show_row(job: Job) -> None:
+    values: dict[str, object] = {"id": job.id, "state": state_of(job)}
+    values |= {name: getattr(job, name) for name in Job.__dataclass_fields__ if name not in ("id", "held")}
+    for name, value in values.items():
+        if value not in (None, ""):
+            output.show(f"{name:20} {output.clean(str(value))}")
+
+
+def _attempt_row(attempt: Attempt) -> Sequence[object]:
+    peak = attempt.memory_peak_bytes
+    return (
+        attempt.fence, attempt.worker_id, output.seconds(attempt.started_at), output.seconds(attempt.ended_at),
+        attempt.outcome or "open", attempt.error_code, attempt.signal, attempt.cpu_seconds,
+        None if peak is None else peak // 1_000_000,
+    )  # fmt: skip
+
+
+def _show_section(title: str, headers: Sequence[str], rows: output.Rows) -> None:
+    if rows:
+        output.show()
+        output.show(title)
+        output.show_table(headers, rows)
+
+
+def _what_it_is(job: Job) -> str:
+    if job.status == "running":
+        asked = ", and was asked to stop" if job.cancel_requested_at else ""
+        return f"job {job.id} is running since {output.seconds(job.started_at)} on {job.worker_id}{asked}"
+    code = f" with {job.error_code}" if job.error_code else ""
+    retry = "" if job.status == "completed" else f"; to run it again: pagemill retry {job.id}"
+    return output.clean(f"job {job.id} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}")
+
+
+def _next_move(gate: Gate, job: Job) -> str:
+    move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
+    return output.clean(move.format(id=job.id, job_type=job.job_type, owner=job.owner))
+
+
+# ── Log lines ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _show_lines_after(queue: Queue, job_id: int, after_id: int, show_line: Callable[[LogLine], None]) -> int:
+    while lines := queue.store.logs(job_id, after_id=after_id):
+        for line in lines:
+            show_line(line)
+        after_id = lines[-1].id
+    return after_id
+
+
+def _show_line(line: LogLine) -> None:
+    output.show(f"{output.seconds(line.at)}  {output.clean(line.line)}")
+
+
+def _show_line_object(line: LogLine) -> None:
+    output.show_json(output.as_object(line))

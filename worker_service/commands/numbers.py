@@ -1,0 +1,50 @@
+"""`pagemill stats` and `errors`: the queue in numbers."""
+
+from __future__ import annotations
+
+import click
+
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, verb
+
+
+@verb
+def stats(desk: Desk) -> None:
+    """\b
+    pagemill stats
+    pagemill stats --json
+
+    How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key.
+    """
+    types = desk.queue.store.counts_by_type()
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(counts) for counts in types]})
+        return
+    rows: list[tuple[object, ...]] = [
+        (t.job_type, t.pending, t.held, t.running, t.completed, t.failed, t.cancelled) for t in types
+    ]
+    if len(rows) > 1:
+        rows.append(("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))))
+    output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
+
+
+@verb
+@click.option("--since", default="1d", metavar="TIME", help="1d (ago) unless given; or a time.")
+def errors(desk: Desk, since: str) -> None:
+    """\b
+    pagemill errors
+    pagemill errors --since 2h
+    pagemill retry --error HTTP_5XX --since 1d
+
+    What failed lately: each error code, how often, and the newest job that has it.
+    """
+    queue = desk.queue
+    found = queue.store.errors(since=queue.since(since))
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(error) for error in found]})
+    elif found:
+        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_message) for e in found]
+        output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "MESSAGE"), rows)
+        output.say("to see one: pagemill show ID; to run them again: pagemill retry --error CODE")
+    else:
+        output.say(f"nothing failed since {since}")

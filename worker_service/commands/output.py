@@ -1,0 +1,173 @@
+"""How values are shown: tables for eyes, one object with --json. stdout is data, stderr is talk.
+
+Tables are cut to the width of a terminal; where they are piped nothing is cut. What came from outside (a job type, a
+log line) is shown with its control characters made harmless.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from worker_service.clock import from_text
+
+Rows = Sequence[Sequence[object]]
+
+_GAP = "  "
+_NARROWEST = 6
+_COLOURS = {
+    "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
+}  # fmt: skip
+
+
+def say(sentence: str) -> None:
+    """Talk: for the person, not for the next program."""
+    click.echo(sentence, err=True)
+
+
+def show(text: str = "") -> None:
+    click.echo(text)
+
+
+def show_table(headers: Sequence[str], rows: Rows) -> None:
+    for line in table_lines(headers, rows):
+        click.echo(line)
+
+
+def show_json(value: Mapping[str, object]) -> None:
+    import json
+
+    indent = 2 if sys.stdout.isatty() else None
+    click.echo(json.dumps(value, ensure_ascii=False, indent=indent, default=str))
+
+
+# ── Tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_lines(headers: Sequence[str], rows: Rows, *, width: int | None = None) -> list[str]:
+    """The lines of a table, cut to `width` (None: to the terminal's, and not at all where there is none)."""
+    cells = [[clean(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
+    if width is None and sys.stdout.isatty():
+        import shutil  # brings the compressors along: not where nobody looks
+
+        width = shutil.get_terminal_size().columns
+    if width is not None:
+        widths = _fitting(widths, width)
+    numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
+    lines = [_line(list(headers), widths, numeric, is_cut=width is not None)]
+    lines += [_line(row, widths, numeric, is_cut=width is not None, is_coloured=_has_colour()) for row in cells]
+    return lines
+
+
+def _is_numeric(column: Sequence[str]) -> bool:
+    return any(cell != "-" for cell in column) and all(cell == "-" or cell.isdigit() for cell in column)
+
+
+def _fitting(widths: list[int], total: int) -> list[int]:
+    """Take from the widest column until all fit."""
+    widths = list(widths)
+    spare = sum(widths) + len(_GAP) * (len(widths) - 1) - total
+    while spare > 0 and max(widths) > _NARROWEST:
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
+        spare -= 1
+    return widths
+
+
+def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: bool, is_coloured: bool = False) -> str:
+    parts = []
+    for cell, width, is_number in zip(row, widths, numeric, strict=True):
+        text = _cut(cell, width) if is_cut else cell
+        padding = " " * (width - _width(text))
+        text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
+        parts.append(padding + text if is_number else text + padding)
+    return _GAP.join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    while text and _width(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _width(text: str) -> int:
+    """How many columns a terminal gives it."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def _has_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def clean(text: str) -> str:
+    """Text from outside, on one line and without power over the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in _spaced(text))
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split()) if any(letter in "\n\r\t" for letter in text) else text
+
+
+# ── Values ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_object(value: Any) -> dict[str, object]:
+    """A value between the rooms as a JSON object: times as ISO 8601, payload and result as what they hold."""
+    return {field.name: _json_value(field.name, getattr(value, field.name)) for field in fields(value)}
+
+
+def _json_value(name: str, value: object) -> object:
+    if isinstance(value, str) and (name.endswith("_at") or name in ("at", "since", "until")):
+        return iso(value)
+    if isinstance(value, str) and name in ("payload", "result"):
+        import json
+
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def iso(text: str | None) -> str | None:
+    """``2026-11-18 10:00:00.000`` as ``2026-11-18T10:00:00.000Z``."""
+    return None if text is None else text.replace(" ", "T") + "Z"
+
+
+def seconds(text: str | None) -> str | None:
+    """A time to the second, as tables show it."""
+    return None if text is None else text[:19]
+
+
+def age(text: str, *, now: datetime) -> str:
+    return length(now - from_text(text))
+
+
+def length(time: timedelta) -> str:
+    whole = max(0, int(time.total_seconds()))
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * size or (unit == "min" and whole >= size):
+            return f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number:,} jobs"

@@ -1,0 +1,230 @@
+"""Changing jobs: `cancel`, `retry`, `delete`, `priority`, `undo`, `prune`.
+
+One job given by its id is changed at once. Where there may be many, the person sees how many and some of them first,
+and says yes. What changes many is one action, which `pagemill undo` puts back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, confirm, confirming, selecting, verb
+from worker_service.errors import Refused
+from worker_service.jobs.model import Action, Changed
+from worker_service.jobs.selector import Selector
+from worker_service.queue import Queue, state_of
+from worker_service.words import SelectorWords, read_priority
+
+_SAMPLE = 5
+_REFUSALS_SHOWN = 10
+_DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised"}
+
+
+@verb
+@selecting
+@confirming
+def cancel(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill cancel 42
+    pagemill cancel --type ocr_pages --owner alice --dry-run
+    pagemill cancel --batch 7 --yes
+
+    Stop jobs. A pending one ends at once; a running one is asked to stop, and ends once its processes are gone.
+    """
+    return _change(desk, "cancel", words, dry_run=dry_run, yes=yes)
+
+
+@verb
+@selecting
+@confirming
+def retry(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill retry 42
+    pagemill retry --status failed --type download --since 1d --dry-run
+    pagemill retry --error HTTP_5XX --yes
+
+    Run ended jobs again, with a fresh budget of retries. What failed only because of them is revived.
+
+    Without --status or ids, these are failed and cancelled ones.
+    """
+    return _change(desk, "retry", words, dry_run=dry_run, yes=yes)
+
+
+@verb
+@selecting
+@confirming
+def delete(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill delete 42
+    pagemill delete --status cancelled --older-than 7d --yes
+
+    Remove jobs that are not running. `pagemill undo` brings them back, until they are pruned.
+    """
+    return _change(desk, "delete", words, dry_run=dry_run, yes=yes)
+
+
+@verb
+@click.argument("level", metavar="1-10", type=int)
+@selecting
+@confirming
+def priority(desk: Desk, words: SelectorWords, level: int, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill priority 1 42
+    pagemill priority 10 --type extract_rows --owner alice --yes
+
+    Give pending jobs another priority: 1 is the highest, 10 the lowest.
+    """
+    return _change(desk, "priority", words, dry_run=dry_run, yes=yes, level=read_priority(level))
+
+
+@verb
+@click.argument("action_id", metavar="[ACTION]", type=click.IntRange(1, 2**62), required=False)
+@click.option("--list", "is_list", is_flag=True, help="The last actions, the newest first.")
+@confirming
+def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill undo
+    pagemill undo --list
+    pagemill undo 7
+
+    Put back what an action did (without a number: the newest), on every job that has not moved since.
+    """
+    queue = desk.queue
+    actions = queue.store.actions(most=1000)
+    if is_list:
+        _show_actions(desk, actions[:20])
+        return 0
+    action = queue.undoable(action_id, actions)
+    question = f"{action.verb} of {output.jobs(action.jobs)} by {action.actor} at {output.seconds(action.at)}"
+    if dry_run:
+        if desk.as_json:
+            output.show_json({"dry_run": True, **output.as_object(action)})
+        else:
+            output.show(f"would undo action {action.id}: {question}")
+        return 0
+    if action.jobs > 1:
+        confirm(f"Undo action {action.id}, the {question}?", yes=yes)
+    return _show_changed(desk, "put back", queue.store.undo(action.id, actor=queue.actor), is_single=False)
+
+
+@verb
+@selecting
+@confirming
+def prune(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill prune --older-than 30d --dry-run
+    pagemill prune --older-than 30d --status completed --yes
+
+    Remove old ended jobs for good, with their logs and history. This is not undone: without --yes, the number of jobs
+    has to be typed.
+    """
+    queue = desk.queue
+    if words.older_than is None:
+        raise click.UsageError("say how old: --older-than 30d", click.get_current_context())
+    selector = queue.meant("prune", queue.selector(words))
+    number = queue.store.count(selector)
+    if dry_run:
+        return _show_dry_run(desk, "prune", queue, selector, number)
+    if number:
+        question = f"This removes {output.jobs(number)} for good."
+        confirm(question, yes=yes, sample=_sample(queue, selector), number=number)
+    pruned = queue.prune(selector) if number else 0
+    if desk.as_json:
+        output.show_json({"pruned": pruned})
+    else:
+        output.show(f"pruned {output.jobs(pruned)}")
+    return 0
+
+
+# ── One way for all ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _change(
+    desk: Desk, verb_name: str, words: SelectorWords, *, dry_run: bool, yes: bool, level: int | None = None
+) -> int:
+    queue = desk.queue
+    selector = queue.meant(verb_name, queue.selector(words))
+    is_single = len(selector.ids) == 1 and selector == Selector(ids=selector.ids)
+    if dry_run or not is_single:
+        number = queue.store.count(selector)
+        if dry_run:
+            return _show_dry_run(desk, verb_name, queue, selector, number)
+        if number == 0:
+            return _show_nothing(desk)
+        question = f"{_named(verb_name).capitalize()} {output.jobs(number)}?"
+        confirm(question, yes=yes, sample=_sample(queue, selector))
+    changed = queue.change(verb_name, selector, priority=level)
+    return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single)
+
+
+def _named(verb_name: str) -> str:
+    return "priority" if verb_name == "priority" else verb_name
+
+
+def _sample(queue: Queue, selector: Selector) -> list[str]:
+    rows = [
+        (job.id, state_of(job), job.job_type, job.owner, output.seconds(job.created_at), job.error_code)
+        for job in queue.store.list(selector, most=_SAMPLE)
+    ]
+    return output.table_lines(("ID", "STATE", "TYPE", "OWNER", "CREATED (UTC)", "ERROR"), rows)
+
+
+def _show_dry_run(desk: Desk, verb_name: str, queue: Queue, selector: Selector, number: int) -> int:
+    if desk.as_json:
+        ids = [job.id for job in queue.store.list(selector, most=_SAMPLE)]
+        output.show_json({"dry_run": True, "jobs": number, "items": ids})
+        return 0
+    output.show(f"would {_named(verb_name)} {output.jobs(number)}")
+    if number:
+        for line in _sample(queue, selector):
+            output.show(line)
+    if number > _SAMPLE:
+        output.show(f"… and {number - _SAMPLE:,} more")
+    return 0
+
+
+def _show_nothing(desk: Desk) -> int:
+    if desk.as_json:
+        output.show_json({"action": None, "items": [], "asked": [], "refused": []})
+    else:
+        output.say("no job matches: nothing to do")
+    return 0
+
+
+def _show_changed(desk: Desk, done: str, changed: Changed, *, is_single: bool) -> int:
+    if is_single and changed.refused and not changed.job_ids and not changed.asked:
+        job_id, reason = next(iter(changed.refused.items()))
+        raise Refused(f"job {job_id}: {reason}")
+    if desk.as_json:
+        refused = [{"id": job_id, "reason": reason} for job_id, reason in changed.refused.items()]
+        asked = list(changed.asked)
+        output.show_json(
+            {"action": changed.action_id, "items": list(changed.job_ids), "asked": asked, "refused": refused}
+        )
+        return 1 if changed.refused else 0
+    asked_too = set(changed.asked)
+    number = sum(1 for job_id in changed.job_ids if job_id not in asked_too)
+    if number or not asked_too:
+        output.show(f"{done} {output.jobs(number)}")
+    if asked_too:
+        output.show(f"asked {output.jobs(len(asked_too))} to stop")
+    for job_id, reason in list(changed.refused.items())[:_REFUSALS_SHOWN]:
+        output.say(f"job {job_id}: {output.clean(reason)}")
+    if len(changed.refused) > _REFUSALS_SHOWN:
+        output.say(f"… and {len(changed.refused) - _REFUSALS_SHOWN:,} more")
+    if changed.action_id is not None and done != "put back" and number > 1:
+        output.say(f"to put it back: pagemill undo {changed.action_id}")
+    return 1 if changed.refused else 0
+
+
+def _show_actions(desk: Desk, actions: Sequence[Action]) -> None:
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(action) for action in actions]})
+    elif actions:
+        rows = [(a.id, output.seconds(a.at), a.actor, a.verb, a.jobs, output.seconds(a.undone_at)) for a in actions]
+        output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "UNDONE (UTC)"), rows)
+    else:
+        output.say("nobody has changed anything yet")

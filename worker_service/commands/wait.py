@@ -1,0 +1,35 @@
+"""`pagemill wait`: until jobs have ended."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, selecting, verb
+from worker_service.words import SelectorWords
+
+
+@verb
+@selecting
+@click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
+def wait(desk: Desk, words: SelectorWords, timeout: str | None) -> int:
+    """\b
+    pagemill wait 42
+    pagemill wait 41 42 43 --timeout 10m
+    pagemill wait --batch 7 && echo done
+    pagemill wait $(pagemill enqueue ocr_pages --payload @job.json)
+
+    Wait until the jobs that match now have ended.
+
+    Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
+    """
+    queue = desk.queue
+    waited = queue.wait(queue.selector(words), timeout=timeout, monotonic=time.monotonic, sleep=time.sleep)
+    if desk.as_json:
+        output.show_json(output.as_object(waited))
+    else:
+        counts = {word: number for word, number in output.as_object(waited).items() if number}
+        output.show(", ".join(f"{number} {word}" for word, number in counts.items()))
+    return 0 if waited.is_good else 1

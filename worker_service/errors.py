@@ -1,0 +1,113 @@
+"""The family of errors: one small class for each thing that somebody would do differently.
+
+Each has a stable ``code`` (for JSON, logs and tests) and the exit code that the command line ends with.
+The message is one sentence that says what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+
+class PagemillError(Exception):
+    code = "error"
+    exit_code = 1
+
+
+class BadInput(PagemillError):
+    """What the person wrote cannot be understood."""
+
+    code = "bad_input"
+    exit_code = 2
+
+
+class BadTime(BadInput):
+    code = "bad_time"
+
+
+class BadPayload(PagemillError):
+    code = "bad_payload"
+    exit_code = 65
+
+
+class ConfigError(PagemillError):
+    code = "bad_configuration"
+    exit_code = 78
+
+
+class StoreError(PagemillError):
+    code = "store_error"
+    exit_code = 74
+
+
+class StoreAbsent(StoreError):
+    """There is no database yet."""
+
+    code = "database_absent"
+    exit_code = 69
+
+
+class StoreUnusable(StoreError):
+    """There is something, and it is not a database that we may use."""
+
+    code = "database_unusable"
+    exit_code = 78
+
+
+class SchemaMismatch(StoreUnusable):
+    code = "schema_mismatch"
+
+
+class StoreBusy(StoreError):
+    """Somebody else holds the write lock. Try again."""
+
+    code = "database_busy"
+    exit_code = 75
+
+
+class StoreReadOnly(StoreError):
+    code = "database_read_only"
+    exit_code = 77
+
+
+class DiskFull(StoreError):
+    code = "disk_full"
+
+
+class StoreDamaged(StoreError):
+    code = "database_damaged"
+
+
+class RuleBroken(StoreError):
+    """The table refused a row or a move; the sentence is the table's own."""
+
+    code = "rule_broken"
+    exit_code = 1
+
+
+class JobNotFound(PagemillError):
+    code = "job_not_found"
+    exit_code = 66
+
+
+class Refused(PagemillError):
+    """The job is not in a state that allows this."""
+
+    code = "refused"
+    exit_code = 1
+
+
+class LeaseLost(PagemillError):
+    """Another worker owns this job now, or the row has ended. Drop the result; write nothing."""
+
+    code = "lease_lost"
+
+
+class CancelRequested(LeaseLost):
+    """The job was asked to stop (P7): nothing lands any more but the end of its cancellation."""
+
+    code = "cancel_requested"
+
+
+class WorkerUnknown(PagemillError):
+    """The worker has no row: it was given up for dead, or never registered. It owns nothing."""
+
+    code = "worker_unknown"

@@ -1,0 +1,1 @@
+"""What a job is: its states, retries, digest and selectors. Pure: no clock, no I/O."""

@@ -1,0 +1,283 @@
+"""The values that travel between the rooms. Frozen; a thing that gains facts gains a new type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_ended(self) -> bool:
+        return self not in (Status.PENDING, Status.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job that somebody wishes for. It has no id yet."""
+
+    job_type: str
+    platform: str = "local"
+    account: str | None = None
+    payload: str | None = None
+    priority: int = 5
+    owner: str = ""
+    source: str = ""
+    run_at: datetime | None = None
+    max_retries: int = 3
+    timeout_seconds: int | None = None
+    unique_key: str | None = None
+    concurrency_key: str | None = None
+    batch_id: int | None = None
+    document_id: int | None = None
+    generation: int | None = None
+    after: Sequence[int] = ()
+    after_any: bool = False
+    """Run once the jobs in `after` have ended in any way; else only once they have completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    job_id: int
+    existing: bool = False
+    """A live job already had this unique_key; `job_id` is that one, and nothing was inserted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to finish one attempt. Lost as soon as the row's fence moves on."""
+
+    job_id: int
+    fence: int
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of worker_job_queue, as it was when it was read. Times are UTC text."""
+
+    id: int
+    job_type: str
+    platform: str
+    account: str | None
+    priority: int
+    status: Status
+    held: int
+    fence: int
+    owner: str
+    source: str
+    run_at: str | None
+    created_at: str
+    started_at: str | None
+    heartbeat_at: str | None
+    completed_at: str | None
+    cancel_requested_at: str | None
+    worker_id: str | None
+    retry_count: int
+    max_retries: int
+    requeue_count: int
+    timeout_seconds: int | None
+    progress_percent: int
+    batch_id: int | None
+    document_id: int | None
+    generation: int | None
+    parent_id: int | None
+    unique_key: str | None
+    concurrency_key: str | None
+    error_code: str | None
+    error_message: str | None
+    progress_message: str | None
+    payload: str | None
+    result: str | None
+
+    @property
+    def lease(self) -> Lease:
+        """Of a job that was just claimed."""
+        if self.worker_id is None:
+            raise ValueError(f"job {self.id} is {self.status}: only a running job has a lease")
+        return Lease(self.id, self.fence, self.worker_id)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFacts:
+    """What a worker says of one job type that it can run."""
+
+    job_type: str
+    job_class: str = "cpu"
+    missing: str | None = None
+    at_most_once: bool = False
+    payload_schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One daemon, as it registers itself."""
+
+    id: str
+    host: str
+    boot_id: str
+    pid: int
+    version: str
+    cpu_slots: int
+    io_slots: int
+    handlers: Sequence[HandlerFacts] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat learned about the leases it named."""
+
+    lost: Sequence[Lease]
+    to_cancel: Sequence[Lease]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    lease: Lease
+    percent: float | None = None
+    message: str | None = None
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an attempt cost, and how its process ended."""
+
+    cpu_seconds: float | None = None
+    memory_peak_bytes: int | None = None
+    signal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    lease: Lease
+    result: str | None = None
+    follow_ups: Sequence[NewJob] = ()
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    code: str
+    message: str
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    job_id: int
+    fence: int
+    worker_id: str
+    started_at: str
+    ended_at: str | None
+    outcome: str | None
+    error_code: str | None
+    error_message: str | None
+    signal: str | None
+    cpu_seconds: float | None
+    memory_peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    id: int
+    job_id: int
+    fence: int
+    from_status: str
+    to_status: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    id: int
+    job_id: int
+    fence: int
+    at: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A reason why a pending job may not start now."""
+
+    code: str
+    detail: str
+    count: int = 0
+    """For AHEAD_IN_QUEUE: how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    scope: str
+    name: str
+    since: str
+    until: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change that a person made in bulk."""
+
+    id: int
+    at: str
+    actor: str
+    verb: str
+    undone_at: str | None
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a bulk verb did. `asked` were running: they end once their processes are gone."""
+
+    action_id: int | None
+    job_ids: Sequence[int]
+    asked: Sequence[int] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    by_status: Mapping[Status, int]
+    oldest_pending_at: str | None
+    workers_alive: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCounts:
+    job_type: str
+    pending: int
+    held: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    code: str
+    job_type: str
+    jobs: int
+    newest_job_id: int
+    newest_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `pagemill db check`."""
+
+    name: str
+    is_good: bool
+    detail: str
+    fix: str = ""

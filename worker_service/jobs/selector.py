@@ -1,0 +1,55 @@
+"""Which jobs: one grammar for the command line, HTTP and the page. Pure; the store turns it into SQL."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker_service.errors import BadInput
+from worker_service.jobs.model import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Jobs that match everything that is given. Times are UTC text; an empty selector matches every job."""
+
+    ids: Sequence[int] = ()
+    statuses: Sequence[Status] = ()
+    job_types: Sequence[str] = ()
+    platforms: Sequence[str] = ()
+    owners: Sequence[str] = ()
+    batch_id: int | None = None
+    error_code: str | None = None
+    since: str | None = None
+    """Created, or ended, at this time or later."""
+    older_than: str | None = None
+    """Ended before this time; of live jobs: created before it."""
+    match: Sequence[tuple[str, object]] = ()
+    """Path into the payload (`file_id`, `page_range[0]`) and the JSON value that must stand there."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Selector()
+
+
+def parse_status(word: str) -> Status:
+    try:
+        return Status(word)
+    except ValueError:
+        near = difflib.get_close_matches(word, list(Status), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(Status)}."
+        raise BadInput(f"there is no status {word!r}: {hint}") from None
+
+
+def parse_match(text: str) -> tuple[str, object]:
+    """Read ``payload.file_id=abc``. The value is JSON where it can be read as JSON, else text."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.removeprefix("payload.") or not path.startswith("payload."):
+        raise BadInput(f"{text!r} does not say what to match: write it like payload.file_id=abc")
+    try:
+        wanted: object = json.loads(value)
+    except ValueError:
+        wanted = value
+    return path.removeprefix("payload."), wanted

@@ -1,0 +1,239 @@
+"""The counter: what the command line and HTTP ask of the queue, in one place.
+
+It opens the store, knows who is asking, and decides which jobs a verb is about. What a person wrote is read in
+`worker_service.words`; what is done to rows is the store's; how it is shown is the caller's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from worker_service.clock import Clock, as_text, from_text, wall_clock
+from worker_service.config import Settings
+from worker_service.errors import BadInput, JobNotFound, PagemillError, Refused
+from worker_service.jobs.model import Action, Changed, Enqueued, Job, Status
+from worker_service.jobs.selector import Selector
+from worker_service.words import (
+    JobWords,
+    SelectorWords,
+    later,
+    read_duration,
+    read_job,
+    read_past,
+    read_priority,
+    read_selector,
+)
+
+if TYPE_CHECKING:
+    from worker_service.store.base import Store
+
+_LIVE = (Status.PENDING, Status.RUNNING)
+_ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+_IDS_AT_ONCE = 500
+_JOBS_AT_ONCE = 1000
+_POLL_SECONDS = 0.05
+
+# What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
+# `retry --type ocr_pages` never runs again what has completed, unless it is asked for by its status or id.
+_MEANT = {
+    "cancel": (_LIVE, _LIVE),
+    "retry": ((Status.FAILED, Status.CANCELLED), _ENDED),
+    "delete": ((Status.PENDING, *_ENDED), (Status.PENDING, *_ENDED)),
+    "priority": ((Status.PENDING,), (Status.PENDING,)),
+    "prune": (_ENDED, _ENDED),
+}
+_DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised", "prune": "pruned"}
+
+
+class WaitTimedOut(PagemillError):
+    code = "wait_timed_out"
+    exit_code = 124
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How the jobs that somebody waited for have ended."""
+
+    completed: int
+    failed: int
+    cancelled: int
+    gone: int
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.failed or self.cancelled or self.gone)
+
+
+class Queue:
+    """An open store, the settings it was opened with, and who is asking."""
+
+    def __init__(self, store: Store, settings: Settings, *, actor: str, clock: Clock = wall_clock) -> None:
+        self.store = store
+        self.settings = settings
+        self.actor = actor
+        self._clock = clock
+
+    def enqueue(self, words: JobWords, stdin: Callable[[int], bytes]) -> Enqueued:
+        job = read_job(words, self.settings, now=self._clock(), stdin=stdin)
+        self.require(job.after)
+        return self.store.enqueue(job)
+
+    def selector(self, words: SelectorWords) -> Selector:
+        return read_selector(words, now=self._clock())
+
+    def meant(self, verb: str, selector: Selector) -> Selector:
+        """The jobs that a verb which changes many is about. Each id must be there; nothing said is refused."""
+        if selector.is_empty:
+            raise BadInput(f"say which jobs to {_to(verb)}: ids, or selectors such as --status failed --since 1d")
+        self.require(selector.ids)
+        if selector.ids and not selector.statuses:
+            return selector
+        meant, possible = _MEANT[verb]
+        statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else meant
+        if not statuses:
+            words = " or ".join(possible)
+            raise BadInput(
+                f"only jobs that are {words} can be {_DONE[verb]}, not {' or '.join(selector.statuses)} ones"
+            )
+        return replace(selector, statuses=statuses)
+
+    def require(self, ids: Sequence[int]) -> None:
+        """Raise `JobNotFound` unless each of these is there."""
+        for chunk in _chunks(ids):
+            found = {job.id for job in self.store.list(Selector(ids=chunk), most=len(chunk))}
+            for missing in (job_id for job_id in chunk if job_id not in found):
+                raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
+
+    def change(self, verb: str, selector: Selector, *, priority: int | None = None) -> Changed:
+        """Do what was confirmed: one action, in one transaction."""
+        if verb == "cancel":
+            return self.store.cancel(selector, actor=self.actor)
+        if verb == "retry":
+            return self.store.retry(selector, actor=self.actor)
+        if verb == "delete":
+            return self.store.delete(selector, actor=self.actor)
+        return self.store.priority(selector, read_priority(priority), actor=self.actor)
+
+    def undoable(self, action_id: int | None, actions: Sequence[Action]) -> Action:
+        """The action that an undo is about: the one with this number, else the newest that was not undone yet."""
+        if action_id is None:
+            action = next((action for action in actions if action.undone_at is None), None)
+        else:
+            action = next((action for action in actions if action.id == action_id), None)
+        if action is None:
+            which = "nothing" if action_id is None else f"no action {action_id}"
+            raise Refused(f"there is {which} to undo: see pagemill undo --list")
+        if action.undone_at is not None:
+            raise Refused(f"action {action.id} was undone already")
+        return action
+
+    def prune(self, selector: Selector) -> int:
+        """In pieces, so that nobody waits long for the write lock."""
+        pruned = 0
+        while gone := self.store.prune(selector, most=_JOBS_AT_ONCE):
+            pruned += gone
+        return pruned
+
+    def pause(self, scope: str, name: str, *, length: str | None, reason: str | None) -> datetime | None:
+        """Pause, and return until when (None: until somebody unpauses it)."""
+        until = None if length is None else later(self._clock(), read_duration(length))
+        self.store.pause(scope, name, until=until, reason=reason)
+        return until
+
+    def since(self, text: str) -> str:
+        return as_text(read_past(text, now=self._clock()))
+
+    def wait(
+        self, selector: Selector, *, timeout: str | None, monotonic: Callable[[], float], sleep: Callable[[float], None]
+    ) -> Waited:
+        """Return once every job that is selected now has ended. Looks only when somebody has committed something."""
+        if selector.is_empty:
+            raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
+        deadline = None if timeout is None else monotonic() + read_duration(timeout).total_seconds()
+        self.require(selector.ids)
+        ids = self._ids(selector)
+        if not ids:
+            raise JobNotFound("no job matches: there is nothing to wait for")
+        for chunk in _chunks(ids):
+            seen = None
+            while (now_at := self.store.change_counter()) == seen or self.store.count(Selector(chunk, _LIVE)):
+                seen = now_at
+                if deadline is not None and monotonic() >= deadline:
+                    live = sum(self.store.count(Selector(part, _LIVE)) for part in _chunks(ids))
+                    raise WaitTimedOut(f"after {timeout}, {_jobs(live)} of {len(ids)} had not ended")
+                sleep(_POLL_SECONDS)
+        ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
+        gone = len(ids) - sum(ended.values())
+        return Waited(ended[Status.COMPLETED], ended[Status.FAILED], ended[Status.CANCELLED], gone)
+
+    def _ids(self, selector: Selector) -> list[int]:
+        ids: list[int] = []
+        while page := self.store.list(selector, most=_JOBS_AT_ONCE, before_id=ids[-1] if ids else None):
+            ids += [job.id for job in page]
+        return ids
+
+
+# ── The database ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def open_queue(settings: Settings, *, actor: str | None = None) -> Queue:
+    from worker_service.store.opening import open_store
+
+    store = open_store(settings.database, orphan_after_seconds=settings.orphan_after_seconds)
+    return Queue(store, settings, actor=actor or actor_name())
+
+
+def initialise(settings: Settings) -> bool:
+    """Make the database. False: it was there already, and is sound."""
+    from worker_service.store.opening import initialise
+
+    return initialise(settings.database, payload_bytes_max=settings.payload_bytes_max)
+
+
+def migrate(settings: Settings, *, dry_run: bool) -> list[str]:
+    """The steps that were (or would be) taken to bring the database to this version's tables."""
+    from worker_service.store.opening import migrate
+
+    return migrate(settings.database, dry_run=dry_run)
+
+
+def actor_name() -> str:
+    """Who is asking, for the audit: the person behind sudo where there is one."""
+    if person := os.environ.get("SUDO_USER"):
+        return person
+    import pwd
+
+    with suppress(KeyError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    return str(os.getuid())
+
+
+# ── Words about jobs ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def state_of(job: Job, *, now: datetime | None = None) -> str:
+    """One word for where a job is: its status, or what keeps a pending one from being looked at."""
+    if job.status is Status.RUNNING and job.cancel_requested_at is not None:
+        return "stopping"
+    is_due = job.run_at is None or from_text(job.run_at) <= (now or wall_clock())
+    for bit, word in ((1, "scheduled"), (2, "backoff"), (4, "waiting"), (8, "key-busy")):
+        if job.held & bit and not (bit < 4 and is_due):
+            return word
+    return job.status.value
+
+
+def _chunks(ids: Sequence[int]) -> list[Sequence[int]]:
+    return [ids[start : start + _IDS_AT_ONCE] for start in range(0, len(ids), _IDS_AT_ONCE)]
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"
+
+
+def _to(verb: str) -> str:
+    return "priority" if verb == "priority" else verb

@@ -1,0 +1,1 @@
+"""Where jobs live: the only room that speaks SQL."""

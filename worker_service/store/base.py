@@ -1,0 +1,194 @@
+"""What a store promises, in sentences, in four parts: one for each kind of caller. `Store` is their sum.
+
+Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
+written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
+Decisions (when to try again, who is dead) arrive as values; the store guards, it does not decide.
+`tests/store/test_contract.py` holds every store to this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from worker_service.jobs.model import (
+    Action,
+    Attempt,
+    Beat,
+    Changed,
+    Check,
+    Completion,
+    Counts,
+    Enqueued,
+    ErrorCount,
+    Event,
+    Failure,
+    Gate,
+    Job,
+    Lease,
+    LogLine,
+    NewJob,
+    Pause,
+    Report,
+    TypeCounts,
+    Usage,
+    Worker,
+)
+from worker_service.jobs.selector import Selector
+
+
+class Intake(Protocol):
+    """For producers."""
+
+    def enqueue(self, job: NewJob) -> Enqueued:
+        """Insert a job that survives a power cut from now on, or return the live job with its unique_key."""
+
+    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Insert all of them or none, in one transaction."""
+
+
+class Leases(Protocol):
+    """For a daemon."""
+
+    def register(self, worker: Worker) -> None:
+        """Write the worker's row and what it can run; this is its first beat."""
+
+    def deregister(self, worker_id: str) -> None:
+        """Remove a worker that holds no lease any more."""
+
+    def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
+        """Say that the worker claims no more: while it drains, or while its disk is too full."""
+
+    def set_limits(self, kind: str, most: dict[str, int]) -> None:
+        """Replace all limits of a kind ('type', 'class', 'owner', 'payload') with these."""
+
+    def claim(self, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
+        """Take up to `most` jobs that have no gate, fence + 1, each with one open attempt (P1, P8, P9)."""
+
+    def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
+        """Say that the worker and its leases live; learn which are lost and which are to be cancelled."""
+
+    def report(self, reports: Sequence[Report]) -> list[Lease]:
+        """Write progress (it never falls) and log lines; return the leases that are lost."""
+
+    def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
+        """End the job as completed; result and follow-up jobs land with it or not at all (P5)."""
+
+    def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        """Complete each that still can be; return the leases that are lost."""
+
+    def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
+        """Spend a retry and wait until `retry_at`, or (None, or no retry left) end the job as failed."""
+
+    def snooze(self, lease: Lease, until: datetime) -> None:
+        """Give the job back until then. Costs no retry."""
+
+    def release(self, lease: Lease) -> None:
+        """Give the job back at once, on a graceful stop. Costs no retry."""
+
+    def confirm_cancel(self, lease: Lease, usage: Usage = ...) -> None:
+        """The job's processes are proven gone: the row may now say cancelled (P7)."""
+
+    def requeue(self, worker_id: str) -> list[Job]:
+        """Take back every job of a worker that is proven gone, and its row; return the jobs as they are now.
+
+        Pending again; or cancelled, if that was asked; or failed, after too many requeues or if at most once."""
+
+    def rest_source(self, source: str, until: datetime, reason: str) -> None:
+        """No job of this source starts before then."""
+
+    def silent_workers(self, stale_before: datetime) -> list[Worker]:
+        """The workers that have not beaten since then. Whether they are gone is for the caller to prove."""
+
+
+class Steering(Protocol):
+    """For people. What changes many jobs is one action, and can be undone."""
+
+    def cancel(self, selector: Selector, *, actor: str) -> Changed:
+        """Pending jobs end; running ones are asked to stop."""
+
+    def retry(self, selector: Selector, *, actor: str) -> Changed:
+        """Ended jobs run again with a fresh budget, and what failed only because of them is revived."""
+
+    def delete(self, selector: Selector, *, actor: str) -> Changed:
+        """Remove jobs that are not running."""
+
+    def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
+        """Give pending jobs another priority."""
+
+    def undo(self, action_id: int | None, *, actor: str) -> Changed:
+        """Put back what an action (None: the newest) changed and what has not moved since."""
+
+    def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
+        """Start no more jobs of a type, of an owner, or ('all', '') at all. What runs goes on."""
+
+    def unpause(self, scope: str, name: str = "") -> bool:
+        """Return whether it was paused."""
+
+    def prune(self, selector: Selector, *, most: int = 1000) -> int:
+        """Remove up to `most` ended jobs and all that was kept about them. Call again until it returns 0."""
+
+
+class Reading(Protocol):
+    """For everyone. Never waits for a writer, never writes."""
+
+    def get(self, job_id: int) -> Job:
+        """Raise `JobNotFound` if there is none."""
+
+    def list(self, selector: Selector, *, most: int = 50, before_id: int | None = None) -> Sequence[Job]:
+        """The newest first; the next page begins before the last id of this one."""
+
+    def count(self, selector: Selector) -> int: ...
+
+    def explain(self, job_id: int) -> Sequence[Gate]:
+        """The gates that hold a pending job, in order: none if and only if the next claim could take it (P12)."""
+
+    def attempts(self, job_id: int) -> Sequence[Attempt]: ...
+
+    def events(self, job_id: int) -> Sequence[Event]: ...
+
+    def logs(self, job_id: int, *, after_id: int = 0, most: int = 1000) -> Sequence[LogLine]: ...
+
+    def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
+        """The jobs that this one waits for, with what they are: a status, or 'gone'."""
+
+    def pauses(self) -> Sequence[Pause]: ...
+
+    def actions(self, *, most: int = 20) -> Sequence[Action]:
+        """The newest first."""
+
+    def counts(self) -> Counts: ...
+
+    def counts_by_type(self) -> Sequence[TypeCounts]: ...
+
+    def errors(self, *, since: str) -> Sequence[ErrorCount]: ...
+
+    def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
+        """Values that begin with `prefix`, for completion: of 'id', 'job_type' or 'owner'."""
+
+    def next_deadline(self) -> datetime | None:
+        """When a held job, a pause or a rest next runs out."""
+
+    def change_counter(self) -> int:
+        """A number that changes when anybody else commits. Costs microseconds."""
+
+
+class Upkeep(Protocol):
+    """For the operator and the daemon's chores."""
+
+    def check(self) -> Sequence[Check]:
+        """Look for what is wrong with the database and its surroundings."""
+
+    def backup(self, target: Path) -> None:
+        """Write a sound copy while others go on; refuse a target that exists."""
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the database file."""
+
+    def close(self) -> None: ...
+
+
+class Store(Intake, Leases, Steering, Reading, Upkeep, Protocol):
+    """All of it."""

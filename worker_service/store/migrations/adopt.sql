@@ -1,0 +1,50 @@
+-- Every row of the original table, with its id, into today's. What a row says that today's table would refuse is
+-- brought into bounds; what cannot be read at all ends failed, with a code, and its old text in the payload.
+CREATE TEMP VIEW adopted AS
+SELECT o.id,
+       ifnull(nullif(CAST(o.job_type AS TEXT), ''), 'unknown') AS job_type,
+       ifnull(CAST(o.platform AS TEXT), '') AS platform,
+       CAST(o.account AS TEXT) AS account,
+       max(1, min(10, CAST(ifnull(o.priority, 5) AS INTEGER))) AS priority,
+       CASE WHEN o.payload IS NOT NULL AND NOT json_valid(o.payload) THEN json_object('unreadable', CAST(o.payload AS TEXT))
+            ELSE o.payload END AS payload,
+       CASE WHEN o.status IN ('completed', 'failed', 'cancelled') THEN o.status
+            WHEN o.payload IS NOT NULL AND NOT json_valid(o.payload) THEN 'failed'
+            WHEN ifnull(o.status, 'pending') IN ('pending', 'running') THEN 'pending'
+            ELSE 'failed' END AS status,
+       CASE WHEN o.status IN ('completed', 'cancelled') THEN NULL
+            WHEN o.payload IS NOT NULL AND NOT json_valid(o.payload) THEN 'PAYLOAD_INVALID'
+            WHEN o.status = 'failed' THEN 'FAILED_BEFORE_PAGEMILL'
+            WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running') THEN 'STATUS_UNKNOWN' END AS error_code,
+       CASE WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
+            THEN ifnull(o.error_message || '; ', '') || 'its status was ' || o.status
+            ELSE o.error_message END AS error_message,
+       max(0, CAST(ifnull(o.retry_count, 0) AS INTEGER)) AS retry_count,
+       max(0, CAST(ifnull(o.max_retries, 3) AS INTEGER)) AS max_retries,
+       -- The worker that ran it is gone: that counts as one requeue.
+       (ifnull(o.status, '') = 'running') AS requeue_count,
+       ifnull(strftime('%Y-%m-%d %H:%M:%f', o.created_at, '+0 days'), strftime('%Y-%m-%d %H:%M:%f', 'now')) AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', o.started_at, '+0 days') AS started_at,
+       ifnull(strftime('%Y-%m-%d %H:%M:%f', o.completed_at, '+0 days'), strftime('%Y-%m-%d %H:%M:%f', 'now')) AS completed_at,
+       CAST(o.worker_id AS TEXT) AS worker_id,
+       max(0, min(100, CAST(ifnull(o.progress_percent, 0) AS INTEGER))) AS progress_percent,
+       CAST(o.progress_message AS TEXT) AS progress_message
+  FROM worker_job_queue_before_pagemill o;
+
+-- The guard of INSERT lets rows with a history in only while an action of deletion names them.
+INSERT INTO worker_action (at, actor, verb) VALUES (strftime('%Y-%m-%d %H:%M:%f', 'now'), 'pagemill db migrate', 'delete');
+INSERT INTO worker_action_item (action_id, job_id, before) SELECT (SELECT max(id) FROM worker_action), id, '{}' FROM adopted;
+
+INSERT INTO worker_job_queue
+       (id, job_type, platform, account, priority, payload, status, error_code, error_message, retry_count, max_retries,
+        requeue_count, created_at, started_at, completed_at, worker_id, progress_percent, progress_message)
+SELECT id, job_type, platform, account, priority, payload, status, error_code, error_message,
+       retry_count, max(max_retries, retry_count), requeue_count, created_at,
+       CASE WHEN status <> 'pending' THEN started_at END, CASE WHEN status <> 'pending' THEN completed_at END,
+       CASE WHEN status <> 'pending' THEN worker_id END,
+       CASE WHEN status <> 'pending' THEN progress_percent ELSE 0 END, progress_message
+  FROM adopted;
+
+DELETE FROM worker_action_item;
+DELETE FROM worker_action;
+DROP VIEW adopted;

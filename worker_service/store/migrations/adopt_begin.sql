@@ -1,0 +1,5 @@
+-- The old table stays, under another name: nothing that stood in it is lost, whatever it was.
+ALTER TABLE worker_job_queue RENAME TO worker_job_queue_before_pagemill;
+DROP INDEX IF EXISTS idx_job_queue_status;
+DROP INDEX IF EXISTS idx_job_queue_priority;
+DROP INDEX IF EXISTS idx_job_queue_platform;

@@ -1,0 +1,98 @@
+"""Make, open and migrate a database; refuse one that this code must not touch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from worker_service.clock import Clock, wall_clock
+from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
+from worker_service.store.base import Store
+from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
+from worker_service.store.sqlite import SqliteStore, sqlite_statements
+from worker_service.store.sqlite_connection import connect_to_read, create, spoken_errors
+
+__all__ = ["initialise", "migrate", "open_store", "schema_version"]
+
+PAYLOAD_BYTES_MAX = 1_048_576
+
+# WAL needs memory that all users of the file share: one machine.
+_NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
+
+
+def open_store(
+    path: Path,
+    *,
+    orphan_after_seconds: int = 300,
+    clock: Clock = wall_clock,
+    is_durable: bool = True,
+) -> Store:
+    """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost."""
+    _refuse_network_file_system(path)
+    store = SqliteStore(
+        path, sqlite_statements(), clock, orphan_after_seconds=orphan_after_seconds, is_durable=is_durable
+    )
+    try:
+        with spoken_errors(path):
+            version = schema_version_of(store._reader)
+        _refuse_other_version(path, version)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def initialise(path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> bool:
+    """Make the database, or see that it is there; of two at once, one makes it. True = made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_network_file_system(path)
+    connection = create(path)
+    try:
+        with spoken_errors(path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                version = schema_version_of(connection)
+                if version is None:
+                    connection.execute(schema_sql())
+                else:
+                    _refuse_other_version(path, version)
+                connection.execute(sqlite_statements()["set_payload_limit"], {"most": payload_bytes_max})
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+    finally:
+        connection.close()
+    return version is None
+
+
+def schema_version(path: Path) -> int | None:
+    """None: no pagemill tables; 0: the original proposal's table; else the number of the schema."""
+    connection = connect_to_read(path)
+    try:
+        with spoken_errors(path):
+            return schema_version_of(connection)
+    finally:
+        connection.close()
+
+
+def _refuse_other_version(path: Path, version: int | None) -> None:
+    if version is None:
+        raise StoreAbsent(f"{path} has no pagemill tables yet: make them with `pagemill init`")
+    if version < SCHEMA_VERSION:
+        raise SchemaMismatch(f"{path} has schema {version}, older than {SCHEMA_VERSION}: run `pagemill db migrate`")
+    if version > SCHEMA_VERSION:
+        raise SchemaMismatch(newer(path, version))
+
+
+def _refuse_network_file_system(path: Path) -> None:
+    folder = path.parent.resolve()
+    best = ("", "")
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, kind = line.split()[4], line.partition(" - ")[2].split()[0]
+        if folder.is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    if best[1] in _NETWORK_FILE_SYSTEMS:
+        raise StoreUnusable(
+            f"{path} is on a network file system ({best[1]}), where SQLite loses data:"
+            " set WORKER_DATABASE to a local disk"
+        )

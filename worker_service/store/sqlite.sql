@@ -1,0 +1,602 @@
+-- The statements of the SQLite store, verb by verb, in the order of base.py.
+-- They run on the SQLite that comes with apsw; only schema.sql must also work on older ones.
+
+
+-- ── Intake ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: enqueue
+-- The table decides, never a look before: of two producers with one unique_key, one inserts and one is refused.
+INSERT INTO worker_job_queue
+       (job_type, platform, account, payload, priority, owner, source, run_at, created_at, max_retries,
+        timeout_seconds, unique_key, concurrency_key, batch_id, document_id, generation, parent_id)
+VALUES (:job_type, :platform, :account, :payload, :priority, :owner, :source, :run_at, :now, :max_retries,
+        :timeout_seconds, :unique_key, :concurrency_key, :batch_id, :document_id, :generation, :parent_id);
+
+-- name: live_with_unique_key
+SELECT id FROM worker_job_queue
+ WHERE unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
+
+-- name: wait_for
+INSERT INTO worker_job_dependency (job_id, needs_id, needs) VALUES (:job_id, :needs_id, :needs)
+    ON CONFLICT DO NOTHING;
+
+
+-- ── Leases ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: register
+INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
+VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
+    ON CONFLICT (id) DO UPDATE SET cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
+       version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
+
+-- name: forget_handlers
+DELETE FROM handler WHERE worker_id = :worker_id;
+
+-- name: register_handler
+INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, payload_schema)
+VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :payload_schema);
+
+-- name: deregister
+DELETE FROM worker
+ WHERE id = :worker_id
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = :worker_id)
+RETURNING id;
+
+-- name: set_worker_state
+UPDATE worker SET draining = :draining, disk_low = :disk_low WHERE id = :worker_id RETURNING id;
+
+-- name: forget_limits
+DELETE FROM job_limit WHERE kind = :kind;
+
+-- name: set_limit
+INSERT INTO job_limit (kind, name, most) VALUES (:kind, :name, :most);
+
+-- name: set_payload_limit
+INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
+    ON CONFLICT DO UPDATE SET most = excluded.most WHERE most <> excluded.most;
+
+-- name: free_due
+-- Best priority first, a bounded number at a time: a night's backlog falls due without a long transaction.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+UPDATE worker_job_queue
+   SET held = held & ~3
+ WHERE id IN (SELECT q.id
+                FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+               WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3
+               LIMIT :most);
+
+-- fragment: running
+SELECT q.job_type, q.owner, q.worker_id, h.class
+  FROM worker_job_queue q LEFT JOIN handler h ON h.worker_id = q.worker_id AND h.job_type = q.job_type
+ WHERE q.status = 'running'
+
+-- fragment: lanes
+-- A loose scan: one seek for each distinct (job_type, owner, source), however many jobs stand in it.
+SELECT q.job_type, q.owner, q.source
+  FROM worker_job_queue q
+ WHERE q.id = (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
+                WHERE f.status = 'pending' AND f.held = 0
+                ORDER BY f.job_type, f.owner, f.source LIMIT 1)
+ UNION ALL
+SELECT q.job_type, q.owner, q.source
+  FROM lane CROSS JOIN worker_job_queue q
+ WHERE q.id = coalesce(
+       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+         WHERE n.status = 'pending' AND n.held = 0
+           AND n.job_type = lane.job_type AND n.owner = lane.owner AND n.source > lane.source
+         ORDER BY n.source LIMIT 1),
+       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+         WHERE n.status = 'pending' AND n.held = 0 AND n.job_type = lane.job_type AND n.owner > lane.owner
+         ORDER BY n.owner, n.source LIMIT 1),
+       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+         WHERE n.status = 'pending' AND n.held = 0 AND n.job_type > lane.job_type
+         ORDER BY n.job_type, n.owner, n.source LIMIT 1))
+
+-- fragment: worker_gates
+-- Why worker w may not start a job of this lane now. The rank is the order in which `why` prints.
+SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail
+ WHERE w.heartbeat_at <= :stale_before
+ UNION ALL
+SELECT 3, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more'
+ WHERE w.draining
+ UNION ALL
+SELECT 10, 'SLOTS_FULL', 'all ' || h.class || ' slots of worker ' || w.id || ' are taken'
+  FROM handler h
+ WHERE h.worker_id = w.id AND h.job_type = lane.job_type
+   AND (SELECT count(*) FROM running r WHERE r.worker_id = w.id AND r.class = h.class)
+       >= CASE h.class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
+ UNION ALL
+SELECT 11, 'CAPABILITY_MISSING', h.missing
+  FROM handler h
+ WHERE h.worker_id = w.id AND h.job_type = lane.job_type AND h.missing IS NOT NULL
+ UNION ALL
+SELECT 12, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.job_type
+ WHERE NOT EXISTS (SELECT 1 FROM handler h WHERE h.worker_id = w.id AND h.job_type = lane.job_type)
+ UNION ALL
+SELECT 13, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything'
+ WHERE w.disk_low
+
+-- fragment: lane_gates
+-- Why no worker may start a job of this lane now.
+SELECT 2 AS rank, 'PAUSED' AS code,
+       CASE p.scope WHEN 'all' THEN 'everything' ELSE p.scope || ' ' || p.name END || ' is paused'
+       || ifnull(' until ' || p.until, '') || ifnull(': ' || p.reason, '') AS detail
+  FROM pause p
+ WHERE (p.scope = 'all' OR p.name = CASE p.scope WHEN 'type' THEN lane.job_type ELSE lane.owner END)
+   AND (p.until IS NULL OR p.until > :now)
+ UNION ALL
+SELECT 7, 'OWNER_BUSY', lane.owner || ' already runs ' || l.most || ' of ' || l.most || ' jobs'
+  FROM job_limit l
+ WHERE l.kind = 'owner'
+   AND (l.name = lane.owner
+        OR (l.name = '*' AND lane.owner <> ''
+            AND NOT EXISTS (SELECT 1 FROM job_limit o WHERE o.kind = 'owner' AND o.name = lane.owner)))
+   AND l.most <= (SELECT count(*) FROM running r WHERE r.owner = lane.owner)
+ UNION ALL
+SELECT 9, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
+  FROM job_limit l
+ WHERE (l.kind = 'type' AND l.name = lane.job_type
+        AND l.most <= (SELECT count(*) FROM running r WHERE r.job_type = lane.job_type))
+    OR (l.kind = 'class' AND l.name IN (SELECT h.class FROM handler h WHERE h.job_type = lane.job_type)
+        AND l.most <= (SELECT count(*) FROM running r WHERE r.class = l.name))
+ UNION ALL
+SELECT 14, 'SOURCE_RESTING', s.source || ' rests until ' || s.until || ifnull(': ' || s.reason, '')
+  FROM source_rest s
+ WHERE s.source = lane.source AND s.until > :now
+
+-- fragment: turns
+-- Who is next for this worker and class. Of the open lanes, the first jobs; of their owners, the one with the fewest
+-- running, then the one served longest ago (P9); then priority, age, id. No limit is passed (P8): how much room type,
+-- owner, class and slots have left is counted over the running rows, under the write lock.
+WITH RECURSIVE
+running AS MATERIALIZED ({running}),
+lane(job_type, owner, source) AS ({lanes}),
+open AS MATERIALIZED (
+    SELECT lane.job_type, lane.owner, lane.source,
+           (SELECT count(*) FROM running r WHERE r.owner = lane.owner) AS owner_running,
+           ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0) AS served,
+           ifnull((SELECT l.most FROM job_limit l WHERE l.kind = 'type' AND l.name = lane.job_type)
+                  - (SELECT count(*) FROM running r WHERE r.job_type = lane.job_type), :most) AS type_room,
+           ifnull(coalesce((SELECT l.most FROM job_limit l WHERE l.kind = 'owner' AND l.name = lane.owner),
+                           (SELECT l.most FROM job_limit l WHERE l.kind = 'owner' AND l.name = '*' AND lane.owner <> ''))
+                  - (SELECT count(*) FROM running r WHERE r.owner = lane.owner), :most) AS owner_room,
+           min(:most, CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
+                      - (SELECT count(*) FROM running r WHERE r.worker_id = w.id AND r.class = :job_class),
+               ifnull((SELECT l.most FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class)
+                      - (SELECT count(*) FROM running r WHERE r.class = :job_class), :most)) AS room
+      FROM lane
+      JOIN worker w ON w.id = :worker_id
+      JOIN handler mine ON mine.worker_id = w.id AND mine.job_type = lane.job_type AND mine.class = :job_class
+     WHERE NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})),
+sample(most) AS (SELECT min(:most, max(1, 2000 / max(1, count(*)))) FROM open),
+candidate AS (
+    SELECT q.id, q.job_type, q.owner, q.source, q.priority, q.created_at,
+           open.served, open.type_room, open.owner_room, open.owner_running,
+           row_number() OVER (PARTITION BY q.owner ORDER BY q.priority, q.created_at, q.id) AS nth
+      FROM open CROSS JOIN worker_job_queue q
+     WHERE q.id IN (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
+                     WHERE f.status = 'pending' AND f.held = 0 AND f.job_type = open.job_type
+                       AND f.owner = open.owner AND f.source = open.source
+                     ORDER BY f.priority, f.created_at, f.id LIMIT (SELECT most FROM sample))),
+turn AS (
+    SELECT id, job_type, owner, source, type_room,
+           row_number() OVER (PARTITION BY job_type
+                              ORDER BY owner_running + nth, served, priority, created_at, id) AS type_nth,
+           row_number() OVER (ORDER BY owner_running + nth, served, priority, created_at, id) AS nth
+      FROM candidate WHERE nth <= owner_room),
+chosen AS (
+    SELECT id FROM turn
+     WHERE type_nth <= type_room
+       -- Behind the last one seen of a lane that has more, another of that lane may come first: the next round's.
+       AND nth <= ifnull((SELECT min(last) FROM (SELECT max(nth) AS last FROM turn GROUP BY job_type, owner, source
+                                                 HAVING count(*) >= (SELECT most FROM sample))), nth)
+     ORDER BY nth LIMIT ifnull((SELECT min(room) FROM open), 0))
+
+-- name: next_turns
+{turns}
+SELECT id FROM chosen;
+
+-- name: claim
+-- One statement chooses and takes; its trigger opens the attempts. RETURNING has no order of its own.
+{turns}
+UPDATE worker_job_queue
+   SET status = 'running', fence = fence + 1, worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
+       progress_percent = 0, progress_message = NULL
+ WHERE id IN (SELECT id FROM chosen)
+RETURNING {job_columns};
+
+-- name: worker_is_known
+SELECT id FROM worker WHERE id = :worker_id;
+
+-- name: served
+-- Skipped where it would change nothing: one owner, served last time as well.
+INSERT INTO owner_served (owner, served)
+SELECT o.value, ifnull((SELECT max(served) FROM owner_served), 0) + o.key + 1
+  FROM json_each(:owners) o
+ WHERE json_array_length(:owners) > 1
+    OR o.value IS NOT (SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1)
+    ON CONFLICT (owner) DO UPDATE SET served = excluded.served;
+
+-- name: beat
+UPDATE worker SET heartbeat_at = :now WHERE id = :worker_id RETURNING id;
+
+-- name: beat_leases
+UPDATE worker_job_queue
+   SET heartbeat_at = :now
+  FROM json_each(:leases) l
+ WHERE worker_job_queue.id = l.value ->> 0 AND fence = l.value ->> 1 AND worker_id = :worker_id AND status = 'running'
+RETURNING worker_job_queue.id, fence, cancel_requested_at IS NOT NULL;
+
+-- name: report
+-- Progress of an attempt never falls (P10).
+UPDATE worker_job_queue
+   SET progress_percent = max(progress_percent, :percent), progress_message = ifnull(:message, progress_message)
+ WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running'
+RETURNING id;
+
+-- name: log
+INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (:job_id, :fence, :now, :line);
+
+-- name: trim_log
+DELETE FROM worker_job_log
+ WHERE job_id = :job_id
+   AND id <= (SELECT id FROM worker_job_log WHERE job_id = :job_id ORDER BY id DESC LIMIT 1 OFFSET :most);
+
+-- fragment: holds_lease
+-- The fence makes a late writer harmless: a worker that lost its lease matches no row (P2). After a request to
+-- cancel, nothing lands but the end of the cancellation (P7).
+EXISTS (SELECT 1 FROM worker_job_queue q
+         WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
+           AND (q.cancel_requested_at IS NOT NULL) = (:outcome = 'cancelled'))
+
+-- name: close_attempt
+-- First in every ending of an attempt: the table lets no running row move while its attempt is open (P1).
+UPDATE worker_job_attempt
+   SET ended_at = :now, outcome = :outcome, error_code = :error_code, error_message = :error_message,
+       signal = :signal, cpu_seconds = :cpu_seconds, memory_peak_bytes = :memory_peak_bytes
+ WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}
+RETURNING job_id;
+
+-- name: complete
+UPDATE worker_job_queue
+   SET status = 'completed', completed_at = :now, result = :result, progress_percent = 100,
+       error_code = NULL, error_message = NULL
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: fail
+UPDATE worker_job_queue
+   SET status = 'failed', completed_at = :now, error_code = :error_code, error_message = :error_message
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- fragment: pending_again
+status = 'pending', worker_id = NULL, started_at = NULL, heartbeat_at = NULL, progress_percent = 0,
+       progress_message = NULL
+
+-- name: fail_for_now
+UPDATE worker_job_queue
+   SET {pending_again}, retry_count = retry_count + 1, run_at = :run_at,
+       held = 2 | (concurrency_key IS NOT NULL) * 8, error_code = :error_code, error_message = :error_message
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: snooze
+UPDATE worker_job_queue
+   SET {pending_again}, run_at = :run_at, held = 1 | (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: release
+UPDATE worker_job_queue
+   SET {pending_again}, run_at = NULL, held = (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: confirm_cancel
+UPDATE worker_job_queue
+   SET status = 'cancelled', completed_at = :now
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- fragment: orphan_fate
+CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'
+            WHEN EXISTS (SELECT 1 FROM handler h WHERE h.worker_id = q.worker_id AND h.job_type = q.job_type
+                                                   AND h.at_most_once) THEN 'at most once'
+            WHEN q.requeue_count >= :requeues_max THEN 'too often'
+            ELSE 'pending' END
+
+-- name: orphans
+SELECT q.id AS job_id, q.fence, q.worker_id, {orphan_fate} AS fate
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND q.worker_id = :worker_id;
+
+-- name: requeue
+UPDATE worker_job_queue
+   SET {pending_again}, requeue_count = requeue_count + 1, run_at = NULL,
+       held = (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: forget_worker
+DELETE FROM worker WHERE id = :worker_id;
+
+-- name: rest_source
+INSERT INTO source_rest (source, until, reason) VALUES (:source, :until, :reason)
+    ON CONFLICT (source) DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason;
+
+-- name: silent_workers
+SELECT id, host, boot_id, pid, version, cpu_slots, io_slots FROM worker WHERE heartbeat_at <= :stale_before;
+
+-- name: settled
+SELECT job_id FROM worker_job_settled LIMIT 100;
+
+-- name: settle_meet
+-- What they waited for is there.
+UPDATE worker_job_queue
+   SET held = held & ~4
+ WHERE id IN (SELECT d.job_id FROM worker_job_dependency d WHERE d.needs_id = :needs_id)
+   AND status = 'pending' AND held & 4
+   AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = worker_job_queue.id AND NOT w.is_met)
+RETURNING id;
+
+-- name: settle_fail
+-- What they waited for can no longer come.
+UPDATE worker_job_queue
+   SET status = 'failed', held = 0, completed_at = :now, error_code = 'DEPENDENCY_FAILED',
+       error_message = 'job ' || :needs_id || ', which this one waits for, '
+                       || ifnull((SELECT CASE n.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END
+                                    FROM worker_job_queue n WHERE n.id = :needs_id), 'was deleted')
+ WHERE id IN (SELECT w.job_id FROM worker_job_dependency d JOIN v_waits w USING (job_id, needs_id)
+               WHERE d.needs_id = :needs_id AND w.is_broken)
+   AND status = 'pending'
+RETURNING id;
+
+-- name: settle_revive
+-- They failed only because of it, and it is wanted again.
+UPDATE worker_job_queue
+   SET status = 'pending'
+ WHERE id IN (SELECT d.job_id FROM worker_job_dependency d WHERE d.needs_id = :needs_id)
+   AND status = 'failed' AND error_code = 'DEPENDENCY_FAILED'
+   AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = worker_job_queue.id AND w.is_broken)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
+                    WHERE l.unique_key = worker_job_queue.unique_key AND l.unique_key IS NOT NULL
+                      AND l.status IN ('pending', 'running'));
+
+-- name: forget_settled
+DELETE FROM worker_job_settled WHERE job_id = :needs_id;
+
+
+-- ── Steering ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: begin_action
+INSERT INTO worker_action (at, actor, verb) VALUES (:now, :actor, :verb) RETURNING id;
+
+-- name: row_of
+SELECT status, {row_json} FROM worker_job_queue WHERE id = :job_id;
+
+-- name: remember
+INSERT OR REPLACE INTO worker_action_item (action_id, job_id, before, after)
+VALUES (:action_id, :job_id, :before, :after);
+
+-- name: cancel
+-- A pending job ends; a running one is asked, and ends when its processes are gone (P7).
+UPDATE worker_job_queue
+   SET cancel_requested_at = ifnull(cancel_requested_at, :now),
+       status = CASE status WHEN 'pending' THEN 'cancelled' ELSE status END,
+       completed_at = CASE status WHEN 'pending' THEN :now END,
+       held = 0
+ WHERE id = :job_id AND status IN ('pending', 'running');
+
+-- name: retry
+-- The same move that a person makes by hand; the table resets the rest.
+UPDATE worker_job_queue SET status = 'pending' WHERE id = :job_id;
+
+-- name: broken_need
+SELECT needs_id, ifnull(needs_status, 'deleted') FROM v_waits WHERE job_id = :job_id AND is_broken;
+
+-- name: live_twin
+SELECT l.id FROM worker_job_queue q JOIN worker_job_queue l ON l.unique_key = q.unique_key
+ WHERE q.id = :job_id AND l.unique_key IS NOT NULL AND l.status IN ('pending', 'running');
+
+-- name: delete
+DELETE FROM worker_job_queue WHERE id = :job_id AND status <> 'running';
+
+-- name: priority
+UPDATE worker_job_queue SET priority = :priority WHERE id = :job_id AND status = 'pending';
+
+-- name: action_to_undo
+SELECT id FROM worker_action
+ WHERE undone_at IS NULL AND (:action_id IS NULL OR id = :action_id)
+ ORDER BY id DESC LIMIT 1;
+
+-- name: action_items
+SELECT job_id, before, after FROM worker_action_item WHERE action_id = :action_id ORDER BY job_id;
+
+-- name: restore_row
+UPDATE worker_job_queue
+   SET {restored_columns},
+       held = CASE WHEN json_extract(:before, '$.status') = 'pending'
+                   THEN CASE WHEN json_extract(:before, '$.run_at') IS NULL THEN 0
+                             WHEN json_extract(:before, '$.held') & 3 THEN json_extract(:before, '$.held') & 3 ELSE 1 END
+                        | EXISTS (SELECT 1 FROM v_waits WHERE job_id = :job_id AND NOT is_met) * 4
+                        | (concurrency_key IS NOT NULL) * 8
+                   ELSE 0 END
+ WHERE id = :job_id;
+
+-- name: restore_deleted_row
+INSERT INTO worker_job_queue (id, {restored_names}) SELECT :job_id, {restored_values};
+
+-- name: hold_again
+UPDATE worker_job_queue SET held = held | 4
+ WHERE id = :job_id AND status = 'pending'
+   AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = :job_id AND NOT w.is_met);
+
+-- name: undone
+UPDATE worker_action SET undone_at = :now, undone_by = :actor WHERE id = :action_id;
+
+-- name: pause
+INSERT INTO pause (scope, name, since, until, reason) VALUES (:scope, :name, :now, :until, :reason)
+    ON CONFLICT (scope, name) DO UPDATE SET until = excluded.until, reason = excluded.reason;
+
+-- name: unpause
+DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING scope;
+
+-- name: prune
+DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;
+
+-- name: old_actions
+SELECT id FROM worker_action WHERE at < :before ORDER BY id LIMIT :most;
+
+-- name: prune_action_items
+DELETE FROM worker_action_item WHERE action_id = :action_id;
+
+-- name: prune_action
+DELETE FROM worker_action WHERE id = :action_id;
+
+-- fragment: is_gone
+job_id IN (SELECT i.job_id FROM worker_action_item i JOIN worker_action a ON a.id = i.action_id
+            WHERE a.id = :action_id AND a.verb = 'delete')
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = job_id)
+
+-- name: prune_deleted_attempts
+DELETE FROM worker_job_attempt WHERE {is_gone};
+
+-- name: prune_deleted_events
+DELETE FROM worker_job_event WHERE {is_gone};
+
+-- name: prune_deleted_logs
+DELETE FROM worker_job_log WHERE {is_gone};
+
+-- name: prune_deleted_dependencies
+DELETE FROM worker_job_dependency WHERE {is_gone};
+
+
+-- ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: get
+SELECT {job_columns} FROM worker_job_queue WHERE id = :job_id;
+
+-- name: explain
+-- The claim's own predicates, asked one by one: of the job, of its lane, and of each worker.
+WITH running AS MATERIALIZED ({running}),
+     lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
+SELECT rank, code, detail, NULL AS worker_id FROM (
+    SELECT 4 AS rank, 'NOT_YET' AS code, 'it starts at ' || q.run_at AS detail
+      FROM worker_job_queue q WHERE q.id = :job_id AND q.held & 1 AND q.run_at > :now
+     UNION ALL
+    SELECT 5, 'BACKOFF', 'retry ' || q.retry_count || ' of ' || q.max_retries || ' starts at ' || q.run_at
+                         || ifnull(', after ' || q.error_code, '')
+      FROM worker_job_queue q WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
+     UNION ALL
+    SELECT 6, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
+      FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
+     WHERE v.job_id = :job_id AND NOT v.is_met AND q.held & 4 HAVING count(*) > 0
+     UNION ALL
+    SELECT 8, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key
+      FROM worker_job_queue q JOIN worker_job_queue r ON r.concurrency_key = q.concurrency_key
+     WHERE q.id = :job_id AND r.concurrency_key IS NOT NULL AND r.status = 'running')
+ UNION ALL
+SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, NULL
+  FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({lane_gates}))) g
+ UNION ALL
+SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
+  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
+ ORDER BY 1, 3;
+
+-- name: workers_for
+-- Every worker, with the class in which it would run the job.
+SELECT w.id, h.class
+  FROM worker w
+  LEFT JOIN handler h ON h.worker_id = w.id
+                     AND h.job_type = (SELECT job_type FROM worker_job_queue WHERE id = :job_id);
+
+-- name: ahead
+-- How many ready jobs come before this one by priority and age, counted up to :most in each lane.
+WITH RECURSIVE
+lane(job_type, owner, source) AS ({lanes}),
+me AS (SELECT id, priority, created_at FROM worker_job_queue WHERE id = :job_id)
+SELECT sum((SELECT count(*) FROM (SELECT 1 FROM worker_job_queue f INDEXED BY job_ready
+                                   WHERE f.status = 'pending' AND f.held = 0 AND f.job_type = lane.job_type
+                                     AND f.owner = lane.owner AND f.source = lane.source
+                                     AND (f.priority, f.created_at, f.id) < (me.priority, me.created_at, me.id)
+                                   LIMIT :most)))
+  FROM lane, me;
+
+-- name: attempts
+SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
+       memory_peak_bytes
+  FROM worker_job_attempt WHERE job_id = :job_id ORDER BY fence;
+
+-- name: events
+SELECT id, job_id, fence, from_status, to_status, at FROM worker_job_event WHERE job_id = :job_id ORDER BY id;
+
+-- name: logs
+SELECT id, job_id, fence, at, line FROM worker_job_log
+ WHERE job_id = :job_id AND id > :after_id ORDER BY id LIMIT :most;
+
+-- name: waits_for
+SELECT needs_id, ifnull(needs_status, 'gone') FROM v_waits WHERE job_id = :job_id ORDER BY needs_id;
+
+-- name: pauses
+SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until > :now ORDER BY scope, name;
+
+-- name: actions
+SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
+       (SELECT count(*) FROM worker_action_item i WHERE i.action_id = a.id)
+  FROM worker_action a ORDER BY a.id DESC LIMIT :most;
+
+-- name: counts
+-- Live and failed jobs are counted by index; completed ones, the bulk, are what is left of the whole.
+SELECT count(*),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'failed'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled')
+  FROM worker_job_queue;
+
+-- name: oldest_pending
+SELECT created_at FROM worker_job_queue
+ WHERE id = (SELECT min(id) FROM worker_job_queue WHERE status = 'pending');
+
+-- name: workers_alive
+SELECT count(*) FROM worker WHERE heartbeat_at > :stale_before;
+
+-- name: counts_by_type
+SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running'),
+       sum(status = 'completed'), sum(status = 'failed'), sum(status = 'cancelled')
+  FROM worker_job_queue GROUP BY job_type ORDER BY job_type;
+
+-- name: errors
+SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
+       (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id)
+  FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id
+          FROM worker_job_queue WHERE status = 'failed' AND completed_at >= :since
+         GROUP BY error_code, job_type) e
+ ORDER BY e.jobs DESC, e.error_code, e.job_type;
+
+-- name: next_deadline
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT min(at) FROM (
+    SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
+             WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
+      FROM level
+    UNION ALL SELECT until FROM pause WHERE until > :now
+    UNION ALL SELECT until FROM source_rest WHERE until > :now);
+
+
+-- ── Upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: audit
+-- A line for each row that breaks a promise.
+SELECT 'P1: job ' || id || ' is running without an open attempt' FROM worker_job_queue q
+ WHERE status = 'running'
+   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a
+                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.ended_at IS NULL)
+ UNION ALL
+SELECT 'P1: an attempt of job ' || job_id || ' is open, and the job does not run' FROM worker_job_attempt a
+ WHERE ended_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.id = a.job_id AND q.status = 'running' AND q.fence = a.fence)
+ UNION ALL
+SELECT 'P6: job ' || id || ' has used more retries than it had' FROM worker_job_queue WHERE retry_count > max_retries
+ UNION ALL
+SELECT 'P8: ' || count(*) || ' jobs run with the concurrency_key ' || concurrency_key FROM worker_job_queue
+ WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY concurrency_key HAVING count(*) > 1
+ UNION ALL
+SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
+  FROM worker_job_queue q JOIN job_limit l ON l.kind = 'type' AND l.name = q.job_type
+ WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most;

@@ -1,0 +1,247 @@
+"""Connections to one SQLite file. The only module that knows the driver.
+
+A store has two: a writer (short ``BEGIN IMMEDIATE`` transactions) and a reader that never writes. Both are opened when
+they are first needed, so that a person who may only read can still look. No file API touches the database file while
+it is open here: closing any descriptor of it would drop SQLite's locks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from worker_service.clock import Clock, as_text
+from worker_service.errors import (
+    BadPayload,
+    DiskFull,
+    RuleBroken,
+    StoreAbsent,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreReadOnly,
+    StoreUnusable,
+)
+
+Row = tuple[Any, ...]
+
+Values = tuple[Any, ...] | dict[str, Any]
+
+Connection = apsw.Connection
+
+BUSY_SECONDS = 30.0
+
+# Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
+_CHECKPOINT_PAGES = 900
+
+SQLITE_VERSION = apsw.sqlite_lib_version()
+
+
+class Connections:
+    """What the parts of a store share. For one thread; another thread opens a store of its own."""
+
+    def __init__(
+        self,
+        path: Path,
+        statements: dict[str, str],
+        clock: Clock,
+        *,
+        orphan_after_seconds: int = 300,
+        is_durable: bool = True,
+    ) -> None:
+        self._path = path
+        self._statements = statements
+        self._clock = clock
+        self._orphan_after = timedelta(seconds=orphan_after_seconds)
+        self._is_durable = is_durable
+        self._writing: apsw.Connection | None = None
+        self._reading: apsw.Connection | None = None
+
+    def close(self) -> None:
+        for connection in (self._reading, self._writing):
+            if connection is not None:
+                connection.close()
+        self._reading = self._writing = None
+
+    def _now(self) -> str:
+        return as_text(self._clock())
+
+    def _stale_before(self) -> str:
+        """A worker that has not beaten since then counts as silent."""
+        return as_text(self._clock() - self._orphan_after)
+
+    @property
+    def _writer(self) -> apsw.Connection:
+        if self._writing is None:
+            self._writing = connect(self._path, is_durable=self._is_durable)
+        return self._writing
+
+    @property
+    def _reader(self) -> apsw.Connection:
+        if self._reading is None:
+            self._reading = connect_to_read(self._path)
+        return self._reading
+
+    def _write(self, name: str, /, **values: object) -> list[Row]:
+        # Fetch every row: a half-read RETURNING keeps the write lock.
+        return self._writer.execute(self._statements[name], values).fetchall()
+
+    def _try(self, name: str, values: Values) -> str | None:
+        """Write, or say which rule of the table forbids it. The transaction goes on."""
+        try:
+            self._writer.execute(self._statements[name], values).fetchall()
+        except apsw.ConstraintError as error:
+            return _rule(str(error))
+        return None
+
+    def _write_each(self, name: str, /, values: Iterable[Values]) -> list[Row]:
+        return self._writer.executemany(self._statements[name], values).fetchall()
+
+    def _read(self, name: str, /, **values: object) -> list[Row]:
+        with spoken_errors(self._path):
+            return self._reader.execute(self._statements[name], values).fetchall()
+
+    def _read_sql(self, sql: str, values: Sequence[Any]) -> list[Row]:
+        with spoken_errors(self._path):
+            return self._reader.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
+        with spoken_errors(self._path):
+            connection = self._writer
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """A write transaction that leaves no trace: what would happen if it were for real."""
+        with spoken_errors(self._path):
+            connection = self._writer
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+
+def connect(path: Path, *, is_durable: bool = True) -> apsw.Connection:
+    """For writing. `is_durable`: what is committed survives a power cut."""
+    with spoken_errors(path):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            _set_up(connection)
+            connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+            connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def connect_to_read(path: Path) -> apsw.Connection:
+    with spoken_errors(path):
+        try:
+            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        except apsw.CantOpenError:
+            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            _set_up(connection)
+            connection.execute("PRAGMA query_only = 1")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def create(path: Path) -> apsw.Connection:
+    """Open a file that may not be there yet, in WAL mode."""
+    with spoken_errors(path):
+        connection = apsw.Connection(str(path))
+        try:
+            _set_up(connection)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _set_up(connection: apsw.Connection) -> None:
+    connection.set_busy_handler(_wait_a_millisecond(BUSY_SECONDS))
+    connection.wal_autocheckpoint(0)
+    # Plans must not hang on bound values: else each new value prepares the claim anew, 1.5 ms instead of 0.06.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    # Rows and triggers may come from anyone who can write the file.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+class _wait_a_millisecond:
+    """SQLite's own busy handler sleeps up to 100 ms and starves; asking every millisecond shares the lock fairly."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+
+    def __call__(self, calls: int) -> bool:
+        now = time.monotonic()
+        if calls == 0:
+            self._until = now + self._seconds
+        time.sleep(0.001)
+        return now < self._until
+
+
+@contextmanager
+def spoken_errors(path: Path) -> Iterator[None]:
+    """The driver's errors as ours, in a sentence that says what to do."""
+    try:
+        yield
+    except apsw.ConstraintError as error:
+        raise rule_broken(_rule(str(error))) from error
+    except apsw.BusyError as error:
+        raise StoreBusy(f"{path} has been locked by another program for {BUSY_SECONDS:.0f} s: try again") from error
+    except apsw.ReadOnlyError as error:
+        raise StoreReadOnly(
+            f"{path} may not be written by this user: join the group that owns it, or use sudo"
+        ) from error
+    except apsw.FullError as error:
+        raise DiskFull(
+            f"the disk that holds {path} is full: free some space and try again; nothing was changed"
+        ) from error
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        if isinstance(error, apsw.NotADBError):
+            raise StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file") from error
+        raise StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup") from error
+    except apsw.CantOpenError as error:
+        if not path.exists():
+            raise StoreAbsent(f"there is no database at {path}: make one with `pagemill init`") from error
+        raise StoreReadOnly(
+            f"{path} cannot be opened by this user ({error}): it needs to write the folder, too"
+        ) from error
+    except apsw.IOError as error:
+        raise StoreError(f"{path} cannot be read or written ({error}): look at the disk and at free space") from error
+
+
+def rule_broken(rule: str) -> RuleBroken | BadPayload:
+    return BadPayload(rule) if rule.startswith("payload is") else RuleBroken(rule)
+
+
+def _rule(message: str) -> str:
+    """SQLite's sentence without its preamble: the constraints are named in words."""
+    if message.startswith("NOT NULL constraint failed: "):
+        return f"{message.rpartition('.')[2]} is missing: it must be given"
+    return message.removeprefix("CHECK constraint failed: ")

@@ -1,0 +1,56 @@
+"""Why a pending job has not started (P12): the claim's own predicates, then a rehearsal of the next claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_service.errors import StoreBusy, StoreReadOnly
+from worker_service.jobs.model import Gate, Status
+from worker_service.store.sqlite_connection import Row
+from worker_service.store.sqlite_leases import Leases
+from worker_service.store.sqlite_reading import Reading
+
+AHEAD_MOST = 1000
+
+
+class Explaining(Reading, Leases):
+    def explain(self, job_id: int) -> Sequence[Gate]:
+        if self.get(job_id).status != Status.PENDING:
+            return []
+        gates = self._gates(job_id)
+        if gates or self._would_be_claimed(job_id):
+            return gates
+        [(ahead,)] = self._read("ahead", job_id=job_id, most=AHEAD_MOST)
+        count = max(1, ahead or 0)
+        words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
+        return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count)]
+
+    def _gates(self, job_id: int) -> list[Gate]:
+        """Those of the job and its lane, and those of the worker that is nearest to running it."""
+        of_worker: dict[str, list[Row]] = {worker_id: [] for worker_id, _ in self._read("workers_for", job_id=job_id)}
+        of_job: list[Row] = []
+        rows = self._read("explain", job_id=job_id, now=self._now(), stale_before=self._stale_before())
+        for row in rows:
+            rank, code, detail, worker_id = row
+            (of_job if worker_id is None else of_worker.setdefault(worker_id, [])).append((rank, code, detail))
+        nearest = min(of_worker.values(), key=_distance, default=[(1, "WORKER_DOWN", "no worker has registered")])
+        return [Gate(code, detail) for _, code, detail in sorted([*of_job, *nearest], key=lambda gate: int(gate[0]))]
+
+    def _would_be_claimed(self, job_id: int) -> bool:
+        """Rehearse the next claim of each worker that could run it. Whoever may only read hears "not yet"."""
+        workers = self._read("workers_for", job_id=job_id)
+        try:
+            with self._rehearsal():
+                self._make_ready()
+                return any(
+                    (job_id,) in self._write("next_turns", **self._claim_values(worker_id, 1, job_class))
+                    for worker_id, job_class in workers
+                    if job_class is not None
+                )
+        except (StoreReadOnly, StoreBusy):
+            return False
+
+
+def _distance(gates: list[Row]) -> tuple[int, int]:
+    """A worker without a gate is nearest; then the one that fails latest in the order of `why`."""
+    return (-gates[0][0], len(gates)) if gates else (-100, 0)

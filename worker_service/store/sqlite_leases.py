@@ -1,0 +1,342 @@
+"""Intake and leases of the SQLite store: what producers and daemons do to a row.
+
+Each verb is one transaction. A verb that ends an attempt closes the attempt first; the table lets no running row move
+before that. After anything that may concern waiting jobs, the same transaction settles them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from worker_service.clock import as_text
+from worker_service.errors import CancelRequested, LeaseLost, Refused, WorkerUnknown
+from worker_service.jobs.model import (
+    Beat,
+    Completion,
+    Enqueued,
+    Failure,
+    Job,
+    Lease,
+    NewJob,
+    Report,
+    Usage,
+    Worker,
+)
+from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.store.sqlite_connection import Connections, rule_broken
+from worker_service.store.sqlite_reading import job_from
+
+FREED_MOST = 1000
+LOG_LINES_MOST = 3000
+_SETTLED_MOST = 1000
+
+
+class Leases(Connections):
+    # ── Intake ──
+
+    def enqueue(self, job: NewJob) -> Enqueued:
+        with self._transaction():
+            return self._insert(job)
+
+    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._transaction():
+            return self._insert_many(jobs)
+
+    def _insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
+        if not jobs:
+            return []
+        if any(job.unique_key or job.after for job in jobs):
+            return [self._insert(job, parent_id) for job in jobs]
+        now = self._now()
+        self._write_each("enqueue", (_row_of(job, now, parent_id) for job in jobs))
+        # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
+        last = self._writer.last_insert_rowid()
+        return [Enqueued(job_id) for job_id in range(last - len(jobs) + 1, last + 1)]
+
+    def _insert(self, job: NewJob, parent_id: int | None = None) -> Enqueued:
+        broken_rule = self._try("enqueue", _row_of(job, self._now(), parent_id))
+        if broken_rule is not None:
+            for (live_id,) in self._write("live_with_unique_key", unique_key=job.unique_key):
+                return Enqueued(live_id, existing=True)
+            raise rule_broken(broken_rule)
+        job_id = self._writer.last_insert_rowid()
+        if job.after:
+            needs = "ended" if job.after_any else "completed"
+            self._write_each("wait_for", [{"job_id": job_id, "needs_id": other, "needs": needs} for other in job.after])
+            self._settle()
+        return Enqueued(job_id)
+
+    # ── Workers ──
+
+    def register(self, worker: Worker) -> None:
+        with self._transaction():
+            self._write(
+                "register",
+                id=worker.id,
+                host=worker.host,
+                boot_id=worker.boot_id,
+                pid=worker.pid,
+                version=worker.version,
+                cpu_slots=worker.cpu_slots,
+                io_slots=worker.io_slots,
+                now=self._now(),
+            )
+            self._write("forget_handlers", worker_id=worker.id)
+            for handler in worker.handlers:
+                self._write(
+                    "register_handler",
+                    worker_id=worker.id,
+                    job_type=handler.job_type,
+                    job_class=handler.job_class,
+                    missing=handler.missing,
+                    at_most_once=handler.at_most_once,
+                    payload_schema=handler.payload_schema,
+                )
+
+    def deregister(self, worker_id: str) -> None:
+        with self._transaction():
+            if not self._write("deregister", worker_id=worker_id):
+                raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
+            self._write("forget_handlers", worker_id=worker_id)
+
+    def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
+        with self._transaction():
+            if not self._write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
+                raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
+
+    def set_limits(self, kind: str, most: dict[str, int]) -> None:
+        with self._transaction():
+            self._write("forget_limits", kind=kind)
+            for name, number in most.items():
+                self._write("set_limit", kind=kind, name=name, most=number)
+
+    def silent_workers(self, stale_before: datetime) -> list[Worker]:
+        with self._transaction():
+            return [Worker(*row) for row in self._write("silent_workers", stale_before=as_text(stale_before))]
+
+    # ── Claim, beat, report ──
+
+    def claim(self, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
+        claimed: list[Job] = []
+        with self._transaction():
+            self._make_ready()
+            while len(claimed) < most:
+                # A second round only where a limit cut the first one short, or the queue is empty.
+                rows = self._write("claim", **self._claim_values(worker_id, most - len(claimed), job_class))
+                if not rows:
+                    break
+                claimed += map(job_from, rows)
+            if not claimed and not self._write("worker_is_known", worker_id=worker_id):
+                raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
+            if claimed:
+                claimed.sort(key=lambda job: (job.priority, job.created_at, job.id))
+                self._write("served", owners=json.dumps(list(dict.fromkeys(job.owner for job in claimed))))
+        return claimed
+
+    def _make_ready(self) -> None:
+        """Free, fail or revive what others waited for, and free what is due."""
+        self._settle()
+        self._write("free_due", now=self._now(), most=FREED_MOST)
+
+    def _claim_values(self, worker_id: str, most: int, job_class: str) -> dict[str, object]:
+        return {
+            "worker_id": worker_id,
+            "most": most,
+            "job_class": job_class,
+            "now": self._now(),
+            "stale_before": self._stale_before(),
+        }
+
+    def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
+        with self._transaction():
+            if not self._write("beat", worker_id=worker_id, now=self._now()):
+                raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
+            held = json.dumps([[lease.job_id, lease.fence] for lease in leases])
+            rows = self._write("beat_leases", worker_id=worker_id, leases=held, now=self._now())
+        alive = {(job_id, fence): bool(is_cancelled) for job_id, fence, is_cancelled in rows}
+        return Beat(
+            lost=[lease for lease in leases if (lease.job_id, lease.fence) not in alive],
+            to_cancel=[lease for lease in leases if alive.get((lease.job_id, lease.fence))],
+        )
+
+    def report(self, reports: Sequence[Report]) -> list[Lease]:
+        lost: list[Lease] = []
+        with self._transaction():
+            for report in reports:
+                lease = report.lease
+                percent = min(100, max(0, int(report.percent or 0)))
+                if not self._write("report", **_by(lease), percent=percent, message=report.message):
+                    lost.append(lease)
+                elif report.lines:
+                    now = self._now()
+                    lines = [
+                        {"job_id": lease.job_id, "fence": lease.fence, "now": now, "line": line}
+                        for line in report.lines
+                    ]
+                    self._write_each("log", lines)
+                    self._write("trim_log", job_id=lease.job_id, most=LOG_LINES_MOST)
+        return lost
+
+    # ── The ends of an attempt ──
+
+    def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
+        if self.complete_many([Completion(lease, result, follow_ups)]):
+            raise self._why_lost(lease)
+
+    def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        with self._transaction():
+            now = self._now()
+            closings = (_closing(done.lease, "completed", now, usage=done.usage) for done in completions)
+            closed = {job_id for (job_id,) in self._write_each("close_attempt", closings)}
+            landed = [done for done in completions if done.lease.job_id in closed]
+            self._write_each("complete", (_completed(done, now) for done in landed))
+            for done in landed:
+                self._insert_many(done.follow_ups, parent_id=done.lease.job_id)
+            self._settle()
+        return [done.lease for done in completions if done.lease.job_id not in closed]
+
+    def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
+        error = {"error_code": failure.code, "error_message": failure.message}
+        with self._transaction():
+            job = self._leased(lease)
+            is_retried = retry_at is not None and job.retry_count < job.max_retries
+            self._close(lease, "retry" if is_retried else "failed", failure=failure)
+            if retry_at is not None and is_retried:
+                self._write("fail_for_now", **_of(lease), run_at=as_text(retry_at), **error)
+            else:
+                self._write("fail", **_of(lease), now=self._now(), **error)
+            self._settle()
+
+    def snooze(self, lease: Lease, until: datetime) -> None:
+        with self._transaction():
+            self._close(lease, "snoozed")
+            self._write("snooze", **_of(lease), run_at=as_text(until))
+
+    def release(self, lease: Lease) -> None:
+        with self._transaction():
+            self._close(lease, "released")
+            self._write("release", **_of(lease))
+
+    def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
+        with self._transaction():
+            self._close(lease, "cancelled", failure=Failure("CANCELLED", "somebody asked it to stop", usage))
+            self._write("confirm_cancel", **_of(lease), now=self._now())
+            self._settle()
+
+    def requeue(self, worker_id: str) -> list[Job]:
+        with self._transaction():
+            orphans = self._write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
+            for job_id, fence, _, fate in orphans:
+                self._requeue_one(Lease(job_id, fence, worker_id), fate)
+            self._write("forget_handlers", worker_id=worker_id)
+            self._write("forget_worker", worker_id=worker_id)
+            self._settle()
+            return [job_from(row) for job_id, *_ in orphans for row in self._write("get", job_id=job_id)]
+
+    def _requeue_one(self, lease: Lease, fate: str) -> None:
+        gone = f"worker {lease.worker_id} died while it ran this job"
+        if fate == "pending":
+            self._close(lease, "requeued", failure=Failure("WORKER_DIED", gone))
+            self._write("requeue", **_of(lease))
+        elif fate == "cancelled":
+            self._close(lease, "cancelled", failure=Failure("CANCELLED", "somebody asked it to stop"))
+            self._write("confirm_cancel", **_of(lease), now=self._now())
+        else:
+            failure = (
+                Failure("WORKER_DIED", f"{gone}, and it may run at most once")
+                if fate == "at most once"
+                else Failure("REQUEUED_TOO_OFTEN", f"{gone}, for the {REQUEUES_MAX + 1}th time")
+            )
+            self._close(lease, "failed", failure=failure)
+            self._write("fail", **_of(lease), now=self._now(), error_code=failure.code, error_message=failure.message)
+
+    def rest_source(self, source: str, until: datetime, reason: str) -> None:
+        with self._transaction():
+            self._write("rest_source", source=source, until=as_text(until), reason=reason)
+
+    def _close(self, lease: Lease, outcome: str, failure: Failure | None = None) -> None:
+        usage = failure.usage if failure else Usage()
+        if not self._write("close_attempt", **_closing(lease, outcome, self._now(), failure, usage)):
+            raise self._why_lost(lease)
+
+    def _leased(self, lease: Lease) -> Job:
+        for row in self._write("get", job_id=lease.job_id):
+            job = job_from(row)
+            if job.worker_id == lease.worker_id and job.fence == lease.fence and not job.status.is_ended:
+                return job
+        raise self._why_lost(lease)
+
+    def _why_lost(self, lease: Lease) -> LeaseLost:
+        for row in self._write("get", job_id=lease.job_id):
+            job = job_from(row)
+            if job.worker_id == lease.worker_id and job.fence == lease.fence and job.cancel_requested_at:
+                return CancelRequested(f"job {job.id} was asked to stop: it can only end as cancelled")
+        return LeaseLost(f"job {lease.job_id}: fence {lease.fence} is no longer current")
+
+    # ── Jobs that wait for others ──
+
+    def _settle(self) -> None:
+        """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
+        moved = 0
+        while moved < _SETTLED_MOST and (settled := self._write("settled")):
+            for (needs_id,) in settled:
+                self._write("forget_settled", needs_id=needs_id)
+                moved += 1 + len(self._write("settle_fail", needs_id=needs_id, now=self._now()))
+                self._write("settle_revive", needs_id=needs_id)
+                moved += len(self._write("settle_meet", needs_id=needs_id))
+
+
+def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
+    """In the order of the statement's names: a tuple binds faster than a dict."""
+    return (
+        job.job_type,
+        job.platform,
+        job.account,
+        job.payload,
+        job.priority,
+        job.owner,
+        job.source,
+        None if job.run_at is None else as_text(job.run_at),
+        now,
+        job.max_retries,
+        job.timeout_seconds,
+        job.unique_key,
+        job.concurrency_key,
+        job.batch_id,
+        job.document_id,
+        job.generation,
+        parent_id,
+    )
+
+
+def _of(lease: Lease) -> dict[str, object]:
+    return {"job_id": lease.job_id, "fence": lease.fence}
+
+
+def _by(lease: Lease) -> dict[str, object]:
+    return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
+
+
+def _closing(
+    lease: Lease,
+    outcome: str,
+    now: str,
+    failure: Failure | None = None,
+    usage: Usage = Usage(),  # noqa: B008  frozen
+) -> dict[str, object]:
+    return {
+        **_by(lease),
+        "outcome": outcome,
+        "now": now,
+        "error_code": failure.code if failure else None,
+        "error_message": failure.message if failure else None,
+        "signal": usage.signal,
+        "cpu_seconds": usage.cpu_seconds,
+        "memory_peak_bytes": usage.memory_peak_bytes,
+    }
+
+
+def _completed(done: Completion, now: str) -> dict[str, object]:
+    return {"job_id": done.lease.job_id, "fence": done.lease.fence, "now": now, "result": done.result}

@@ -1,0 +1,116 @@
+"""The reading half of the SQLite store. On a connection of its own, so that it never waits for a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from worker_service.clock import from_text
+from worker_service.errors import BadInput, JobNotFound
+from worker_service.jobs.model import (
+    Action,
+    Attempt,
+    Counts,
+    ErrorCount,
+    Event,
+    Job,
+    LogLine,
+    Pause,
+    Status,
+    TypeCounts,
+)
+from worker_service.jobs.selector import Selector
+from worker_service.store.sqlite_connection import Connections, Row
+from worker_service.store.sqlite_selecting import where
+
+JOB_COLUMNS = tuple(field.name for field in fields(Job))
+_STATUS = JOB_COLUMNS.index("status")
+_NAMED_COLUMNS = ("id", "job_type", "owner", "platform")
+
+
+def job_from(row: Row) -> Job:
+    values: list[Any] = [*row[:_STATUS], Status(row[_STATUS]), *row[_STATUS + 1 :]]
+    return Job(*values)
+
+
+class Reading(Connections):
+    def get(self, job_id: int) -> Job:
+        rows = self._read("get", job_id=job_id)
+        if not rows:
+            raise JobNotFound(f"there is no job {job_id}: `pagemill ls` shows those that are there")
+        return job_from(rows[0])
+
+    def list(self, selector: Selector, *, most: int = 50, before_id: int | None = None) -> Sequence[Job]:
+        condition, values = where(selector)
+        if before_id is not None:
+            condition, values = f"{condition} AND id < ?", [*values, before_id]
+        columns = ", ".join(JOB_COLUMNS)
+        sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
+        return [job_from(row) for row in self._read_sql(sql, [*values, most])]
+
+    def count(self, selector: Selector) -> int:
+        condition, values = where(selector)
+        [(count,)] = self._read_sql(f"SELECT count(*) FROM worker_job_queue WHERE {condition}", values)
+        return int(count)
+
+    def ids(self, selector: Selector, condition: str = "1", most: int = -1) -> Sequence[int]:
+        selected, values = where(selector)
+        sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id LIMIT ?"
+        return [row[0] for row in self._read_sql(sql, [*values, most])]
+
+    def attempts(self, job_id: int) -> Sequence[Attempt]:
+        return [Attempt(*row) for row in self._read("attempts", job_id=job_id)]
+
+    def events(self, job_id: int) -> Sequence[Event]:
+        return [Event(*row) for row in self._read("events", job_id=job_id)]
+
+    def logs(self, job_id: int, *, after_id: int = 0, most: int = 1000) -> Sequence[LogLine]:
+        return [LogLine(*row) for row in self._read("logs", job_id=job_id, after_id=after_id, most=most)]
+
+    def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
+        return [(needs_id, status) for needs_id, status in self._read("waits_for", job_id=job_id)]
+
+    def pauses(self) -> Sequence[Pause]:
+        return [Pause(*row) for row in self._read("pauses", now=self._now())]
+
+    def actions(self, *, most: int = 20) -> Sequence[Action]:
+        return [Action(*row) for row in self._read("actions", most=most)]
+
+    def counts(self) -> Counts:
+        [(total, pending, running, failed, cancelled)] = self._read("counts")
+        [(alive,)] = self._read("workers_alive", stale_before=self._stale_before())
+        oldest = self._read("oldest_pending")
+        by_status = {
+            Status.PENDING: pending,
+            Status.RUNNING: running,
+            Status.COMPLETED: total - pending - running - failed - cancelled,
+            Status.FAILED: failed,
+            Status.CANCELLED: cancelled,
+        }
+        return Counts(by_status, oldest[0][0] if oldest else None, alive)
+
+    def counts_by_type(self) -> Sequence[TypeCounts]:
+        return [TypeCounts(*row) for row in self._read("counts_by_type")]
+
+    def errors(self, *, since: str) -> Sequence[ErrorCount]:
+        return [ErrorCount(*row) for row in self._read("errors", since=since)]
+
+    def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
+        if column not in _NAMED_COLUMNS:
+            raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED_COLUMNS)}")
+        # The newest jobs only: a completion must answer at once on a table of millions.
+        sql = (
+            f"SELECT DISTINCT {column} AS name FROM (SELECT {column} FROM worker_job_queue ORDER BY id DESC LIMIT 5000)"
+            f" WHERE substr({column}, 1, ?) = ? AND {column} <> '' LIMIT ?"
+        )
+        return [str(row[0]) for row in self._read_sql(sql, [len(prefix), prefix, most])]
+
+    def next_deadline(self) -> datetime | None:
+        [(at,)] = self._read("next_deadline", now=self._now())
+        return from_text(at) if at else None
+
+    def change_counter(self) -> int:
+        [(counter,)] = self._read_sql("PRAGMA data_version", [])
+        return int(counter)

@@ -1,0 +1,199 @@
+"""What people do to many jobs at once. Each change is an action with the rows before and after: it can be undone.
+
+Large selections are worked through in short transactions of the same action; each job is looked at again inside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeVar
+
+from worker_service.clock import as_text
+from worker_service.errors import Refused, RuleBroken
+from worker_service.jobs.model import Changed, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.sqlite_explaining import Explaining
+
+T = TypeVar("T")
+
+UNDO_DAYS = 7
+
+_JOBS_PER_TRANSACTION = 500
+_ENDED = "status IN ('completed', 'failed', 'cancelled')"
+_LIVE = "status IN ('pending', 'running')"
+
+# What must not have moved since, for an undo to put the rest back.
+_MOVED_BY = ("status", "fence", "priority", "completed_at", "run_at", "cancel_requested_at", "retry_count")
+
+_Refusal = Callable[[int, Status], str | None]
+"""Why this job, of this status, cannot be changed; None if it can."""
+
+
+class _Reason(str):
+    """Why a job was not changed. Not a status."""
+
+
+@dataclass(slots=True)
+class _Action:
+    """One action while it is under way. It has a row as soon as it has changed something."""
+
+    verb: str
+    actor: str
+    values: dict[str, object]
+    id: int | None = None
+
+
+class Steering(Explaining):
+    def cancel(self, selector: Selector, *, actor: str) -> Changed:
+        def refusal(job_id: int, status: Status) -> str | None:
+            return f"it is already {status}" if status.is_ended else None
+
+        return self._act("cancel", selector, _LIVE, refusal, actor, now=self._now())
+
+    def retry(self, selector: Selector, *, actor: str) -> Changed:
+        def refusal(job_id: int, status: Status) -> str | None:
+            if not status.is_ended:
+                return f"it is {status}, and has not ended"
+            for needs_id, needs_status in self._write("broken_need", job_id=job_id):
+                return f"it waits for job {needs_id}, which is {needs_status}: retry that one"
+            for (live_id,) in self._write("live_twin", job_id=job_id):
+                return f"job {live_id} is live with the same unique_key, and will do the work"
+            return None
+
+        return self._act("retry", selector, _ENDED, refusal, actor)
+
+    def delete(self, selector: Selector, *, actor: str) -> Changed:
+        def refusal(job_id: int, status: Status) -> str | None:
+            return "it is running: cancel it first" if status == Status.RUNNING else None
+
+        return self._act("delete", selector, "status <> 'running'", refusal, actor)
+
+    def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
+        if level not in range(1, 11):
+            raise RuleBroken("priority is 1 (highest) to 10 (lowest)")
+
+        def refusal(job_id: int, status: Status) -> str | None:
+            return None if status == Status.PENDING else f"it is {status}, and waits for no turn"
+
+        return self._act("priority", selector, "status = 'pending'", refusal, actor, priority=level)
+
+    def _act(
+        self, verb: str, selector: Selector, condition: str, refusal: _Refusal, actor: str, **values: object
+    ) -> Changed:
+        """Run the statement of this name over the jobs, and remember each before and after."""
+        # Jobs that were named are all looked at, so that each refusal has its reason.
+        is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
+        job_ids = sorted(set(selector.ids)) if is_named else self.ids(selector, condition)
+        action = _Action(verb, actor, values)
+        done: list[int] = []
+        asked: list[int] = []
+        refused: dict[int, str] = {}
+        for chunk in _chunks(job_ids):
+            with self._transaction():
+                for job_id in chunk:
+                    outcome = self._change(action, job_id, refusal)
+                    if isinstance(outcome, _Reason):
+                        refused[job_id] = outcome
+                    else:
+                        (asked if outcome is Status.RUNNING else done).append(job_id)
+                self._settle()
+        return Changed(action.id, done, asked, refused)
+
+    def _change(self, action: _Action, job_id: int, refusal: _Refusal) -> Status | _Reason | None:
+        """Return the status that the job has now (None: it is gone), or why it was not changed."""
+        rows = self._write("row_of", job_id=job_id)
+        if not rows:
+            return _Reason("there is no such job")
+        [(status, before)] = rows
+        reason = refusal(job_id, Status(status))
+        if reason is not None:
+            return _Reason(reason)
+        if action.id is None:
+            [(action.id,)] = self._write("begin_action", verb=action.verb, actor=action.actor, now=self._now())
+        item = {"action_id": action.id, "job_id": job_id, "before": before}
+        # Written first: what an open action of deletion names keeps its history.
+        self._write("remember", **item, after=None)
+        self._write(action.verb, job_id=job_id, **action.values)
+        for now_status, after in self._write("row_of", job_id=job_id):
+            self._write("remember", **item, after=after)
+            return Status(now_status)
+        return None
+
+    def undo(self, action_id: int | None, *, actor: str) -> Changed:
+        with self._transaction():
+            rows = self._write("action_to_undo", action_id=action_id)
+            if not rows:
+                raise Refused(
+                    "there is nothing to undo: `pagemill undo --list` shows the actions and what became of them"
+                )
+            [(found_id,)] = rows
+            items = self._write("action_items", action_id=found_id)
+        done: list[int] = []
+        refused: dict[int, str] = {}
+        for chunk in _chunks(items):
+            with self._transaction():
+                for job_id, before, after in chunk:
+                    reason = self._put_back(job_id, before, after)
+                    if reason is None:
+                        done.append(job_id)
+                    else:
+                        refused[job_id] = reason
+                self._settle()
+        with self._transaction():
+            # Last: until then the table lets the rows go back.
+            self._write("undone", action_id=found_id, now=self._now(), actor=actor)
+        return Changed(found_id, done, (), refused)
+
+    def _put_back(self, job_id: int, before: str, after: str | None) -> str | None:
+        rows = self._write("row_of", job_id=job_id)
+        if after is None:
+            if rows:
+                return "it is back already"
+            return self._try("restore_deleted_row", {"job_id": job_id, "before": before}) or self._try(
+                "hold_again", {"job_id": job_id}
+            )
+        if not rows:
+            return "it was deleted since"
+        then, now = json.loads(after), json.loads(rows[0][1])
+        if then["status"] == Status.RUNNING:
+            return "it was running, and a request to stop cannot be taken back"
+        if any(then[name] != now[name] for name in _MOVED_BY):
+            return f"it has moved since: it is {now['status']}"
+        return self._try("restore_row", {"job_id": job_id, "before": before})
+
+    def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
+        with self._transaction():
+            self._write("pause", scope=scope, name=name, now=self._now(), until=until and as_text(until), reason=reason)
+
+    def unpause(self, scope: str, name: str = "") -> bool:
+        with self._transaction():
+            return bool(self._write("unpause", scope=scope, name=name))
+
+    def prune(self, selector: Selector, *, most: int = 1000) -> int:
+        job_ids = self.ids(selector, "completed_at IS NOT NULL", most)
+        for chunk in _chunks(job_ids):
+            with self._transaction():
+                for job_id in chunk:
+                    self._write("prune", job_id=job_id)
+        self._prune_actions()
+        return len(job_ids)
+
+    def _prune_actions(self) -> None:
+        """What can no longer be undone, and what was kept for it."""
+        before = as_text(self._clock() - timedelta(days=UNDO_DAYS))
+        with self._transaction():
+            for (action_id,) in self._write("old_actions", before=before, most=10):
+                for kept in ("attempts", "events", "logs", "dependencies"):
+                    self._write(f"prune_deleted_{kept}", action_id=action_id)
+                self._write("prune_action_items", action_id=action_id)
+                self._write("prune_action", action_id=action_id)
+
+
+def _chunks(things: Sequence[T]) -> Iterator[list[T]]:
+    rest = iter(things)
+    while chunk := list(islice(rest, _JOBS_PER_TRANSACTION)):
+        yield chunk

@@ -1,0 +1,95 @@
+"""Looking after the database: checks, backup, checkpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from worker_service.errors import Refused, StoreDamaged
+from worker_service.jobs.model import Check
+from worker_service.store.sqlite_connection import SQLITE_VERSION, connect_to_read, spoken_errors
+from worker_service.store.sqlite_steering import Steering
+
+_WAL_BYTES_WARN = 64 * 1024 * 1024
+_FREE_BYTES_WARN = 256 * 1024 * 1024
+_WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
+
+
+class Upkeep(Steering):
+    def check(self) -> Sequence[Check]:
+        return list(self._checks())
+
+    def _checks(self) -> Iterator[Check]:
+        rows = self._read_sql("PRAGMA integrity_check(5)", [])
+        yield Check(
+            "integrity",
+            rows == [("ok",)],
+            "every page is sound" if rows == [("ok",)] else "; ".join(row[0] for row in rows),
+            "stop the daemon and restore the newest backup",
+        )
+        broken = "; ".join(line for (line,) in self._read("audit"))
+        yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
+        yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
+        yield from _check_of_program()
+        wal = Path(f"{self._path}-wal")
+        wal_bytes = wal.stat().st_size if wal.exists() else 0
+        yield Check(
+            "write-ahead log",
+            wal_bytes < _WAL_BYTES_WARN,
+            f"{wal_bytes / 1e6:.1f} MB",
+            "a reader has been open for long: close forgotten sqlite3 sessions",
+        )
+        free = shutil.disk_usage(self._path.parent).free
+        yield Check("disk", free > _FREE_BYTES_WARN, f"{free / 1e9:.1f} GB free", "free some space")
+        mode = self._path.stat().st_mode & 0o777
+        yield Check("permissions", not mode & 0o002, f"mode {mode:04o}", f"chmod o-w {self._path}")
+
+    def backup(self, target: Path) -> None:
+        if target.exists():
+            raise Refused(f"{target} is already there: name a file that is not")
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        unfinished.unlink(missing_ok=True)
+        try:
+            with spoken_errors(target):
+                # Not the reader: a connection that only queries may not write the copy either.
+                self._writer.execute("VACUUM INTO ?", (str(unfinished),))
+            _assert_sound(unfinished)
+            with unfinished.open("rb+") as copy:
+                os.fsync(copy.fileno())
+            os.link(unfinished, target)  # unlike a rename, this refuses a target that came meanwhile
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def checkpoint(self) -> None:
+        with spoken_errors(self._path):
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def has_no_wal_reset_bug(version: str) -> bool:
+    parts = tuple(int(part) for part in version.split(".")[:3])
+    return parts >= (3, 51, 3) or any(parts[:2] == fixed[:2] and parts >= fixed for fixed in _WITHOUT_WAL_RESET_BUG)
+
+
+def _check_of_program() -> Iterator[Check]:
+    """The sqlite3 program that people and cron use on the same file."""
+    program = shutil.which("sqlite3")
+    if program is None:
+        return
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.split()[:1]
+    if version:
+        detail = f"sqlite3 {version[0]} is on the PATH"
+        if not has_no_wal_reset_bug(version[0]):
+            detail += "; its checkpoints can, rarely, lose commits of others (fixed in 3.51.3): keep its sessions short"
+        yield Check("sqlite3 program", True, detail)
+
+
+def _assert_sound(path: Path) -> None:
+    copy = connect_to_read(path)
+    try:
+        if copy.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+            raise StoreDamaged(f"the copy at {path} is not sound, and was removed: run `pagemill db check`")
+    finally:
+        copy.close()

@@ -1,0 +1,278 @@
+"""Jobs and selectors from what a person writes: one reading for the command line and HTTP.
+
+Each function takes words and returns a value, or says in one sentence what to write instead. Nothing is written here,
+and nothing is read but the file that a payload names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NoReturn
+
+from worker_service.clock import as_text, parse_duration, parse_time
+from worker_service.config import Settings
+from worker_service.errors import BadInput, BadPayload, BadTime
+from worker_service.jobs.model import NewJob
+from worker_service.jobs.selector import Selector, parse_match, parse_status
+
+_EARLIEST = 1970
+
+
+@dataclass(frozen=True, slots=True)
+class JobWords:
+    """A job as a person writes it, before anything was understood. None: not said."""
+
+    job_type: str
+    platform: str | None = None
+    account: str | None = None
+    owner: str | None = None
+    source: str | None = None
+    payload: str | None = None
+    """JSON, ``@file``, or ``-`` for standard input."""
+    assignments: Sequence[str] = ()
+    priority: int | None = None
+    run_at: str | None = None
+    after: str | None = None
+    after_any: bool = False
+    unique_key: str | None = None
+    concurrency_key: str | None = None
+    max_retries: int | None = None
+    timeout: str | None = None
+    batch_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorWords:
+    """A selector as a person writes it."""
+
+    ids: Sequence[int] = ()
+    statuses: Sequence[str] = ()
+    job_types: Sequence[str] = ()
+    platforms: Sequence[str] = ()
+    owners: Sequence[str] = ()
+    batch_id: int | None = None
+    error_code: str | None = None
+    since: str | None = None
+    older_than: str | None = None
+    match: Sequence[str] = ()
+
+
+# ── Jobs from words ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_job(words: JobWords, settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
+    plain = NewJob(_filled("the job type", words.job_type))
+    return replace(
+        plain,
+        platform=_filled("--platform", words.platform or plain.platform),
+        account=_text("--account", words.account) if words.account is not None else None,
+        owner=_text("--owner", words.owner or ""),
+        source=_text("--source", words.source or ""),
+        payload=read_payload(words.payload, words.assignments, settings.payload_bytes_max, stdin),
+        priority=plain.priority if words.priority is None else read_priority(words.priority),
+        run_at=None if words.run_at is None else read_time(words.run_at, now=now),
+        after=_read_ids(words.after) if words.after is not None else (),
+        after_any=words.after_any,
+        unique_key=None if words.unique_key is None else _filled("--unique", words.unique_key),
+        concurrency_key=None if words.concurrency_key is None else _filled("--key", words.concurrency_key),
+        max_retries=plain.max_retries if words.max_retries is None else words.max_retries,
+        timeout_seconds=None if words.timeout is None else _read_timeout(words.timeout),
+        batch_id=words.batch_id,
+    )
+
+
+def read_payload(
+    words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
+) -> str | None:
+    """The payload as JSON text: what was given, with each key=value set in it."""
+    if words is None and not assignments:
+        return None
+    text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
+    _refuse_large(len(text.encode()), bytes_max)
+    value = _parse_json(text)
+    if not assignments:
+        return text
+    if not isinstance(value, dict):
+        raise BadPayload("--set needs a payload that is an object, such as {}")
+    for assignment in assignments:
+        _assign(value, assignment)
+    text = _dump_json(value)
+    _refuse_large(len(text.encode()), bytes_max)
+    return text
+
+
+def read_priority(number: int | None) -> int:
+    if number is None or not 1 <= number <= 10:
+        raise BadInput(f"priority is 1 (highest) to 10 (lowest), not {number}")
+    return number
+
+
+def read_time(text: str, *, now: datetime) -> datetime:
+    try:
+        moment = parse_time(text, now=now)
+    except (OverflowError, ValueError) as error:
+        raise BadTime(f"{text!r} is further away than time is kept") from error
+    if moment.year < _EARLIEST:
+        raise BadTime(f"{text!r} is before {_EARLIEST}: write it like '2026-11-18 10:00' (UTC) or +10m")
+    return moment
+
+
+def later(now: datetime, length: timedelta) -> datetime:
+    try:
+        return now + length
+    except OverflowError as error:
+        raise BadTime("that is further away than time is kept") from error
+
+
+def read_duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except (OverflowError, ValueError) as error:
+        raise BadTime(f"{text!r} is too long a time") from error
+
+
+def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
+    if words != "-" and not words.startswith("@"):
+        return _text("--payload", words)
+    if words == "-":
+        raw = stdin(bytes_max + 1)
+    else:
+        try:
+            with Path(words[1:]).expanduser().open("rb") as file:
+                raw = file.read(bytes_max + 1)
+        except OSError as error:
+            raise BadPayload(f"the payload file {words[1:]} cannot be read: {error.strerror}") from error
+    # One byte more than allowed was asked for: enough to know, however large it is.
+    _refuse_large(len(raw), bytes_max)
+    try:
+        return raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise BadPayload(f"the payload is not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from error
+
+
+def _parse_json(text: str) -> object:
+    import json
+
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise BadPayload(f"the payload is not JSON: {error.msg.lower()} at {place}, in {_shortened(text)}") from error
+    except RecursionError as error:
+        raise BadPayload("the payload is nested too deeply") from error
+    except ValueError as error:
+        raise BadPayload(f"the payload is not JSON: {error}") from error
+
+
+def _dump_json(value: object) -> str:
+    import json
+
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def _assign(value: dict[str, object], assignment: str) -> None:
+    """Set ``key=value``; a dot goes one object deeper. The value is JSON where it can be read as JSON, else text."""
+    path, equals, word = _text("--set", assignment).partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise BadInput(f"{assignment!r} does not say what to set: write it like file_id=abc")
+    for key in keys[:-1]:
+        inner = value.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise BadPayload(f"--set {path}: {key} is not an object in the payload")
+        value = inner
+    try:
+        value[keys[-1]] = _parse_json(word)
+    except BadPayload:
+        value[keys[-1]] = word
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _refuse_large(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise BadPayload(
+            f"the payload is larger than {bytes_max} bytes (payload_bytes_max): "
+            "put the data into a file and its path into the payload"
+        )
+
+
+def _read_ids(text: str) -> tuple[int, ...]:
+    words = [word.strip().removeprefix("#") for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+        raise BadInput(f"{text!r} is not a list of jobs: write their ids like 41,42")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _read_timeout(text: str) -> int:
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else read_duration(text).total_seconds()
+    if seconds < 1:
+        raise BadTime(f"{text!r} is no time at all: a timeout is 1s or longer")
+    return int(seconds)
+
+
+# ── Selectors from words ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_selector(words: SelectorWords, *, now: datetime) -> Selector:
+    return Selector(
+        ids=tuple(dict.fromkeys(words.ids)),
+        statuses=tuple(dict.fromkeys(map(parse_status, _listed(words.statuses)))),
+        job_types=tuple(_listed(words.job_types)),
+        platforms=tuple(_listed(words.platforms)),
+        owners=tuple(_text("--owner", owner) for owner in words.owners),
+        batch_id=words.batch_id,
+        error_code=None if words.error_code is None else _text("--error", words.error_code),
+        since=None if words.since is None else as_text(read_past(words.since, now=now)),
+        older_than=None if words.older_than is None else as_text(read_past(words.older_than, now=now)),
+        match=tuple(parse_match(_text("--match", text)) for text in words.match),
+    )
+
+
+def read_past(text: str, *, now: datetime) -> datetime:
+    """Read ``2h`` (ago) or a time."""
+    try:
+        return now - parse_duration(text)
+    except (OverflowError, ValueError) as error:
+        raise BadTime(f"{text!r} is longer ago than time is kept") from error
+    except BadTime:
+        if text[:1].isdigit():
+            return read_time(text, now=now)
+        raise BadTime(f"{text!r} is not a time: write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)") from None
+
+
+# ── Words ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _text(label: str, word: str) -> str:
+    """A word that can be kept: what the terminal sent has to be UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{label} is not UTF-8 text: {word!r}") from error
+    return word
+
+
+def _filled(label: str, word: str) -> str:
+    if not word.strip():
+        raise BadInput(f"{label} is empty")
+    return _text(label, word)
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    """``--status failed,cancelled`` is ``--status failed --status cancelled``."""
+    return [part.strip() for word in words for part in _text("a selector", word).split(",") if part.strip()]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"
