@@ -67,7 +67,8 @@ CREATE TABLE worker_job_queue (
     CONSTRAINT "job_type is not empty" CHECK (job_type <> ''),
     CONSTRAINT "priority is 1 (highest) to 10 (lowest)" CHECK (priority BETWEEN 1 AND 10),
     CONSTRAINT "status is pending, running, completed, failed or cancelled"
-        CHECK (status IN ('pending', 'running', 'completed', 'failed', 'cancelled')),
+        CHECK (status = 'pending' OR status = 'running' OR status = 'completed' OR status = 'failed'
+               OR status = 'cancelled'),  -- an IN of five makes a table for each INSERT
     CONSTRAINT "payload is JSON" CHECK (payload IS NULL OR json_valid(payload)),
     CONSTRAINT "result is JSON" CHECK (result IS NULL OR json_valid(result)),
     CONSTRAINT "progress_percent is 0 to 100" CHECK (progress_percent BETWEEN 0 AND 100),
@@ -75,7 +76,9 @@ CREATE TABLE worker_job_queue (
         CHECK (retry_count >= 0 AND max_retries >= 0 AND requeue_count >= 0),
     CONSTRAINT "created_at is a time like 2026-11-18 10:00:00 (UTC)"
         CHECK (created_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
-               AND (created_at = strftime('%Y-%m-%d %H:%M:%f', created_at, '+0 days')
+               -- The form that we write, on a day that every month has, needs no calendar.
+               AND (created_at GLOB '[0-9][0-9][0-9][0-9]-0[1-9]-[01][1-9] [01][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9]'
+                    OR created_at GLOB '[0-9][0-9][0-9][0-9]-1[0-2]-[01][1-9] [01][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9]'
                     OR (strftime('%s', created_at) IS NOT NULL
                         AND date(substr(created_at, 1, 10), '+0 days') = substr(created_at, 1, 10)))),
     CONSTRAINT "run_at is a time like 2026-11-18 10:00:00 (UTC)"
@@ -253,10 +256,9 @@ CREATE INDEX owner_by_served ON owner_served (served);
 
 -- A plain row passes by its WHEN alone.
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
-WHEN NOT (ifnull(NEW.status, 'pending') = 'pending' AND ifnull(NEW.fence, 0) = 0
-          AND ifnull(NEW.retry_count, 0) = 0 AND ifnull(NEW.requeue_count, 0) = 0
-          AND NEW.cancel_requested_at IS NULL AND ifnull(length(NEW.payload), 0) < 1000 AND NEW.unique_key IS NULL
-          AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id))
+WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
+     OR NEW.cancel_requested_at IS NOT NULL OR length(NEW.payload) >= 1000 OR NEW.unique_key IS NOT NULL
+     OR (NEW.id > 0 AND EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id))
 BEGIN
     SELECT CASE
         WHEN EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id) THEN NULL
@@ -279,7 +281,7 @@ END;
 
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
 WHEN NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL
-     OR NEW.created_at <> strftime('%Y-%m-%d %H:%M:%f', NEW.created_at)
+     OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]'
 BEGIN
     UPDATE worker_job_queue
        SET created_at = strftime('%Y-%m-%d %H:%M:%f', created_at),
@@ -336,13 +338,15 @@ CREATE TRIGGER job_guard BEFORE UPDATE ON worker_job_queue
 WHEN NOT CASE
     WHEN OLD.status = 'pending' AND NEW.status = 'pending'
         THEN NEW.fence = OLD.fence AND NEW.id = OLD.id AND NEW.concurrency_key IS OLD.concurrency_key
+             AND NEW.unique_key IS OLD.unique_key
              AND (NEW.run_at IS OLD.run_at) AND NEW.held = OLD.held AND NEW.created_at IS OLD.created_at
     WHEN OLD.status = 'pending' AND NEW.status = 'running'
         THEN NEW.fence = OLD.fence + 1 AND OLD.held = 0 AND EXISTS (SELECT 1 FROM worker WHERE id = NEW.worker_id)
     WHEN OLD.status = 'running' AND NEW.status = 'running'
         THEN NEW.fence = OLD.fence AND NEW.worker_id = OLD.worker_id AND NEW.started_at = OLD.started_at
              AND NEW.job_type = OLD.job_type AND NEW.owner = OLD.owner AND NEW.run_at IS OLD.run_at
-             AND NEW.concurrency_key IS OLD.concurrency_key AND NEW.priority = OLD.priority AND NEW.id = OLD.id
+             AND NEW.concurrency_key IS OLD.concurrency_key AND NEW.unique_key IS OLD.unique_key
+             AND NEW.priority = OLD.priority AND NEW.id = OLD.id
              AND NEW.progress_percent >= OLD.progress_percent
              AND (OLD.cancel_requested_at IS NULL OR NEW.cancel_requested_at IS NOT NULL)
     WHEN OLD.status = 'running'
@@ -359,7 +363,11 @@ BEGIN
     SELECT CASE
         WHEN NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running') THEN NULL
         WHEN NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status NOT IN ('pending', 'running') THEN NULL
-        WHEN EXISTS (SELECT 1 FROM v_undo u WHERE u.job_id = OLD.id AND u.status = NEW.status AND NEW.fence = OLD.fence)
+        WHEN OLD.status <> 'running' AND NEW.fence = OLD.fence
+             AND EXISTS (SELECT 1 FROM v_undo u
+                          WHERE u.job_id = OLD.id AND u.status = NEW.status AND u.completed_at IS NEW.completed_at
+                            AND u.error_code IS NEW.error_code AND u.error_message IS NEW.error_message
+                            AND u.result IS NEW.result)
             THEN NULL
         WHEN NEW.status NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
             THEN RAISE(ABORT, 'status is pending, running, completed, failed or cancelled')
@@ -381,10 +389,21 @@ BEGIN
             THEN RAISE(ABORT, 'this job was asked to stop, and can only end as cancelled')
         WHEN OLD.status = 'running'
             THEN RAISE(ABORT, 'only the worker that runs a job can end it: to stop it, set status to cancelled')
+        -- Else UPDATE OR REPLACE would remove the other one.
+        WHEN NEW.unique_key IS NOT OLD.unique_key
+             AND EXISTS (SELECT 1 FROM worker_job_queue
+                          WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL
+                            AND status IN ('pending', 'running'))
+            THEN RAISE(ABORT, 'a live job already has this unique_key: that one will do the work')
         WHEN NEW.concurrency_key IS NOT OLD.concurrency_key
             THEN RAISE(ABORT, 'the concurrency_key of a job is fixed: delete the job and insert it again')
         WHEN NEW.created_at <> OLD.created_at AND NEW.created_at <> strftime('%Y-%m-%d %H:%M:%f', OLD.created_at)
             THEN RAISE(ABORT, 'created_at is when the job was inserted: to change its turn, set priority or run_at')
+        WHEN (NEW.held & 3 > OLD.held & 3 AND NEW.run_at IS NULL)
+             OR (NEW.held & 8 > OLD.held & 8 AND NEW.concurrency_key IS NULL)
+             OR (NEW.held & 4 > OLD.held & 4
+                 AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.id AND NOT w.is_met))
+            THEN RAISE(ABORT, 'held is kept by the table: to hold a job, set its run_at')
         WHEN OLD.held & 4 AND NOT NEW.held & 4
              AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.id AND NOT w.is_met)
             THEN RAISE(ABORT, 'held is kept by the table: this job waits for others (see worker_job_dependency)')
@@ -541,7 +560,10 @@ SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
 
 -- What an undo may put back: the guards let these moves through, backwards.
 CREATE VIEW v_undo AS
-SELECT i.job_id, json_extract(i.before, '$.status') AS status
+SELECT i.job_id, json_extract(i.before, '$.status') AS status,
+       json_extract(i.before, '$.completed_at') AS completed_at,
+       json_extract(i.before, '$.error_code') AS error_code, json_extract(i.before, '$.error_message') AS error_message,
+       json_extract(i.before, '$.result') AS result
   FROM worker_action_item i JOIN worker_action a ON a.id = i.action_id
  WHERE a.undone_at IS NULL AND json_extract(i.before, '$.status') <> 'running';
 
@@ -553,8 +575,8 @@ SELECT i.job_id
 CREATE VIEW v_jobs AS
 SELECT id, job_type, platform, account, owner, priority,
        CASE WHEN status = 'running' AND cancel_requested_at IS NOT NULL THEN 'stopping'
-            WHEN held & 1 THEN 'scheduled' WHEN held & 2 THEN 'backing off'
-            WHEN held & 4 THEN 'waiting' WHEN held & 8 THEN 'key busy' ELSE status END AS state,
+            WHEN held & 1 THEN 'scheduled' WHEN held & 2 THEN 'backoff'
+            WHEN held & 4 THEN 'waiting' WHEN held & 8 THEN 'key-busy' ELSE status END AS state,
        progress_percent AS percent, ifnull(progress_message, '') AS message,
        retry_count || '/' || max_retries AS retries, ifnull(error_code, '') AS error,
        created_at, started_at, completed_at

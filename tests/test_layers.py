@@ -27,6 +27,7 @@ FLOORS = (
     ("children", "queue", "documents", "testing"),
     ("daemon", "web"),
     ("commands",),
+    ("__main__",),
 )
 HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 

@@ -23,7 +23,7 @@ def wall_clock() -> datetime:
 
 
 def as_text(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+    return moment.astimezone(UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
 
 
 def from_text(text: str) -> datetime:
@@ -32,19 +32,31 @@ def from_text(text: str) -> datetime:
 
 def parse_duration(text: str) -> timedelta:
     """Read ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
-    if not text or _DURATION.sub("", text).strip():
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text).strip():
         raise BadTime(f"{text!r} is not a length of time: write it like 90s, 10m, 2h, 30d or 1h30m")
-    return sum(
-        (timedelta(seconds=int(number) * _UNIT_SECONDS[unit]) for number, unit in _DURATION.findall(text)), timedelta()
-    )
+    try:
+        return timedelta(seconds=sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts))
+    except (OverflowError, ValueError) as error:
+        raise BadTime(f"{text!r} is longer than time is kept") from error
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
     """Read ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
     if text.startswith("+"):
-        return now + parse_duration(text[1:])
+        return shifted(now, parse_duration(text[1:]))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise BadTime(f"{text!r} is not a time: write it like '2026-11-18 10:00' (UTC) or +10m") from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise BadTime(f"{text!r} is further away than time is kept") from error
+
+
+def shifted(moment: datetime, length: timedelta) -> datetime:
+    try:
+        return moment + length
+    except OverflowError as error:
+        raise BadTime("that is further away than time is kept") from error

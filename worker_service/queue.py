@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from worker_service.clock import Clock, as_text, from_text, wall_clock
+from worker_service.clock import Clock, as_text, from_text, parse_duration, shifted, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import BadInput, JobNotFound, PagemillError, Refused
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, Status
@@ -21,8 +21,6 @@ from worker_service.jobs.selector import Selector
 from worker_service.words import (
     JobWords,
     SelectorWords,
-    later,
-    read_duration,
     read_job,
     read_past,
     read_priority,
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 _LIVE = (Status.PENDING, Status.RUNNING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 _IDS_AT_ONCE = 500
-_JOBS_AT_ONCE = 1000
+_PRUNED_AT_ONCE = 1000
 _POLL_SECONDS = 0.05
 
 # What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
@@ -105,7 +103,7 @@ class Queue:
     def require(self, ids: Sequence[int]) -> None:
         """Raise `JobNotFound` unless each of these is there."""
         for chunk in _chunks(ids):
-            found = {job.id for job in self.store.list(Selector(ids=chunk), most=len(chunk))}
+            found = set(self.store.ids(Selector(ids=chunk)))
             for missing in (job_id for job_id in chunk if job_id not in found):
                 raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
 
@@ -135,13 +133,13 @@ class Queue:
     def prune(self, selector: Selector) -> int:
         """In pieces, so that nobody waits long for the write lock."""
         pruned = 0
-        while gone := self.store.prune(selector, most=_JOBS_AT_ONCE):
+        while gone := self.store.prune(selector, most=_PRUNED_AT_ONCE):
             pruned += gone
         return pruned
 
     def pause(self, scope: str, name: str, *, length: str | None, reason: str | None) -> datetime | None:
         """Pause, and return until when (None: until somebody unpauses it)."""
-        until = None if length is None else later(self._clock(), read_duration(length))
+        until = None if length is None else shifted(self._clock(), parse_duration(length))
         self.store.pause(scope, name, until=until, reason=reason)
         return until
 
@@ -154,9 +152,9 @@ class Queue:
         """Return once every job that is selected now has ended. Looks only when somebody has committed something."""
         if selector.is_empty:
             raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
-        deadline = None if timeout is None else monotonic() + read_duration(timeout).total_seconds()
+        deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
         self.require(selector.ids)
-        ids = self._ids(selector)
+        ids = self.store.ids(selector)
         if not ids:
             raise JobNotFound("no job matches: there is nothing to wait for")
         for chunk in _chunks(ids):
@@ -170,12 +168,6 @@ class Queue:
         ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
         gone = len(ids) - sum(ended.values())
         return Waited(ended[Status.COMPLETED], ended[Status.FAILED], ended[Status.CANCELLED], gone)
-
-    def _ids(self, selector: Selector) -> list[int]:
-        ids: list[int] = []
-        while page := self.store.list(selector, most=_JOBS_AT_ONCE, before_id=ids[-1] if ids else None):
-            ids += [job.id for job in page]
-        return ids
 
 
 # ── The database ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
-from worker_service.clock import as_text, parse_duration, parse_time
+from worker_service.clock import as_text, parse_duration, parse_time, shifted
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.model import NewJob
 from worker_service.jobs.selector import Selector, parse_match, parse_status
 
 _EARLIEST = 1970
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,9 @@ def read_job(words: JobWords, settings: Settings, *, now: datetime, stdin: Calla
         after_any=words.after_any,
         unique_key=None if words.unique_key is None else _filled("--unique", words.unique_key),
         concurrency_key=None if words.concurrency_key is None else _filled("--key", words.concurrency_key),
-        max_retries=plain.max_retries if words.max_retries is None else words.max_retries,
+        max_retries=_number("--max-retries", words.max_retries, otherwise=plain.max_retries),
         timeout_seconds=None if words.timeout is None else _read_timeout(words.timeout),
-        batch_id=words.batch_id,
+        batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
     )
 
 
@@ -111,27 +112,10 @@ def read_priority(number: int | None) -> int:
 
 
 def read_time(text: str, *, now: datetime) -> datetime:
-    try:
-        moment = parse_time(text, now=now)
-    except (OverflowError, ValueError) as error:
-        raise BadTime(f"{text!r} is further away than time is kept") from error
+    moment = parse_time(text, now=now)
     if moment.year < _EARLIEST:
         raise BadTime(f"{text!r} is before {_EARLIEST}: write it like '2026-11-18 10:00' (UTC) or +10m")
     return moment
-
-
-def later(now: datetime, length: timedelta) -> datetime:
-    try:
-        return now + length
-    except OverflowError as error:
-        raise BadTime("that is further away than time is kept") from error
-
-
-def read_duration(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except (OverflowError, ValueError) as error:
-        raise BadTime(f"{text!r} is too long a time") from error
 
 
 def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
@@ -159,6 +143,8 @@ def _parse_json(text: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
+        if not text.strip():
+            raise BadPayload("the payload is empty: leave it out, or give JSON such as {}") from error
         place = f"line {error.lineno} column {error.colno}"
         raise BadPayload(f"the payload is not JSON: {error.msg.lower()} at {place}, in {_shortened(text)}") from error
     except RecursionError as error:
@@ -170,7 +156,10 @@ def _parse_json(text: str) -> object:
 def _dump_json(value: object) -> str:
     import json
 
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise BadPayload("a number in the payload is larger than JSON numbers are kept") from error
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
@@ -215,7 +204,9 @@ def _read_ids(text: str) -> tuple[int, ...]:
 
 
 def _read_timeout(text: str) -> int:
-    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else read_duration(text).total_seconds()
+    seconds = (
+        int(text) if text.isascii() and text.isdigit() and len(text) < 10 else parse_duration(text).total_seconds()
+    )
     if seconds < 1:
         raise BadTime(f"{text!r} is no time at all: a timeout is 1s or longer")
     return int(seconds)
@@ -231,24 +222,27 @@ def read_selector(words: SelectorWords, *, now: datetime) -> Selector:
         job_types=tuple(_listed(words.job_types)),
         platforms=tuple(_listed(words.platforms)),
         owners=tuple(_text("--owner", owner) for owner in words.owners),
-        batch_id=words.batch_id,
+        batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
         error_code=None if words.error_code is None else _text("--error", words.error_code),
         since=None if words.since is None else as_text(read_past(words.since, now=now)),
         older_than=None if words.older_than is None else as_text(read_past(words.older_than, now=now)),
-        match=tuple(parse_match(_text("--match", text)) for text in words.match),
+        match=tuple(_read_match(text) for text in words.match),
     )
+
+
+def _read_match(text: str) -> tuple[str, object]:
+    try:
+        return parse_match(_text("--match", text))
+    except RecursionError as error:
+        raise BadInput("the value of --match is nested too deeply") from error
 
 
 def read_past(text: str, *, now: datetime) -> datetime:
     """Read ``2h`` (ago) or a time."""
-    try:
-        return now - parse_duration(text)
-    except (OverflowError, ValueError) as error:
-        raise BadTime(f"{text!r} is longer ago than time is kept") from error
-    except BadTime:
-        if text[:1].isdigit():
-            return read_time(text, now=now)
-        raise BadTime(f"{text!r} is not a time: write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)") from None
+    if text[:1].isdigit():
+        is_length = text[-1].isalpha() and text[-1] != "Z"
+        return shifted(now, -parse_duration(text)) if is_length else read_time(text, now=now)
+    raise BadTime(f"{text!r} is not a time: write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
 
 
 # ── Words ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,6 +255,14 @@ def _text(label: str, word: str) -> str:
     except UnicodeEncodeError as error:
         raise BadInput(f"{label} is not UTF-8 text: {word!r}") from error
     return word
+
+
+def _number(label: str, number: int | None, otherwise: int = 0) -> int:
+    if number is None:
+        return otherwise
+    if not 0 <= number <= _LARGEST:
+        raise BadInput(f"{label} is a number from 0 to {_LARGEST}, not {number}")
+    return number
 
 
 def _filled(label: str, word: str) -> str:

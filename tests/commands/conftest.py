@@ -1,4 +1,4 @@
-"""A real database in a directory of its own, and two ways to give it a command: in this process, and in one of its own."""
+"""A real database in a directory of its own, and two ways to give it a command: in this process, or as another."""
 
 from __future__ import annotations
 

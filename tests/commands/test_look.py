@@ -78,12 +78,12 @@ def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
         (["--status", "xyz"], "it is one of pending, running"),
         (["--since", "yesterday"], "is not a time"),
         (["--since", "2026-13-01"], "is not a time"),
-        (["--older-than", "99999999999w"], "longer ago than time is kept"),
+        (["--older-than", "99999999999w"], "longer than time is kept"),
         (["--match", "file_id=abc"], "write it like payload.file_id=abc"),
         (["abc"], "is not the id of a job"),
         (["99999999999999999999"], "is not the id of a job"),
         (["--limit", "0"], "0 is not in the range"),
-        (["--statsu", "failed"], "did you mean '--status'"),
+        (["--statsu", "failed"], "did you mean --status?"),
     ],
 )
 def test_a_selector_that_cannot_be_understood_says_how_to_write_it(run: Run, words: list[str], sentence: str) -> None:

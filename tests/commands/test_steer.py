@@ -134,7 +134,9 @@ def test_completed_jobs_are_retried_when_asked_for(run: Run, daemon: Daemon) -> 
 
 
 def test_a_status_that_a_verb_can_do_nothing_about_is_refused(run: Run) -> None:
-    assert "only jobs that are pending or running can be cancelled" in run("cancel", "--status", "failed", fails=2).stderr
+    assert (
+        "only jobs that are pending or running can be cancelled" in run("cancel", "--status", "failed", fails=2).stderr
+    )
     assert "can be pruned" in run("prune", "--older-than", "1d", "--status", "pending", fails=2).stderr
 
 

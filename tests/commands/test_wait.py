@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,10 +13,8 @@ from tests.commands.conftest import COMMAND, Daemon, Run
 from worker_service.jobs.model import Report
 
 
-def begin(*words: object) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def begin(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_wait_is_over_at_once_when_all_have_completed(run: Run, daemon: Daemon) -> None:
@@ -81,3 +80,17 @@ def test_following_prints_lines_as_they_come_and_ends_with_the_job(run: Run, dae
 
     assert following.communicate(timeout=60) == ("", "")
     assert following.returncode == 0
+
+
+def test_an_interrupt_ends_quietly_with_130(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    [job] = daemon.claim()
+    daemon.store.report([Report(job.lease, lines=["page one"])])
+    following = begin("logs", "-f", 1)
+    assert following.stdout is not None
+
+    following.stdout.readline()
+    following.send_signal(signal.SIGINT)
+
+    _, talk = following.communicate(timeout=60)
+    assert (following.returncode, talk.strip()) == (130, "")

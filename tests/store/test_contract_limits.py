@@ -87,7 +87,7 @@ def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_
     heads = [enqueue(concurrency_key="k") for _ in range(5)]
 
     store.cancel(ids(heads[0]), actor="ann")
-    assert [codes(store, job_id) for job_id in heads[1:3]][0] == []
+    assert codes(store, heads[1]) == []
     store.delete(ids(heads[1]), actor="ann")
     assert codes(store, heads[2]) == []
     by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {heads[2]}")
@@ -228,7 +228,12 @@ def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
     owners = {"ann": 90, "bob": 12, "cid": 9, "": 30}
     store.enqueue_many([NewJob("ocr_pages", owner=owner, priority=1) for owner in ("ann",) for _ in range(90)])
     store.enqueue_many(
-        [NewJob("ocr_pages", owner=owner, priority=9) for owner, many in owners.items() if owner != "ann" for _ in range(many)]
+        [
+            NewJob("ocr_pages", owner=owner, priority=9)
+            for owner, many in owners.items()
+            if owner != "ann"
+            for _ in range(many)
+        ]
     )
     waiting = Counter(owners)
     unserved, rivals = Counter[str](), dict.fromkeys(owners, len(owners))

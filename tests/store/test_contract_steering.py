@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.store.kit import (
     ids,
     status_of,
 )
-from worker_service.errors import JobNotFound, PagemillError, Refused
+from worker_service.errors import JobNotFound, PagemillError, Refused, RuleBroken
 from worker_service.jobs.model import Changed, Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
@@ -28,7 +29,7 @@ PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 ENDS = [COMPLETED, FAILED, CANCELLED]
 
 
-def _ended(store: Store, enqueue: Enqueue, how: Status, **fields: object) -> int:
+def _ended(store: Store, enqueue: Enqueue, how: Status, **fields: Any) -> int:
     job_id = enqueue(priority=1, **fields)
     end(store, claim_one(store).lease, how)
     return job_id
@@ -179,7 +180,7 @@ def test_an_id_is_never_used_twice(store: Store, enqueue: Enqueue) -> None:
 # ── priority ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_reprioritise_moves_pending_jobs(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+def test_priority_moves_pending_jobs(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     running = enqueue(priority=1)
     claim_one(store)
@@ -193,15 +194,12 @@ def test_reprioritise_moves_pending_jobs(store: Store, enqueue: Enqueue, worker:
 
 
 @pytest.mark.parametrize("priority", [0, 11, -1])
-def test_an_impossible_priority_is_refused_and_changes_nothing(
-    store: Store, enqueue: Enqueue, priority: int
-) -> None:
+def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enqueue: Enqueue, priority: int) -> None:
     job_id = enqueue()
 
-    changed = store.priority(ids(job_id), priority, actor="ann")
+    with pytest.raises(RuleBroken, match="priority is 1"):
+        store.priority(ids(job_id), priority, actor="ann")
 
-    assert "priority is 1 (highest) to 10 (lowest)" in changed.refused[job_id]
-    assert (changed.action_id, list(changed.job_ids)) == (None, [])
     assert (store.get(job_id).priority, list(store.actions())) == (5, [])
 
 
@@ -449,6 +447,22 @@ def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(
     assert status_of(store, after) is PENDING
 
 
+def test_the_undo_of_a_delete_of_a_need_revives_what_failed_because_of_it(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    first = enqueue()
+    after = enqueue(after=(first,))
+    changed = store.delete(ids(first), actor="ann")
+    assert claimed_ids(store) == []
+    assert status_of(store, after) is FAILED
+
+    store.undo(changed.action_id, actor="ann")
+
+    assert claimed_ids(store) == [first]
+    assert (status_of(store, after), codes(store, after)) == (PENDING, ["WAITS_FOR"])
+
+
 def test_an_open_action_gives_a_hand_no_leave_to_end_a_running_job(
     store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
 ) -> None:
@@ -637,6 +651,27 @@ def test_prune_takes_only_what_the_selector_means(
     assert store.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
     assert set(everything(store)) == {old_failed, young}
     assert old not in everything(store)
+
+
+def test_a_week_after_a_delete_prune_forgets_it_for_good(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = enqueue()
+    lease = claim_one(store).lease
+    store.report([Report(lease, 10, "x", ["a line"])])
+    store.complete(lease)
+    changed = store.delete(ids(job_id), actor="ann")
+    store.prune(Selector())
+    assert len(store.logs(job_id)) == 1
+
+    clock.advance(8 * 86_400)
+    store.prune(Selector())
+
+    for table in ("worker_job_attempt", "worker_job_event", "worker_job_log", "worker_action", "worker_action_item"):
+        assert by_hand(f"SELECT * FROM {table}") == [], table
+    with pytest.raises(Refused):
+        store.undo(changed.action_id, actor="ann")
 
 
 def test_what_was_pruned_is_left_and_named_by_an_undo(store: Store, enqueue: Enqueue) -> None:

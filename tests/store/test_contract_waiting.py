@@ -10,6 +10,7 @@ from tests.store.kit import (
     AddWorker,
     ByHand,
     Enqueue,
+    MovableClock,
     Reopen,
     claim_one,
     claimed_ids,
@@ -365,6 +366,21 @@ def test_time_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: A
     assert codes(store, waiting) == ["NOT_YET"]
     by_hand(f"UPDATE worker_job_queue SET run_at = NULL WHERE id = {waiting}")
     assert claimed_ids(store) == [waiting]
+
+
+def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> None:
+    worker()
+    first = enqueue()
+    waiting = enqueue(after=(first,), run_at=clock.after(3600))
+    _run(store, first, FAILED)
+    _settle(store)
+    assert status_of(store, waiting) is FAILED
+
+    store.retry(ids(first), actor="ann")
+    _run(store, first, COMPLETED)
+
+    assert codes(store, waiting) == ["NOT_YET"]
+    assert claimed_ids(store) == []
 
 
 def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:

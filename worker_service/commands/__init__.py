@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import click
@@ -40,6 +41,12 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "stats": ("numbers", "How many jobs there are, by type and status."),
         "errors": ("numbers", "What failed lately, by error code."),
     },
+    "Daemon": {
+        "run": ("run", "Run jobs, until somebody asks it to stop."),
+        "workers": ("workers", "The daemons on this database."),
+        "status": ("health", "Whether all is well, for monitoring."),
+        "doctor": ("health", "Look for what is wrong, and say how to put it right."),
+    },
     "Upkeep": {
         "init": ("database", "Make the database."),
         "db": ("database", "Migrate, back up, check or open the database."),
@@ -55,7 +62,19 @@ EXIT_NOT_ALLOWED = 77
 EXIT_INTERRUPTED = 130
 
 
-class Pagemill(click.Group):
+class Verbs(click.Group):
+    """A group that answers a misspelt verb with the right one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and args[0][:1] != "-" and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {args[0]!r}{_suggestion(args[0], known)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Pagemill(Verbs):
     """The group of all verbs, which knows their names without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -66,13 +85,6 @@ class Pagemill(click.Group):
             return None
         command: click.Command = getattr(import_module(f"{__name__}.{_MODULES[cmd_name]}"), cmd_name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _MODULES and args[0][:1] != "-" and not ctx.resilient_parsing:
-            raise click.UsageError(f"there is no command {args[0]!r}{_suggestion(args[0])}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, verbs in INDEX.items():
@@ -123,8 +135,9 @@ def pagemill(ctx: click.Context, as_json: bool, database: str | None, version: b
 
 def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal cannot spell is no reason to stop.
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        if isinstance(stream, TextIOWrapper):
+            # A name that the terminal cannot spell is no reason to stop.
+            stream.reconfigure(errors="replace")
     pagemill.main()
 
 
@@ -143,6 +156,8 @@ def _ended(run: Any, *, as_json: bool) -> int:
         return _say("error", error.format_message(), error.exit_code, as_json)
     except click.Abort:
         return EXIT_INTERRUPTED
+    except UnicodeEncodeError as error:
+        return _say("bad_input", f"{error.object!r} is not UTF-8 text", 2, as_json)
     except PermissionError as error:
         return _say("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
     except OSError as error:
@@ -169,14 +184,22 @@ def _say(code: str, sentence: str, exit_code: int, as_json: bool, *, hint: str =
 
 
 def _usage_sentence(error: click.UsageError) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.ctx.command, click.Group):
+        return f"say what to do: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+    if isinstance(error, click.NoSuchOption):
+        return f"there is no option {error.option_name}{_suggestion(error.option_name, _options(error.ctx))}"
     message = error.format_message().strip()
     return (message[:1].lower() + message[1:]).rstrip(".")
 
 
-def _suggestion(word: str) -> str:
+def _options(ctx: click.Context | None) -> list[str]:
+    return [option for parameter in ctx.command.params for option in parameter.opts] if ctx is not None else []
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
     import difflib  # only for a mistake
 
-    near = difflib.get_close_matches(word, _MODULES, n=1)
+    near = difflib.get_close_matches(word, known, n=1)
     return f": did you mean {near[0]}?" if near else ""
 
 

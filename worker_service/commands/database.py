@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from worker_service.commands import output
+from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, verb
 from worker_service.errors import PagemillError, StoreAbsent
 from worker_service.queue import initialise
@@ -39,8 +39,9 @@ def init(desk: Desk) -> None:
 
 
 @click.group(
+    cls=Verbs,
     help="\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
-    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.'
+    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
 )
 def db() -> None:
     pass

@@ -60,7 +60,13 @@ def verb(function: Function) -> click.Command:
     # The common options stand last in the help, after the verb's own.
     params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
     params[:] = params[-2:] + params[:-2]
-    return click.command(function.__name__)(named)
+    return click.command(function.__name__, short_help=_summary(function))(named)
+
+
+def _summary(function: Function) -> str:
+    """The first sentence after the examples."""
+    prose = (function.__doc__ or "").split("\n\n")[1]
+    return " ".join(prose.split()).split(". ")[0].rstrip(".") + "."
 
 
 # ── Completion ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,7 +132,7 @@ def selecting(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(desk: Desk, **values: Any) -> Any:
-        words = SelectorWords(**{name: values.pop(name) for name in SelectorWords.__dataclass_fields__})
+        words = SelectorWords(**{name: values.pop(name) for name in SelectorWords.__match_args__})
         return function(desk, words, **values)
 
     for option in reversed(_SELECTORS):
@@ -144,7 +150,7 @@ def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int
     """Return if the person agrees. `number`: what they have to type, where nothing brings it back."""
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):
         raise Refused(f"{question} There is nobody to ask, so nothing was done: say --yes, or --dry-run to look first")
     for line in sample:
         output.say(line)

@@ -26,7 +26,7 @@ from worker_service.words import JobWords
 @click.option("--after-any", is_flag=True, help="With --after: once they have ended, in whatever way.")
 @click.option("--unique", "unique_key", metavar="KEY", help="Not if a live job has this key; that one's id is printed.")
 @click.option("--key", "concurrency_key", metavar="KEY", help="Never two running jobs with this key.")
-@click.option("--max-retries", type=click.IntRange(0, 1_000_000), metavar="N", help="3 unless given.")
+@click.option("--max-retries", type=int, metavar="N", help="3 unless given.")
 @click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m, or seconds.")
 @click.option("--batch", "batch_id", type=int, metavar="N", help="The batch that it belongs to.")
 def enqueue(desk: Desk, **words: Any) -> None:
@@ -50,4 +50,5 @@ def enqueue(desk: Desk, **words: Any) -> None:
 
 
 def _read_stdin(most: int) -> bytes:
-    return sys.stdin.buffer.read(most)
+    # None: it was closed before we began.
+    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import click
 
 from worker_service.clock import wall_clock
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, job_id_argument, selecting, verb
+from worker_service.commands.desk import Desk, JobId, job_id_argument, selecting, verb
 from worker_service.jobs.model import Attempt, Gate, Job, LogLine
 from worker_service.queue import Queue, state_of
 from worker_service.words import SelectorWords
@@ -19,7 +20,7 @@ EXIT_NOT_YET = 3
 _FOLLOW_SECONDS = 0.05
 _LOG_LINES_KEPT = 3000
 _LOG_LINES_SHOWN = 10
-_COLUMNS = ("ID", "STATE", "TYPE", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED (UTC)", "NOTE")
+_COLUMNS = ("ID", "STATE", "TYPE", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED", "NOTE")
 
 _ATTEMPT_COLUMNS = (
     "FENCE", "WORKER", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB",
@@ -50,7 +51,7 @@ NEXT_MOVES = {
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
 )
-@click.option("--before", "before_id", type=int, metavar="ID", help="The next page: jobs with smaller ids.")
+@click.option("--before", "before_id", type=JobId(), metavar="ID", help="The next page: jobs with smaller ids.")
 def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> None:
     """\b
     pagemill ls
@@ -70,7 +71,7 @@ def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> N
         return
     if jobs:
         now = wall_clock()
-        output.show_table(_COLUMNS, [_row(job, state_of(job, now=now)) for job in jobs])
+        output.show_table(_COLUMNS, [_row(job, now) for job in jobs])
     else:
         output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
     if more:
@@ -170,12 +171,13 @@ def _job_object(job: Job) -> dict[str, object]:
     return {**output.as_object(job), "state": state_of(job)}
 
 
-def _row(job: Job, state: str) -> Sequence[object]:
-    note = job.error_code or job.progress_message
+def _row(job: Job, now: datetime) -> Sequence[object]:
+    state = state_of(job, now=now)
+    note = job.error_code or job.error_message or job.progress_message
     if state in ("scheduled", "backoff"):
         note = f"at {output.seconds(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"
-    created = output.seconds(job.created_at)
+    created = output.when(job.created_at, now=now)
     return (
         job.id, state, job.job_type, job.platform, job.account, job.owner, job.priority, tries,
         f"{job.progress_percent}%", created, note,
@@ -184,7 +186,7 @@ def _row(job: Job, state: str) -> Sequence[object]:
 
 def _show_row(job: Job) -> None:
     values: dict[str, object] = {"id": job.id, "state": state_of(job)}
-    values |= {name: getattr(job, name) for name in Job.__dataclass_fields__ if name not in ("id", "held")}
+    values |= {name: getattr(job, name) for name in Job.__match_args__ if name not in ("id", "held")}
     for name, value in values.items():
         if value not in (None, ""):
             output.show(f"{name:20} {output.clean(str(value))}")

@@ -6,21 +6,21 @@ log line) is shown with its control characters made harmless.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from worker_service.clock import from_text
+from worker_service.clock import as_text, from_text
 
 Rows = Sequence[Sequence[object]]
 
 _GAP = "  "
-_NARROWEST = 6
+_NARROWEST = (10, 5)
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
@@ -43,21 +43,28 @@ def show_table(headers: Sequence[str], rows: Rows) -> None:
 def show_json(value: Mapping[str, object]) -> None:
     import json
 
-    indent = 2 if sys.stdout.isatty() else None
+    indent = 2 if is_terminal(sys.stdout) else None
     click.echo(json.dumps(value, ensure_ascii=False, indent=indent, default=str))
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """A stream that was closed before we began is None."""
+    return stream is not None and stream.isatty()
 
 
 # ── Tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def table_lines(headers: Sequence[str], rows: Rows, *, width: int | None = None) -> list[str]:
-    """The lines of a table, cut to `width` (None: to the terminal's, and not at all where there is none)."""
-    cells = [[clean(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
-    if width is None and sys.stdout.isatty():
+    """The lines of a table, cut to `width` (None: to the terminal's). Piped, nothing is cut and no column left out."""
+    if width is None and is_terminal(sys.stdout):
         import shutil  # brings the compressors along: not where nobody looks
 
         width = shutil.get_terminal_size().columns
+    if width is not None:
+        headers, rows = _without_empty_columns(headers, rows)
+    cells = [[clean(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
     if width is not None:
         widths = _fitting(widths, width)
     numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
@@ -66,18 +73,23 @@ def table_lines(headers: Sequence[str], rows: Rows, *, width: int | None = None)
     return lines
 
 
+def _without_empty_columns(headers: Sequence[str], rows: Rows) -> tuple[Sequence[str], Rows]:
+    full = [i for i in range(len(headers)) if not rows or any(row[i] not in (None, "") for row in rows)]
+    return [headers[i] for i in full], [[row[i] for i in full] for row in rows]
+
+
 def _is_numeric(column: Sequence[str]) -> bool:
     return any(cell != "-" for cell in column) and all(cell == "-" or cell.isdigit() for cell in column)
 
 
 def _fitting(widths: list[int], total: int) -> list[int]:
-    """Take from the widest column until all fit."""
+    """Take from the widest column until all fit; from the narrow ones, where states stand, only in need."""
     widths = list(widths)
     spare = sum(widths) + len(_GAP) * (len(widths) - 1) - total
-    while spare > 0 and max(widths) > _NARROWEST:
-        widest = widths.index(max(widths))
-        widths[widest] -= 1
-        spare -= 1
+    for narrowest in _NARROWEST:
+        while spare > 0 and max(widths) > narrowest:
+            widths[widths.index(max(widths))] -= 1
+            spare -= 1
     return widths
 
 
@@ -112,7 +124,7 @@ def _width(text: str) -> int:
 
 
 def _has_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def clean(text: str) -> str:
@@ -131,7 +143,7 @@ def _spaced(text: str) -> str:
 
 def as_object(value: Any) -> dict[str, object]:
     """A value between the rooms as a JSON object: times as ISO 8601, payload and result as what they hold."""
-    return {field.name: _json_value(field.name, getattr(value, field.name)) for field in fields(value)}
+    return {name: _json_value(name, getattr(value, name)) for name in value.__match_args__}
 
 
 def _json_value(name: str, value: object) -> object:
@@ -141,10 +153,16 @@ def _json_value(name: str, value: object) -> object:
         import json
 
         try:
-            return json.loads(value)
+            return json.loads(value, parse_float=_finite)
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def _finite(digits: str) -> float | str:
+    """1e999 is JSON, and no float; it is shown as it was written, for JSON has no word for infinity."""
+    number = float(digits)
+    return number if math.isfinite(number) else digits
 
 
 def iso(text: str | None) -> str | None:
@@ -155,6 +173,13 @@ def iso(text: str | None) -> str | None:
 def seconds(text: str | None) -> str | None:
     """A time to the second, as tables show it."""
     return None if text is None else text[:19]
+
+
+def when(text: str, *, now: datetime) -> str:
+    """A time as lists show it: whole when piped; on a terminal the time of day, or the date if that is another."""
+    if not is_terminal(sys.stdout):
+        return text[:19]
+    return text[11:19] if text[:10] == as_text(now)[:10] else text[:10]
 
 
 def age(text: str, *, now: datetime) -> str:

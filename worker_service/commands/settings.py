@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from worker_service.commands import output
+from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, verb
 
 
-@click.group(help="\b\npagemill config show\n\nThe settings, and where each comes from.")
+@click.group(cls=Verbs, help="\b\npagemill config show\n\nThe settings, and where each comes from.")
 def config() -> None:
     pass
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Status(StrEnum):
@@ -60,9 +61,11 @@ class Lease:
     worker_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A row of worker_job_queue, as it was when it was read. Times are UTC text."""
+class Job(NamedTuple):
+    """A row of worker_job_queue, as it was when it was read. Times are UTC text.
+
+    A tuple, because a frozen dataclass of so many fields costs more to make than its row costs to read.
+    """
 
     id: int
     job_type: str
@@ -129,6 +132,33 @@ class Worker:
     cpu_slots: int
     io_slots: int
     handlers: Sequence[HandlerFacts] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker as the others see it."""
+
+    id: str
+    host: str
+    boot_id: str
+    pid: int
+    version: str
+    cpu_slots: int
+    io_slots: int
+    is_draining: bool
+    is_disk_low: bool
+    started_at: str
+    heartbeat_at: str
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as its row has it now."""
+
+    lease: Lease
+    is_cancelled: bool
+    """Somebody asked the job to stop."""
 
 
 @dataclass(frozen=True, slots=True)

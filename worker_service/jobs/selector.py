@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,8 @@ def parse_status(word: str) -> Status:
     try:
         return Status(word)
     except ValueError:
+        import difflib  # only for a mistake
+
         near = difflib.get_close_matches(word, list(Status), n=1)
         hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(Status)}."
         raise BadInput(f"there is no status {word!r}: {hint}") from None

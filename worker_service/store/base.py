@@ -26,6 +26,7 @@ from worker_service.jobs.model import (
     Event,
     Failure,
     Gate,
+    Held,
     Job,
     Lease,
     LogLine,
@@ -35,6 +36,7 @@ from worker_service.jobs.model import (
     TypeCounts,
     Usage,
     Worker,
+    WorkerState,
 )
 from worker_service.jobs.selector import Selector
 
@@ -142,6 +144,9 @@ class Reading(Protocol):
 
     def count(self, selector: Selector) -> int: ...
 
+    def ids(self, selector: Selector) -> Sequence[int]:
+        """The ids alone, the oldest first: payloads may be large."""
+
     def explain(self, job_id: int) -> Sequence[Gate]:
         """The gates that hold a pending job, in order: none if and only if the next claim could take it (P12)."""
 
@@ -158,6 +163,12 @@ class Reading(Protocol):
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         """The newest first."""
+
+    def workers(self) -> Sequence[WorkerState]:
+        """All that have a row, alive or not."""
+
+    def leases_of(self, worker_id: str) -> Sequence[Held]:
+        """The leases that this worker holds by its rows, and which of them are to stop."""
 
     def counts(self) -> Counts: ...
 

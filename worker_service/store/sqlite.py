@@ -5,6 +5,7 @@ Connections → Reading, Leases → Explaining → Steering → Upkeep; the prom
 
 from __future__ import annotations
 
+from worker_service.store.sqlite_leases import NEW_JOB_COLUMNS, ROWS_AT_ONCE
 from worker_service.store.sqlite_reading import JOB_COLUMNS
 from worker_service.store.sqlite_upkeep import Upkeep
 from worker_service.store.statements import load
@@ -20,6 +21,7 @@ def sqlite_statements() -> dict[str, str]:
     names_and_values = ", ".join(f"'{name}', {name}" for name in JOB_COLUMNS)
     return load(
         "sqlite.sql",
+        new_rows=", ".join([f"({', '.join('?' * NEW_JOB_COLUMNS)})"] * ROWS_AT_ONCE),
         job_columns=", ".join(JOB_COLUMNS),
         row_json=f"json_object({names_and_values})",
         restored_columns=", ".join(f"{name} = {_from_json(name)}" for name in _RESTORED),

@@ -40,6 +40,9 @@ BUSY_SECONDS = 30.0
 # Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
 _CHECKPOINT_PAGES = 900
 
+# The driver forgets a statement after so many others; each job of a batch counts, and preparing a claim takes 1.5 ms.
+_STATEMENTS_KEPT = 512
+
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 
@@ -139,8 +142,9 @@ class Connections:
 
 def connect(path: Path, *, is_durable: bool = True) -> apsw.Connection:
     """For writing. `is_durable`: what is committed survives a power cut."""
+    _keep_the_heap()
     with spoken_errors(path):
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
         try:
             _set_up(connection)
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
@@ -149,6 +153,15 @@ def connect(path: Path, *, is_durable: bool = True) -> apsw.Connection:
             connection.close()
             raise
         return connection
+
+
+def _keep_the_heap() -> None:
+    """Six sevenths of a claim's time was glibc giving SQLite's scratch memory back to the kernel and asking again.
+
+    To free one large block raises its threshold for that, for the life of the process; untouched, it costs nothing.
+    """
+    block = bytes(16 * 1024 * 1024)
+    del block
 
 
 def connect_to_read(path: Path) -> apsw.Connection:
@@ -172,12 +185,25 @@ def create(path: Path) -> apsw.Connection:
         connection = apsw.Connection(str(path))
         try:
             _set_up(connection)
-            connection.execute("PRAGMA journal_mode = WAL")
+            _turn_to_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _turn_to_wal(connection: apsw.Connection) -> None:
+    """For this, unlike all else, SQLite does not ask the busy handler."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except apsw.BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
 
 
 def _set_up(connection: apsw.Connection) -> None:

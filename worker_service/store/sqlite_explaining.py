@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from worker_service.errors import StoreBusy, StoreReadOnly
 from worker_service.jobs.model import Gate, Status
@@ -37,18 +38,23 @@ class Explaining(Reading, Leases):
         return [Gate(code, detail) for _, code, detail in sorted([*of_job, *nearest], key=lambda gate: int(gate[0]))]
 
     def _would_be_claimed(self, job_id: int) -> bool:
-        """Rehearse the next claim of each worker that could run it. Whoever may only read hears "not yet"."""
-        workers = self._read("workers_for", job_id=job_id)
-        try:
-            with self._rehearsal():
+        """Ask who is next, for each worker that could run it.
+
+        Only where a claim would first free something, this needs a rehearsal. Whoever may not write, or would have
+        to wait, hears how things stand without that.
+        """
+        if self._read("unready", now=self._now()) == [(1,)]:
+            with suppress(StoreReadOnly, StoreBusy), self._rehearsal():
                 self._make_ready()
-                return any(
-                    (job_id,) in self._write("next_turns", **self._claim_values(worker_id, 1, job_class))
-                    for worker_id, job_class in workers
-                    if job_class is not None
-                )
-        except (StoreReadOnly, StoreBusy):
-            return False
+                return self._is_next(job_id, self._write)
+        return self._is_next(job_id, self._read)
+
+    def _is_next(self, job_id: int, ask: Callable[..., list[Row]]) -> bool:
+        return any(
+            (job_id,) in ask("next_turn", **self._claim_values(worker_id, job_class))
+            for worker_id, job_class in ask("workers_for", job_id=job_id)
+            if job_class is not None
+        )
 
 
 def _distance(gates: list[Row]) -> tuple[int, int]:

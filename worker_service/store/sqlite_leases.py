@@ -7,8 +7,10 @@ before that. After anything that may concern waiting jobs, the same transaction 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain
+from math import isfinite
 
 from worker_service.clock import as_text
 from worker_service.errors import CancelRequested, LeaseLost, Refused, WorkerUnknown
@@ -30,6 +32,8 @@ from worker_service.store.sqlite_reading import job_from
 
 FREED_MOST = 1000
 LOG_LINES_MOST = 3000
+NEW_JOB_COLUMNS = 17
+ROWS_AT_ONCE = 50
 _SETTLED_MOST = 1000
 
 
@@ -50,7 +54,11 @@ class Leases(Connections):
         if any(job.unique_key or job.after for job in jobs):
             return [self._insert(job, parent_id) for job in jobs]
         now = self._now()
-        self._write_each("enqueue", (_row_of(job, now, parent_id) for job in jobs))
+        rows = [_row_of(job, now, parent_id) for job in jobs]
+        whole = len(rows) - len(rows) % ROWS_AT_ONCE
+        chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
+        self._write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
+        self._write_each("enqueue", rows[whole:])
         # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
         last = self._writer.last_insert_rowid()
         return [Enqueued(job_id) for job_id in range(last - len(jobs) + 1, last + 1)]
@@ -122,9 +130,10 @@ class Leases(Connections):
         claimed: list[Job] = []
         with self._transaction():
             self._make_ready()
-            while len(claimed) < most:
+            values = self._claim_values(worker_id, job_class)
+            while (room := most - len(claimed)) > 0:
                 # A second round only where a limit cut the first one short, or the queue is empty.
-                rows = self._write("claim", **self._claim_values(worker_id, most - len(claimed), job_class))
+                rows = self._write("claim", most=room, **values) if room > 1 else self._write("claim_one", **values)
                 if not rows:
                     break
                 claimed += map(job_from, rows)
@@ -140,10 +149,9 @@ class Leases(Connections):
         self._settle()
         self._write("free_due", now=self._now(), most=FREED_MOST)
 
-    def _claim_values(self, worker_id: str, most: int, job_class: str) -> dict[str, object]:
+    def _claim_values(self, worker_id: str, job_class: str) -> dict[str, object]:
         return {
             "worker_id": worker_id,
-            "most": most,
             "job_class": job_class,
             "now": self._now(),
             "stale_before": self._stale_before(),
@@ -166,7 +174,7 @@ class Leases(Connections):
         with self._transaction():
             for report in reports:
                 lease = report.lease
-                percent = min(100, max(0, int(report.percent or 0)))
+                percent = _whole_percent(report.percent)
                 if not self._write("report", **_by(lease), percent=percent, message=report.message):
                     lost.append(lease)
                 elif report.lines:
@@ -188,14 +196,14 @@ class Leases(Connections):
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
         with self._transaction():
             now = self._now()
-            closings = (_closing(done.lease, "completed", now, usage=done.usage) for done in completions)
-            closed = {job_id for (job_id,) in self._write_each("close_attempt", closings)}
-            landed = [done for done in completions if done.lease.job_id in closed]
-            self._write_each("complete", (_completed(done, now) for done in landed))
-            for done in landed:
+            closed = set(self._write("close_completed", now=now, done=_completed(completions)))
+            # A lease that is named twice lands once.
+            landed = {done.lease: done for done in completions if (done.lease.job_id, done.lease.fence) in closed}
+            self._write("complete", now=now, done=_completed(landed.values()))
+            for done in landed.values():
                 self._insert_many(done.follow_ups, parent_id=done.lease.job_id)
             self._settle()
-        return [done.lease for done in completions if done.lease.job_id not in closed]
+        return [done.lease for done in completions if landed.get(done.lease) is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         error = {"error_code": failure.code, "error_message": failure.message}
@@ -288,6 +296,11 @@ class Leases(Connections):
                 moved += len(self._write("settle_meet", needs_id=needs_id))
 
 
+def _whole_percent(percent: float | None) -> int:
+    """What is no number is no progress."""
+    return min(100, max(0, int(percent))) if percent is not None and isfinite(percent) else 0
+
+
 def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
     """In the order of the statement's names: a tuple binds faster than a dict."""
     return (
@@ -338,5 +351,19 @@ def _closing(
     }
 
 
-def _completed(done: Completion, now: str) -> dict[str, object]:
-    return {"job_id": done.lease.job_id, "fence": done.lease.fence, "now": now, "result": done.result}
+def _completed(completions: Iterable[Completion]) -> str:
+    """For `close_completed` and `complete`, by position."""
+    return json.dumps(
+        [
+            (
+                done.lease.job_id,
+                done.lease.fence,
+                done.lease.worker_id,
+                done.usage.signal,
+                done.usage.cpu_seconds,
+                done.usage.memory_peak_bytes,
+                done.result,
+            )
+            for done in completions
+        ]
+    )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import datetime
-from typing import Any
 
 from worker_service.clock import from_text
 from worker_service.errors import BadInput, JobNotFound
@@ -15,24 +13,27 @@ from worker_service.jobs.model import (
     Counts,
     ErrorCount,
     Event,
+    Held,
     Job,
+    Lease,
     LogLine,
     Pause,
     Status,
     TypeCounts,
+    WorkerState,
 )
 from worker_service.jobs.selector import Selector
 from worker_service.store.sqlite_connection import Connections, Row
 from worker_service.store.sqlite_selecting import where
 
-JOB_COLUMNS = tuple(field.name for field in fields(Job))
+JOB_COLUMNS = Job._fields
 _STATUS = JOB_COLUMNS.index("status")
+_STATUSES = {str(status): status for status in Status}
 _NAMED_COLUMNS = ("id", "job_type", "owner", "platform")
 
 
 def job_from(row: Row) -> Job:
-    values: list[Any] = [*row[:_STATUS], Status(row[_STATUS]), *row[_STATUS + 1 :]]
-    return Job(*values)
+    return Job._make((*row[:_STATUS], _STATUSES[row[_STATUS]], *row[_STATUS + 1 :]))
 
 
 class Reading(Connections):
@@ -55,10 +56,15 @@ class Reading(Connections):
         [(count,)] = self._read_sql(f"SELECT count(*) FROM worker_job_queue WHERE {condition}", values)
         return int(count)
 
-    def ids(self, selector: Selector, condition: str = "1", most: int = -1) -> Sequence[int]:
+    def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
         selected, values = where(selector)
-        sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id LIMIT ?"
-        return [row[0] for row in self._read_sql(sql, [*values, most])]
+        sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
+        return [row[0] for row in self._read_sql(sql, values)]
+
+    def oldest_ended_ids(self, selector: Selector, most: int) -> Sequence[int]:
+        selected, values = where(selector)
+        sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND completed_at < ? ORDER BY completed_at LIMIT ?"
+        return [row[0] for row in self._read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return [Attempt(*row) for row in self._read("attempts", job_id=job_id)]
@@ -77,6 +83,16 @@ class Reading(Connections):
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         return [Action(*row) for row in self._read("actions", most=most)]
+
+    def workers(self) -> Sequence[WorkerState]:
+        rows = self._read("workers")
+        return [WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:])) for row in rows]
+
+    def leases_of(self, worker_id: str) -> Sequence[Held]:
+        return [
+            Held(Lease(job_id, fence, worker_id), bool(is_cancelled))
+            for job_id, fence, is_cancelled in self._read("leases_of", worker_id=worker_id)
+        ]
 
     def counts(self) -> Counts:
         [(total, pending, running, failed, cancelled)] = self._read("counts")

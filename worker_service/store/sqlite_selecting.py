@@ -41,8 +41,6 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
         add("ifnull(completed_at, created_at) >= ?", selector.since)
     if selector.older_than is not None:
         add("ifnull(completed_at, created_at) < ?", selector.older_than)
-        # The same again where the job has ended, in the form that the index has.
-        add("(completed_at IS NULL OR completed_at < ?)", selector.older_than)
     for path, wanted in selector.match:
         _add_match(add, path, wanted)
     return " AND ".join(terms), values

@@ -153,9 +153,11 @@ class Steering(Explaining):
         if after is None:
             if rows:
                 return "it is back already"
-            return self._try("restore_deleted_row", {"job_id": job_id, "before": before}) or self._try(
-                "hold_again", {"job_id": job_id}
-            )
+            reason = self._try("restore_deleted_row", {"job_id": job_id, "before": before})
+            if reason is None:
+                self._write("hold_again", job_id=job_id)
+                self._write("settle_again", job_id=job_id)
+            return reason
         if not rows:
             return "it was deleted since"
         then, now = json.loads(after), json.loads(rows[0][1])
@@ -174,7 +176,7 @@ class Steering(Explaining):
             return bool(self._write("unpause", scope=scope, name=name))
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
-        job_ids = self.ids(selector, "completed_at IS NOT NULL", most)
+        job_ids = self.oldest_ended_ids(selector, most)
         for chunk in _chunks(job_ids):
             with self._transaction():
                 for job_id in chunk:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from worker_service.errors import Refused, StoreDamaged
 from worker_service.jobs.model import Check
-from worker_service.store.sqlite_connection import SQLITE_VERSION, connect_to_read, spoken_errors
+from worker_service.store.sqlite_connection import SQLITE_VERSION, connect_to_read, create, spoken_errors
 from worker_service.store.sqlite_steering import Steering
 
 _WAL_BYTES_WARN = 64 * 1024 * 1024
@@ -23,15 +23,13 @@ class Upkeep(Steering):
         return list(self._checks())
 
     def _checks(self) -> Iterator[Check]:
-        rows = self._read_sql("PRAGMA integrity_check(5)", [])
+        faults = self._faults()
         yield Check(
-            "integrity",
-            rows == [("ok",)],
-            "every page is sound" if rows == [("ok",)] else "; ".join(row[0] for row in rows),
-            "stop the daemon and restore the newest backup",
+            "integrity", not faults, faults or "every page is sound", "stop the daemon and restore the newest backup"
         )
-        broken = "; ".join(line for (line,) in self._read("audit"))
-        yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
+        if not faults:
+            broken = "; ".join(line for (line,) in self._read("audit"))
+            yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_of_program()
         wal = Path(f"{self._path}-wal")
@@ -47,6 +45,13 @@ class Upkeep(Steering):
         mode = self._path.stat().st_mode & 0o777
         yield Check("permissions", not mode & 0o002, f"mode {mode:04o}", f"chmod o-w {self._path}")
 
+    def _faults(self) -> str:
+        try:
+            rows = self._read_sql("PRAGMA integrity_check(5)", [])
+        except StoreDamaged as error:
+            return str(error)
+        return "" if rows == [("ok",)] else "; ".join(row[0] for row in rows)
+
     def backup(self, target: Path) -> None:
         if target.exists():
             raise Refused(f"{target} is already there: name a file that is not")
@@ -56,6 +61,7 @@ class Upkeep(Steering):
             with spoken_errors(target):
                 # Not the reader: a connection that only queries may not write the copy either.
                 self._writer.execute("VACUUM INTO ?", (str(unfinished),))
+            create(unfinished).close()  # brings the copy into WAL mode
             _assert_sound(unfinished)
             with unfinished.open("rb+") as copy:
                 os.fsync(copy.fileno())

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from worker_service.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.sqlite_connection import Connection, create, spoken_errors
+from worker_service.store.sqlite_connection import Connection, connect, create, spoken_errors
 
 SCHEMA_VERSION = 1
 
@@ -54,7 +54,8 @@ def migrate(path: Path, *, dry_run: bool = False) -> list[str]:
     """Bring a database to today's schema, in one transaction; return the names of the steps."""
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
-    connection = create(path)
+    # A dry run leaves even the journal mode as it is.
+    connection = connect(path) if dry_run else create(path)
     try:
         with spoken_errors(path):
             connection.execute("BEGIN IMMEDIATE")

@@ -6,19 +6,19 @@ SELECT o.id,
        ifnull(CAST(o.platform AS TEXT), '') AS platform,
        CAST(o.account AS TEXT) AS account,
        max(1, min(10, CAST(ifnull(o.priority, 5) AS INTEGER))) AS priority,
-       CASE WHEN o.payload IS NOT NULL AND NOT json_valid(o.payload) THEN json_object('unreadable', CAST(o.payload AS TEXT))
-            ELSE o.payload END AS payload,
+       CASE WHEN NOT json_valid(CAST(o.payload AS TEXT)) THEN json_object('unreadable', CAST(o.payload AS TEXT))
+            ELSE CAST(o.payload AS TEXT) END AS payload,
        CASE WHEN o.status IN ('completed', 'failed', 'cancelled') THEN o.status
-            WHEN o.payload IS NOT NULL AND NOT json_valid(o.payload) THEN 'failed'
+            WHEN NOT json_valid(CAST(o.payload AS TEXT)) THEN 'failed'
             WHEN ifnull(o.status, 'pending') IN ('pending', 'running') THEN 'pending'
             ELSE 'failed' END AS status,
        CASE WHEN o.status IN ('completed', 'cancelled') THEN NULL
-            WHEN o.payload IS NOT NULL AND NOT json_valid(o.payload) THEN 'PAYLOAD_INVALID'
+            WHEN NOT json_valid(CAST(o.payload AS TEXT)) THEN 'PAYLOAD_INVALID'
             WHEN o.status = 'failed' THEN 'FAILED_BEFORE_PAGEMILL'
             WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running') THEN 'STATUS_UNKNOWN' END AS error_code,
        CASE WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
-            THEN ifnull(o.error_message || '; ', '') || 'its status was ' || o.status
-            ELSE o.error_message END AS error_message,
+            THEN ifnull(CAST(o.error_message AS TEXT) || '; ', '') || 'its status was ' || o.status
+            ELSE CAST(o.error_message AS TEXT) END AS error_message,
        max(0, CAST(ifnull(o.retry_count, 0) AS INTEGER)) AS retry_count,
        max(0, CAST(ifnull(o.max_retries, 3) AS INTEGER)) AS max_retries,
        -- The worker that ran it is gone: that counts as one requeue.
@@ -44,6 +44,16 @@ SELECT id, job_type, platform, account, priority, payload, status, error_code, e
        CASE WHEN status <> 'pending' THEN worker_id END,
        CASE WHEN status <> 'pending' THEN progress_percent ELSE 0 END, progress_message
   FROM adopted;
+
+-- An id that was used before is not used again, deleted rows included.
+UPDATE sqlite_sequence
+   SET seq = max(seq, (SELECT seq FROM sqlite_sequence WHERE name = 'worker_job_queue_before_pagemill'))
+ WHERE name = 'worker_job_queue'
+   AND EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'worker_job_queue_before_pagemill');
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'worker_job_queue', seq FROM sqlite_sequence
+ WHERE name = 'worker_job_queue_before_pagemill'
+   AND NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'worker_job_queue');
 
 DELETE FROM worker_action_item;
 DELETE FROM worker_action;

@@ -1,0 +1,56 @@
+"""Tables: whole when piped, cut to fit a terminal, never with power over it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from worker_service.commands.output import clean, length, table_lines
+
+
+def test_columns_stand_under_their_headings_and_numbers_to_the_right() -> None:
+    assert table_lines(("ID", "TYPE"), [(7, "a"), (1234, None)]) == ["  ID  TYPE", "   7  a", "1234  -"]
+
+
+def test_the_widest_column_gives_way_first() -> None:
+    lines = table_lines(("ID", "A", "B"), [(1, "x" * 30, "y" * 10)], width=40)
+
+    assert lines[1] == f" 1  {'x' * 23}…  {'y' * 10}"
+    assert max(map(len, lines)) == 40
+
+
+def test_a_state_is_cut_only_in_need() -> None:
+    row = ("cancelled", "t" * 30, "n" * 30)
+    wide, narrow = (table_lines(("STATE", "TYPE", "NOTE"), [row], width=width)[1] for width in (40, 24))
+
+    assert wide.startswith("cancelled  tttt")
+    assert len(narrow) == 24
+
+
+def test_empty_columns_are_left_out_where_there_is_a_width() -> None:
+    rows = [(1, None, "a"), (2, "", "b")]
+
+    assert table_lines(("ID", "OWNER", "TYPE"), rows, width=80)[0] == "ID  TYPE"
+    assert table_lines(("ID", "OWNER", "TYPE"), rows)[0] == "ID  OWNER  TYPE"
+
+
+def test_wide_letters_count_as_what_the_terminal_gives_them() -> None:
+    lines = table_lines(("NAME", "X"), [("報告書", "a"), ("report", "b")])
+
+    assert lines[1:] == ["報告書  a", "report  b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain", "plain"), ("a\nb\tc", "a b c"), ("\x1b[2J", "\\x1b[2J"), ("‮right", "\\x202eright"), ("Größe", "Größe")],
+)
+def test_control_characters_are_made_visible(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "60 min"), (7200, "2 h"), (172800, "2 d")]
+)
+def test_a_length_of_time_is_said_in_its_largest_useful_unit(seconds: int, words: str) -> None:
+    assert length(timedelta(seconds=seconds)) == words

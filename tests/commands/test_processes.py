@@ -1,0 +1,396 @@
+"""The command as a process: exit codes, pipes, terminals, damaged surroundings, two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import COMMAND, ROOT, Process
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def on_a_terminal(*words: str, typed: str = "", columns: int = 60) -> tuple[int, str]:
+    """Run the command on a terminal of its own, type something, and return its exit code and screen."""
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    child = subprocess.Popen(
+        [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, close_fds=True
+    )
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    screen = b""
+    try:
+        while part := os.read(ours, 65536):
+            screen += part
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    return child.wait(timeout=60), screen.decode().replace("\r\n", "\n")
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+# ── Words that are not understood ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [(["enqeue"], "enqueue"), (["canel"], "cancel"), (["ls", "--ownr", "a"], "--owner"), (["db", "migrat"], "migrate")],
+)
+def test_a_misspelt_command_or_option_is_answered_with_the_right_one(
+    process: Process, words: list[str], right: str
+) -> None:
+    result = process(*words, fails=2)
+
+    assert f"did you mean {right}" in result.stderr
+    assert result.stdout == ""
+
+
+def test_with_json_an_error_is_one_object_on_stderr(process: Process) -> None:
+    result = process("ls", "--json", "--nonsense", fails=2)
+
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["exit_code"]) == ("usage", 2)
+    assert result.stdout == ""
+
+
+def test_the_program_is_named_pagemill_however_it_was_started(process: Process) -> None:
+    assert process("--help").stdout.startswith("Usage: pagemill ")
+    checkout = subprocess.run(
+        [COMMAND[0], str(ROOT / "cli.py"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert checkout.stdout.startswith("pagemill ")
+
+
+# ── The database and its surroundings ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("words", [["ls"], ["enqueue", "a"], [], ["cancel", "1"], ["db", "check"], ["db", "shell"]])
+def test_without_a_database_every_verb_says_init(process: Process, words: list[str], no_database: Path) -> None:
+    result = process(*words, fails=69)
+
+    assert "pagemill init" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not no_database.exists()
+
+
+def test_init_twice_changes_nothing(process: Process, no_database: Path) -> None:
+    assert process("init").stdout == f"made {no_database}\n"
+    process("enqueue", "a")
+
+    assert "there already" in process("init").stdout
+
+    assert len(json.loads(process("ls", "--json").stdout)["items"]) == 1
+
+
+def test_of_two_inits_at_once_one_makes_it(no_database: Path, process: Process) -> None:
+    both = [
+        subprocess.Popen([*COMMAND, "init", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [child.communicate(timeout=60) for child in both]
+
+    assert [child.returncode for child in both] == [0, 0], ends
+    assert sorted(json.loads(out)["created"] for out, _ in ends) == [False, True]
+    assert process("enqueue", "a").stdout == "1\n"
+
+
+@pytest.mark.parametrize("words", [["ls"], ["init"], ["enqueue", "a"], ["db", "migrate"]])
+def test_a_text_file_is_not_taken_for_a_database(process: Process, no_database: Path, words: list[str]) -> None:
+    no_database.write_text("a letter to grandmother\n" * 100)
+
+    result = process(*words, fails=78)
+
+    assert str(no_database) in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert no_database.read_text().startswith("a letter to grandmother")
+
+
+@pytest.mark.skipif(is_root() and not shutil.which("setpriv"), reason="root may write everywhere")
+def test_a_read_only_database_can_be_looked_at_and_refuses_changes_with_77(process: Process, database: Path) -> None:
+    process("enqueue", "a")
+    # Root is held to the modes of files as well, once it may no longer pass them over.
+    held = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"] if is_root() else []
+    database.chmod(0o444)
+
+    looked = subprocess.run([*held, *COMMAND, "ls"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*held, *COMMAND, "enqueue", "b"], capture_output=True, text=True, check=False)
+
+    assert (looked.returncode, len(looked.stdout.splitlines())) == (0, 2)
+    assert changed.returncode == 77
+    assert changed.stderr.count("\n") == 1
+    assert str(database) in changed.stderr
+
+
+def test_output_onto_a_full_disk_is_said() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*COMMAND, "config", "show"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert result.returncode == 74
+    assert "no space left" in result.stderr
+
+
+def test_an_unknown_key_in_the_settings_file_suggests_the_right_one(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "pagemill.toml").write_text('databse = "x.db"\n')
+
+    result = process("ls", fails=78, env={**os.environ, "WORKER_CONFIG": str(tmp_path / "pagemill.toml")})
+
+    assert "there is no setting 'databse': did you mean database?" in result.stderr
+
+
+def test_a_misspelt_variable_suggests_the_right_one(process: Process) -> None:
+    result = process("ls", fails=78, env={**os.environ, "WORKER_DATABSE": "x.db"})
+
+    assert "did you mean WORKER_DATABASE?" in result.stderr
+
+
+def test_a_postgresql_address_is_refused_in_a_sentence(process: Process) -> None:
+    assert "SQLite only" in process("--database", "postgresql://host/db", "ls", fails=78).stderr
+
+
+def test_a_database_that_was_named_on_the_line_is_used(process: Process, tmp_path: Path) -> None:
+    other = tmp_path / "new" / "folder" / "other.db"
+
+    process("--database", other, "init")
+    process("enqueue", "a", "--database", other)
+
+    assert len(json.loads(process("ls", "--database", other, "--json").stdout)["items"]) == 1
+    process("ls", fails=69)
+
+
+def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(process: Process, database: Path) -> None:
+    process("enqueue", "a")
+    # No file of the child may grow past this: the kernel's own refusal, as close to a full disk as a test can come.
+    largest = f"ulimit -f {database.stat().st_size // 512 + 64}; trap '' XFSZ;"
+    line = f"{largest} exec {' '.join(COMMAND)} enqueue b --payload -"
+    payload = json.dumps("x" * 900_000)
+
+    result = subprocess.run(["sh", "-c", line], input=payload, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 74, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(json.loads(process("ls", "--json").stdout)["items"]) == 1
+
+
+# ── Pipes and terminals ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("database")
+def test_a_payload_comes_through_a_pipe(process: Process) -> None:
+    assert process("enqueue", "a", "--payload", "-", stdin='{"a": 1}').stdout == "1\n"
+    assert "not JSON" in process("enqueue", "a", "--payload", "-", stdin="a: 1", fails=65).stderr
+
+
+@pytest.mark.usefixtures("database")
+def test_a_reader_that_goes_away_is_no_fault(process: Process) -> None:
+    for _ in range(3):
+        process("enqueue", "a")
+
+    shown = subprocess.run(
+        ["sh", "-c", f"{' '.join(COMMAND)} ls | head -1"], capture_output=True, text=True, check=True
+    )
+
+    assert shown.stdout.startswith("ID")
+    assert shown.stderr == ""
+
+
+@pytest.mark.usefixtures("database")
+def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process) -> None:
+    process("enqueue", "a" * 200)
+
+    _, screen = on_a_terminal("ls", columns=80)
+
+    assert all(len(line) <= 80 for line in screen.splitlines())
+    assert "…" in screen
+    assert "a" * 200 in process("ls").stdout
+
+
+@pytest.mark.usefixtures("database")
+def test_colour_is_for_terminals_that_want_it(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    process("enqueue", "a")
+    process("cancel", 1)
+
+    assert "\x1b[" in on_a_terminal("ls", columns=200)[1]
+    assert "\x1b[" not in process("ls").stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in on_a_terminal("ls", columns=200)[1]
+
+
+@pytest.mark.usefixtures("database")
+def test_on_a_terminal_many_jobs_are_shown_and_asked_about(process: Process) -> None:
+    process("enqueue", "a")
+    process("enqueue", "b")
+
+    no = on_a_terminal("cancel", "--status", "pending", typed="n\n", columns=120)
+    yes = on_a_terminal("cancel", "--status", "pending", typed="y\n", columns=120)
+
+    assert no[0] == 1
+    assert "Cancel 2 jobs?" in no[1]
+    assert "nothing was done" in no[1]
+    assert yes[0] == 0
+    assert "cancelled 2 jobs" in yes[1]
+
+
+@pytest.mark.usefixtures("database")
+def test_on_a_terminal_what_cannot_be_undone_wants_the_number_typed(process: Process) -> None:
+    for _ in range(3):
+        process("enqueue", "a")
+    process("cancel", "--status", "pending", "--yes")
+
+    words = ("prune", "--older-than", "2199-01-01")
+    assert on_a_terminal(*words, typed="y\n", columns=120)[0] == 1
+    code, screen = on_a_terminal(*words, typed="3\n", columns=120)
+
+    assert code == 0
+    assert "pruned 3 jobs" in screen
+
+
+@pytest.mark.usefixtures("database")
+def test_words_that_are_not_utf8_are_refused() -> None:
+    for words in ([b"enqueue", b"\xff"], [b"enqueue", b"a", b"--owner", b"\xff"], [b"pause", b"\xff"]):
+        result = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+        assert result.returncode == 2
+        assert "not UTF-8" in result.stderr
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_stream_that_is_closed_is_no_fault(closed: str) -> None:
+    command = " ".join(COMMAND)
+
+    for words in ("ls", "enqueue a", "show 1", "retry --status completed"):
+        result = subprocess.run(
+            ["sh", "-c", f"{command} {words} {closed}"], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, (words, result.stderr)
+
+
+def test_a_listing_imports_nothing_that_it_does_not_need(database: Path) -> None:
+    listing = "import sys; from worker_service.commands import pagemill\n"
+    listing += "try: pagemill.main(['ls', '--json'])\nfinally: print(*sys.modules, file=sys.stderr)"
+
+    result = subprocess.run([COMMAND[0], "-c", listing], capture_output=True, text=True, check=True)
+
+    loaded = set(result.stderr.split())
+    assert "apsw" in loaded
+    heavy = {"structlog", "xxhash", "pymupdf", "googleapiclient", "pytesseract", "tomllib", "difflib", "asyncio"}
+    assert loaded & heavy == set()
+
+
+# ── Programs around it ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
+def test_the_shell_reads_and_writes_only_when_told_to(process: Process, database: Path) -> None:
+    process("enqueue", "a")
+
+    assert process("db", "shell", "SELECT job_type FROM worker_job_queue").stdout == "a\n"
+    change = "UPDATE worker_job_queue SET priority = 1 WHERE id = 1"
+    refused = subprocess.run([*COMMAND, "db", "shell", change], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "readonly" in refused.stderr
+    process("db", "shell", "--write", change)
+
+    assert json.loads(process("show", 1, "--json").stdout)["priority"] == 1
+
+
+@pytest.mark.usefixtures("database")
+def test_the_shell_says_so_when_there_is_no_sqlite3_program(process: Process, tmp_path: Path) -> None:
+    result = process("db", "shell", fails=69, env={**os.environ, "PATH": str(tmp_path)})
+
+    assert "sqlite3 program is not installed" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_each_shell(process: Process, shell: str) -> None:
+    assert "_PAGEMILL_COMPLETE" in process("completion", shell).stdout
+
+
+def completed(words: str, begun: str) -> list[str]:
+    environ = {
+        **os.environ, "_PAGEMILL_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"pagemill {words} {begun}", "COMP_CWORD": str(1 + len(words.split())),
+    }  # fmt: skip
+    result = subprocess.run(COMMAND, capture_output=True, text=True, check=False, env=environ)
+    assert result.stderr == ""
+    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
+
+
+@pytest.mark.usefixtures("database")
+def test_verbs_ids_types_owners_and_statuses_are_completed(process: Process) -> None:
+    process("enqueue", "ocr_pages", "--owner", "alice")
+    process("enqueue", "download")
+
+    assert completed("", "pa") == ["pause"]
+    assert sorted(completed("show", "")) == ["1", "2"]
+    assert completed("ls --type", "ocr") == ["ocr_pages"]
+    assert completed("ls --owner", "a") == ["alice"]
+    assert completed("cancel --status", "p") == ["pending"]
+
+
+def test_completion_without_a_database_is_silent() -> None:
+    assert completed("show", "") == []
+
+
+@pytest.mark.usefixtures("database")
+def test_a_backup_is_a_database_and_never_overwrites(process: Process, tmp_path: Path) -> None:
+    process("enqueue", "a")
+    target = tmp_path / "copy.db"
+
+    process("db", "backup", target)
+    assert len(json.loads(process("ls", "--database", target, "--json").stdout)["items"]) == 1
+
+    before = target.read_bytes()
+    result = process("db", "backup", target, fails=1)
+    assert str(target) in result.stderr
+    assert target.read_bytes() == before
+
+
+@pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
+def test_a_database_of_another_version_is_refused_with_what_to_do(process: Process, database: Path) -> None:
+    subprocess.run(["sqlite3", database, "UPDATE pagemill_schema SET version = 999"], check=True)
+
+    assert "upgrade pagemill" in process("ls", fails=78).stderr
+
+
+@pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
+def test_a_database_of_the_original_proposal_is_adopted_by_migrate(process: Process, no_database: Path) -> None:
+    plain = """
+        CREATE TABLE worker_job_queue (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, job_type TEXT NOT NULL, platform TEXT NOT NULL, account TEXT,
+            priority INTEGER DEFAULT 5, status TEXT DEFAULT 'pending', payload TEXT, error_message TEXT,
+            retry_count INTEGER DEFAULT 0, max_retries INTEGER DEFAULT 3,
+            created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, started_at TIMESTAMP, completed_at TIMESTAMP,
+            worker_id TEXT, progress_percent INTEGER DEFAULT 0, progress_message TEXT);
+        INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123');
+    """
+    subprocess.run(["sqlite3", no_database, plain], check=True)
+
+    assert "pagemill db migrate" in process("ls", fails=78).stderr
+    assert json.loads(process("db", "migrate", "--dry-run", "--json").stdout)["items"] != []
+    process("ls", fails=78)
+    process("db", "migrate")
+
+    assert [job["account"] for job in json.loads(process("ls", "--json").stdout)["items"]] == ["user123"]
+    assert "up to date" in process("db", "migrate").stderr
+
+
+@pytest.mark.usefixtures("database")
+def test_check_looks_at_the_database(process: Process) -> None:
+    # Whether all is good depends on the machine; that it looked, and says what to do, does not.
+    result = subprocess.run([*COMMAND, "db", "check", "--json"], capture_output=True, text=True, check=False)
+
+    checks = json.loads(result.stdout)["items"]
+    assert result.returncode == (0 if all(check["is_good"] for check in checks) else 1)
+    assert "integrity" in [check["name"] for check in checks if check["is_good"]]

@@ -1,0 +1,87 @@
+"""When a failed job is tried again, and when it is given up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker_service.jobs.model import Job, Status
+from worker_service.jobs.retries import GiveUp, Retry, after_failure, backoff
+
+NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
+
+_NOTHING: dict[str, Any] = dict.fromkeys(Job._fields)
+_SOME: dict[str, Any] = {
+    "id": 1,
+    "status": Status.RUNNING,
+    "retry_count": 0,
+    "max_retries": 3,
+    "worker_id": "w1",
+    "fence": 4,
+}
+JOB = Job(**_NOTHING | _SOME)
+
+
+@pytest.mark.parametrize(
+    ("retry_count", "seconds"), [(0, 10), (1, 20), (2, 40), (3, 80), (8, 2560), (9, 3600), (10, 3600), (10_000, 3600)]
+)
+def test_each_wait_is_twice_the_one_before_up_to_an_hour(retry_count: int, seconds: int) -> None:
+    assert backoff(retry_count, jitter=0.5) == timedelta(seconds=seconds)
+
+
+@given(retry_count=st.integers(0, 10_000), jitter=st.floats(0, 1))
+def test_the_jitter_is_a_quarter_either_way(retry_count: int, jitter: float) -> None:
+    middle = backoff(retry_count, jitter=0.5)
+
+    assert middle * 0.75 <= backoff(retry_count, jitter=jitter) <= middle * 1.25
+    assert timedelta(seconds=7.5) <= backoff(retry_count, jitter=jitter) <= timedelta(seconds=4500)
+
+
+def test_the_ends_of_the_jitter_are_reached() -> None:
+    assert backoff(0, jitter=0) == timedelta(seconds=7.5)
+    assert backoff(0, jitter=1) == timedelta(seconds=12.5)
+
+
+@given(retry_count=st.integers(0, 50), max_retries=st.integers(0, 50))
+def test_p6_there_are_never_more_retries_than_the_job_allows(retry_count: int, max_retries: int) -> None:
+    job = JOB._replace(retry_count=retry_count, max_retries=max_retries)
+
+    choice = after_failure(job, now=NOW, jitter=0.5)
+
+    assert isinstance(choice, Retry) == (retry_count < max_retries)
+
+
+def test_a_permanent_failure_is_given_up_at_once() -> None:
+    assert after_failure(JOB, now=NOW, jitter=0.5, is_permanent=True) == GiveUp()
+
+
+def test_without_a_wish_the_backoff_counts_from_now() -> None:
+    assert after_failure(JOB._replace(retry_count=1), now=NOW, jitter=0.5) == Retry(NOW + timedelta(seconds=20))
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 86_400])
+def test_the_handlers_own_wish_is_taken_as_it_is(seconds: int) -> None:
+    after = timedelta(seconds=seconds)
+
+    assert after_failure(JOB, now=NOW, jitter=0.0, after=after) == Retry(NOW + after)
+
+
+def test_a_wish_does_not_buy_another_retry() -> None:
+    used_up = JOB._replace(retry_count=3)
+
+    assert after_failure(used_up, now=NOW, jitter=0.5, after=timedelta(seconds=1)) == GiveUp()
+
+
+def test_only_a_running_job_has_a_lease() -> None:
+    assert (JOB.lease.job_id, JOB.lease.fence, JOB.lease.worker_id) == (1, 4, "w1")
+
+    with pytest.raises(ValueError, match="only a running job has a lease"):
+        _ = JOB._replace(worker_id=None, status=Status.PENDING).lease
+
+
+def test_exactly_three_statuses_are_ends() -> None:
+    assert [status.value for status in Status if status.is_ended] == ["completed", "failed", "cancelled"]

@@ -1,0 +1,76 @@
+"""What a person writes to select jobs, and what is said when it cannot be understood."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker_service.errors import BadInput
+from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector, parse_match, parse_status
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_status_is_read_by_its_name(status: Status) -> None:
+    assert parse_status(status.value) is status
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("failled", "failed"), ("complete", "completed"), ("canceled", "cancelled"), ("runing", "running")],
+)
+def test_a_misspelt_status_is_answered_with_the_right_one(word: str, meant: str) -> None:
+    with pytest.raises(BadInput, match=f"there is no status '{word}': did you mean {meant}"):
+        parse_status(word)
+
+
+@pytest.mark.parametrize("word", ["", "x", "blocked", "42"])
+def test_a_word_like_no_status_is_answered_with_all_of_them(word: str) -> None:
+    with pytest.raises(BadInput, match=r"there is no status '.*': it is one of pending, running, completed"):
+        parse_status(word)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("payload.file_id=abc", "file_id", "abc"),
+        ("payload.n=1", "n", 1),
+        ('payload.n="1"', "n", "1"),
+        ("payload.n=1.5", "n", 1.5),
+        ("payload.on=true", "on", True),
+        ("payload.on=null", "on", None),
+        ("payload.deep.er=x", "deep.er", "x"),
+        ("payload.page_range[0]=1", "page_range[0]", 1),
+        ("payload.pages=[1,2]", "pages", [1, 2]),
+        ("payload.url=http://x/?a=b", "url", "http://x/?a=b"),
+        ("payload.empty=", "empty", ""),
+        ("payload.payload.x=1", "payload.x", 1),
+    ],
+)
+def test_a_match_is_a_path_and_a_json_value_or_text(text: str, path: str, value: object) -> None:
+    assert parse_match(text) == (path, value)
+
+
+@pytest.mark.parametrize("text", ["", "payload", "payload.x", "payload.=1", "file_id=abc", "=x", "payloadx=1"])
+def test_a_match_that_says_not_what_to_match_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadInput, match=r"write it like payload\.file_id=abc"):
+        parse_match(text)
+
+
+@given(st.text())
+def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+    try:
+        path, _ = parse_match(text)
+        is_told = text.startswith(f"payload.{path}=")
+    except BadInput as refusal:
+        is_told = repr(text) in str(refusal)
+
+    assert is_told
+
+
+def test_an_empty_selector_says_so() -> None:
+    assert Selector().is_empty
+    assert not Selector(ids=(1,)).is_empty
+    assert not Selector(batch_id=0).is_empty
+    assert not Selector(match=(("a", None),)).is_empty

@@ -1,0 +1,380 @@
+"""From the original proposal's plain table to today's schema: nothing is lost, and both ways end in the same place."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everything, new_worker
+from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
+from worker_service.jobs.model import NewJob, Status
+from worker_service.store.base import Store
+from worker_service.store.opening import initialise, migrate, open_store
+
+PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
+CANONICAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
+
+# Verbatim from the proposal.
+ORIGINAL = """
+CREATE TABLE IF NOT EXISTS worker_job_queue (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_type TEXT NOT NULL,          -- 'scrape', 'download', 'sync', etc.
+    platform TEXT NOT NULL,          -- 'instagram', 'paid_content', 'tiktok', etc.
+    account TEXT,                    -- username or null for system tasks
+    priority INTEGER DEFAULT 5,      -- 1=highest, 10=lowest
+    status TEXT DEFAULT 'pending',   -- 'pending', 'running', 'completed', 'failed', 'cancelled'
+    payload TEXT,                    -- JSON blob with job-specific data
+    error_message TEXT,              -- Error details if failed
+    retry_count INTEGER DEFAULT 0,
+    max_retries INTEGER DEFAULT 3,
+    created_at DATETIME DEFAULT CURRENT_TIMESTAMP,
+    started_at DATETIME,
+    completed_at DATETIME,
+    worker_id TEXT,                  -- ID of worker process handling this job
+    progress_percent INTEGER DEFAULT 0,
+    progress_message TEXT
+);
+
+CREATE INDEX idx_job_queue_status ON worker_job_queue(status);
+CREATE INDEX idx_job_queue_priority ON worker_job_queue(priority, created_at);
+CREATE INDEX idx_job_queue_platform ON worker_job_queue(platform, account);
+"""
+
+ROWS: dict[str, dict[str, object]] = {
+    "plain": {"account": "user123", "payload": '{"scrape_type": "full"}'},
+    "bare": {},
+    "urgent": {"priority": 1},
+    "running": {
+        "status": "running",
+        "started_at": "2026-11-18 09:00:00",
+        "worker_id": "host-77",
+        "progress_percent": 40,
+    },
+    "running without a start": {"status": "running"},
+    "completed": {
+        "status": "completed",
+        "started_at": "2026-11-18 09:00:00",
+        "completed_at": "2026-11-18 09:05:00",
+        "worker_id": "host-77",
+        "progress_percent": 100,
+        "progress_message": "done",
+    },
+    "completed without a time": {"status": "completed"},
+    "failed": {"status": "failed", "error_message": "timeout", "retry_count": 3, "completed_at": "2026-11-18 09:06:00"},
+    "cancelled": {"status": "cancelled", "completed_at": "2026-11-18T09:07:00"},
+    "retried": {"retry_count": 2, "error_message": "timeout"},
+    "retried too often": {"retry_count": 9},
+    "payload that is not JSON": {"payload": "{'scrape_type': 'full'}"},
+    "payload that is not JSON, completed": {"payload": "oops", "status": "completed"},
+    "large payload": {"payload": json.dumps("x" * 1_200_000)},
+    "priority 99": {"priority": 99},
+    "priority 0": {"priority": 0},
+    "nulls": dict.fromkeys(
+        ("priority", "status", "retry_count", "max_retries", "created_at", "progress_percent", "account", "payload")
+    ),
+    "unknown status": {"status": "paused", "error_message": "by hand"},
+    "time that is no time": {"created_at": "yesterday", "started_at": "soon", "completed_at": ""},
+    "time with T": {"created_at": "2026-11-18T08:00:00"},
+    "time with a fraction": {"created_at": "2026-11-18 08:00:00.123456"},
+    "negative numbers": {"retry_count": -1, "max_retries": -5, "progress_percent": -3},
+    "percent 250": {"status": "completed", "progress_percent": 250},
+    "empty type": {"job_type": ""},
+    "text for a number": {"priority": "high", "max_retries": "many"},
+}
+
+
+def _literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value)
+
+
+@pytest.fixture
+def original(path: Path, tmp_path: Path) -> ByHand:
+    """The original table with a row of every kind, made by the distribution's own program."""
+    script = tmp_path / "original.sql"
+    inserts = []
+    for fields in ROWS.values():
+        row: dict[str, object] = {"job_type": "scrape_account", "platform": "instagram", **fields}
+        inserts.append(
+            f"INSERT INTO worker_job_queue ({', '.join(row)}) VALUES ({', '.join(map(_literal, row.values()))});"
+        )
+    script.write_text(ORIGINAL + "\n".join(inserts))
+    hand = ByHand(path)
+    hand.run(f".read {script}")
+    return hand
+
+
+def _schema(hand: ByHand) -> list[tuple[object, ...]]:
+    rows = hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
+    return [tuple(row.values()) for row in rows if "before_pagemill" not in str(row["tbl_name"])]
+
+
+def test_every_row_of_the_original_table_is_adopted_with_its_id(
+    original: ByHand, path: Path, clock: MovableClock
+) -> None:
+    assert migrate(path)
+
+    store = open_store(path, clock=clock)
+    assert sorted(everything(store)) == list(range(1, len(ROWS) + 1))
+    assert all(CANONICAL.fullmatch(job.created_at) for job in everything(store).values())
+    assert all(check.is_good for check in store.check() if check.name in {"integrity", "promises"})
+    store.close()
+
+
+def test_an_adopted_row_says_what_the_original_said(original: ByHand, path: Path, clock: MovableClock) -> None:
+    migrate(path)
+    store = open_store(path, clock=clock)
+    jobs = {name: store.get(number) for number, name in enumerate(ROWS, 1)}
+    store.close()
+
+    plain = jobs["plain"]
+    assert (plain.job_type, plain.platform, plain.account, plain.payload, plain.priority, plain.status) == (
+        "scrape_account", "instagram", "user123", '{"scrape_type": "full"}', 5, PENDING,
+    )  # fmt: skip
+    assert [jobs[name].status for name in ("bare", "urgent", "retried", "nulls", "priority 99")] == [PENDING] * 5
+    assert [jobs[name].status for name in ("running", "running without a start")] == [PENDING] * 2
+    assert [jobs[name].status for name in ("completed", "failed", "cancelled")] == [COMPLETED, FAILED, CANCELLED]
+    assert jobs["completed"].completed_at == "2026-11-18 09:05:00.000"
+    assert (jobs["completed"].worker_id, jobs["completed"].progress_message) == ("host-77", "done")
+    assert jobs["cancelled"].completed_at == "2026-11-18 09:07:00.000"
+    assert jobs["completed without a time"].completed_at
+    assert (jobs["failed"].error_message, jobs["failed"].retry_count) == ("timeout", 3)
+    assert jobs["retried"].retry_count == 2
+    assert [jobs[name].priority for name in ("urgent", "priority 99", "priority 0", "nulls")] == [1, 10, 1, 5]
+    assert jobs["time with T"].created_at == "2026-11-18 08:00:00.000"
+    assert jobs["time with a fraction"].created_at == "2026-11-18 08:00:00.123"
+    assert jobs["large payload"].payload == json.dumps("x" * 1_200_000)
+
+
+def test_what_cannot_run_ends_failed_with_a_code_and_its_text_kept(
+    original: ByHand, path: Path, clock: MovableClock
+) -> None:
+    migrate(path)
+    store = open_store(path, clock=clock)
+    jobs = {name: store.get(number) for number, name in enumerate(ROWS, 1)}
+    store.close()
+
+    unreadable, paused = jobs["payload that is not JSON"], jobs["unknown status"]
+    assert (unreadable.status, unreadable.error_code) == (FAILED, "PAYLOAD_INVALID")
+    assert "{'scrape_type': 'full'}" in (json.dumps(json.loads(unreadable.payload or "null")))
+    assert (paused.status, bool(paused.error_code)) == (FAILED, True)
+    assert "paused" in (paused.error_message or "")
+    assert "by hand" in (paused.error_message or "")
+    assert jobs["payload that is not JSON, completed"].status is COMPLETED
+    assert "oops" in (jobs["payload that is not JSON, completed"].payload or "")
+
+
+def test_adopted_jobs_are_claimed_in_their_order_and_complete(
+    original: ByHand, path: Path, clock: MovableClock
+) -> None:
+    migrate(path)
+    store = open_store(path, clock=clock)
+    store.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
+    pending = [job.id for job in everything(store).values() if job.status is PENDING]
+
+    taken = store.claim("w1", 100)
+
+    assert sorted(job.id for job in taken) == sorted(pending)
+    assert [job.priority for job in taken] == sorted(job.priority for job in taken)
+    assert store.complete_many([]) == []
+    for job in taken:
+        store.complete(job.lease)
+    assert {job.status for job in everything(store).values()} == {COMPLETED, FAILED, CANCELLED}
+    store.close()
+
+
+def test_an_adopted_running_job_may_still_fail_and_be_retried_by_hand(
+    original: ByHand, path: Path, clock: MovableClock
+) -> None:
+    migrate(path)
+    store = open_store(path, clock=clock)
+    failed = 1 + list(ROWS).index("failed")
+
+    original(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {failed}")
+
+    assert (store.get(failed).status, store.get(failed).retry_count) == (PENDING, 0)
+    store.close()
+
+
+def test_a_migrated_database_has_the_schema_of_a_new_one(original: ByHand, path: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh.db"
+    initialise(fresh)
+
+    migrate(path)
+
+    assert _schema(original) == _schema(ByHand(fresh))
+
+
+def test_an_id_of_the_original_table_is_never_used_again(original: ByHand, path: Path, clock: MovableClock) -> None:
+    original("INSERT INTO worker_job_queue (id, job_type, platform) VALUES (500, 't', 'p')")
+    original("DELETE FROM worker_job_queue WHERE id = 500")
+
+    migrate(path)
+
+    store = open_store(path, clock=clock)
+    assert store.enqueue(NewJob("ocr_pages")).job_id == 501
+    store.close()
+
+
+def test_a_dry_run_names_the_steps_and_changes_not_one_byte(original: ByHand, path: Path) -> None:
+    before, schema = original.dump(), _schema(original)
+    content = path.read_bytes()
+
+    steps = migrate(path, dry_run=True)
+
+    assert steps
+    assert original.dump() == before
+    assert _schema(original) == schema
+    assert path.read_bytes() == content
+    assert migrate(path) == steps
+
+
+def test_migrating_twice_does_nothing_the_second_time(original: ByHand, path: Path) -> None:
+    migrate(path)
+    before = original.dump()
+
+    assert migrate(path) == []
+    assert original.dump() == before
+
+
+def test_an_original_table_that_lost_its_indexes_is_adopted_as_well(
+    original: ByHand, path: Path, clock: MovableClock
+) -> None:
+    original("DROP INDEX idx_job_queue_status")
+
+    migrate(path)
+
+    store = open_store(path, clock=clock)
+    assert len(everything(store)) == len(ROWS)
+    store.close()
+
+
+@pytest.mark.parametrize("column", ["payload", "account", "error_message", "worker_id", "progress_message", "status"])
+def test_a_value_kept_as_a_blob_is_adopted_as_text(path: Path, clock: MovableClock, column: str) -> None:
+    hand = ByHand(path)
+    hand.run(ORIGINAL)
+    hand(f"INSERT INTO worker_job_queue (job_type, platform, {column}) VALUES ('t', 'p', {_literal(b'[1]')})")
+
+    migrate(path)
+
+    store = open_store(path, clock=clock)
+    job = store.get(1)
+    assert job.payload == ("[1]" if column == "payload" else None)
+    assert job.account == ("[1]" if column == "account" else None)
+    assert job.status is (FAILED if column == "status" else PENDING)
+    store.close()
+
+
+def test_an_empty_original_table_is_adopted(path: Path, clock: MovableClock) -> None:
+    ByHand(path).run(ORIGINAL)
+
+    migrate(path)
+
+    store = open_store(path, clock=clock)
+    store.register(new_worker())
+    job_id = store.enqueue(NewJob("ocr_pages")).job_id
+    assert claimed_ids(store) == [job_id]
+    store.close()
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(original: ByHand, path: Path) -> None:
+    original("CREATE TABLE worker_job_log (mine TEXT)")
+    before = original.dump()
+
+    with pytest.raises(Exception, match="worker_job_log"):
+        migrate(path)
+
+    assert original.dump() == before
+
+
+# ── Which databases are opened at all ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_original_table_is_not_opened_before_it_is_migrated(original: ByHand, path: Path) -> None:
+    before = original.dump()
+
+    with pytest.raises(SchemaMismatch, match="pagemill db migrate"):
+        open_store(path)
+
+    assert original.dump() == before
+
+
+@pytest.mark.parametrize(("version", "sentence"), [(99, "upgrade pagemill"), (0, "pagemill db migrate")])
+def test_a_schema_of_another_version_is_refused_with_what_to_do(path: Path, version: int, sentence: str) -> None:
+    initialise(path)
+    hand = ByHand(path)
+    hand(f"UPDATE pagemill_schema SET version = {version}")
+    before = hand.dump()
+
+    with pytest.raises(SchemaMismatch, match=sentence):
+        open_store(path)
+
+    assert hand.dump() == before
+
+
+def test_a_newer_schema_is_neither_migrated_nor_initialised(path: Path) -> None:
+    initialise(path)
+    hand = ByHand(path)
+    hand("UPDATE pagemill_schema SET version = 99")
+    before = hand.dump()
+
+    with pytest.raises(SchemaMismatch):
+        migrate(path)
+    with pytest.raises(SchemaMismatch):
+        initialise(path)
+
+    assert hand.dump() == before
+
+
+def test_a_missing_file_is_absent_and_is_not_made(path: Path) -> None:
+    for attempt in (open_store, migrate):
+        with pytest.raises(StoreAbsent, match="pagemill init"):
+            attempt(path)
+
+    assert not path.exists()
+
+
+def test_a_text_file_is_not_a_database_and_stays_as_it_is(path: Path) -> None:
+    path.write_text("Dear diary, " * 500)
+
+    for attempt in (open_store, migrate, initialise):
+        with pytest.raises(StoreUnusable, match="not a SQLite database"):
+            attempt(path)
+
+    assert path.read_text() == "Dear diary, " * 500
+
+
+def test_somebody_elses_database_is_not_taken_for_ours(path: Path) -> None:
+    hand = ByHand(path)
+    hand("CREATE TABLE diary (entry TEXT)")
+    before = hand.dump()
+
+    with pytest.raises(StoreAbsent):
+        open_store(path)
+    with pytest.raises(StoreAbsent):
+        migrate(path)
+
+    assert hand.dump() == before
+
+
+def test_initialising_twice_keeps_the_jobs(path: Path, clock: MovableClock) -> None:
+    initialise(path)
+    store: Store = open_store(path, clock=clock)
+    store.register(new_worker())
+    store.enqueue(NewJob("ocr_pages"))
+    job = claim_one(store)
+    store.close()
+
+    initialise(path)
+
+    again = open_store(path, clock=clock)
+    assert again.get(job.id) == job
+    again.close()

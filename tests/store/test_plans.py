@@ -1,0 +1,308 @@
+"""The plans of the hot statements of the SQLite store, pinned on a large table.
+
+Two ways: what EXPLAIN QUERY PLAN says, and how many steps SQLite's own machine takes, which no clock disturbs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker
+from worker_service.jobs.model import Completion, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.opening import initialise, open_store
+from worker_service.store.sqlite import SqliteStore, sqlite_statements
+from worker_service.store.sqlite_connection import connect
+
+MANY = 8_000
+STATEMENTS = sqlite_statements()
+# A walk over all of worker_job_queue, under its own name or an alias of it; an index makes it no better.
+# The exceptions: the first entry of the ready jobs, and the running jobs that have a key.
+WALK = re.compile(
+    r"SCAN (worker_job_queue|q|n|r(?! USING COVERING INDEX job_key_running)|f(?! USING COVERING INDEX job_ready))\b"
+)
+
+Prepare = Callable[[SqliteStore, MovableClock], object]
+
+
+def _open(path: Path, clock: MovableClock) -> SqliteStore:
+    store = open_store(path, clock=clock)
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+@pytest.fixture(scope="module")
+def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thousands of completed jobs and thousands of pending ones, with one running."""
+    path, clock = tmp_path_factory.mktemp("plans") / "large.db", MovableClock()
+    initialise(path)
+    store = _open(path, clock)
+    store.register(new_worker("w1", cpu=MANY))
+    store.enqueue_many([NewJob("ocr_pages", owner=("", "ann")[number % 2]) for number in range(MANY)])
+    while jobs := store.claim("w1", 500):
+        store.complete_many([Completion(job.lease) for job in jobs])
+    store.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
+    store.claim("w1", 1)
+    store.checkpoint()
+    store.close()
+    return path
+
+
+@pytest.fixture(params=["fresh", "analyzed"])
+def plan(request: pytest.FixtureRequest, large_table: Path, tmp_path: Path) -> Iterator[Callable[[str], list[str]]]:
+    path = tmp_path / "plans.db"
+    shutil.copyfile(large_table, path)
+    connection = connect(path)
+    if request.param == "analyzed":
+        connection.execute("ANALYZE")
+
+    def explain(statement: str) -> list[str]:
+        names = re.findall(r":(\w+)", statement)
+        values: Any = dict.fromkeys(names) if names else [None] * statement.count("?")
+        return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+    yield explain
+    connection.close()
+
+
+# counts and counts_by_type are for people, and counted over an index; audit is for `pagemill db check`.
+COUNTED = {"counts", "counts_by_type", "audit", "errors"}
+OVER_JOBS = sorted(name for name, text in STATEMENTS.items() if "worker_job_queue" in text and name not in COUNTED)
+
+
+@pytest.mark.parametrize("name", OVER_JOBS)
+def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name: str) -> None:
+    steps = plan(STATEMENTS[name])
+
+    assert [step for step in steps if WALK.match(step)] == [], "\n".join(steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("claim", "job_ready"),
+        ("claim_one", "job_ready"),
+        ("next_turn", "job_ready"),
+        ("free_due", "job_due"),
+        ("next_deadline", "job_due"),
+        ("orphans", "job_by_status"),
+        ("live_with_unique_key", "job_unique_live"),
+        ("beat_leases", "INTEGER PRIMARY KEY|job_by_status"),
+        ("requeue", "INTEGER PRIMARY KEY"),
+        ("complete", "INTEGER PRIMARY KEY"),
+        ("report", "INTEGER PRIMARY KEY"),
+        ("close_attempt", "PRIMARY KEY"),
+        ("prune", "INTEGER PRIMARY KEY"),
+        ("settle_meet", "dependency_by_needs"),
+    ],
+)
+def test_a_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[str]], name: str, index: str) -> None:
+    steps = plan(STATEMENTS[name])
+
+    assert any(re.match(f"SEARCH .* USING .*({index})", step) for step in steps), "\n".join(steps)
+
+
+@pytest.mark.parametrize(
+    ("selector", "index"),
+    [
+        (EVERY_JOB, "INTEGER PRIMARY KEY|SCAN worker_job_queue$"),
+        (Selector(statuses=(Status.RUNNING,)), "job_by_status"),
+        (Selector(statuses=(Status.PENDING,), job_types=("ocr_pages",)), "job_by_status"),
+        (Selector(owners=("bob",)), "job_by_owner"),
+        (Selector(batch_id=7), "job_by_batch"),
+        (Selector(ids=(1, 2, 3)), "INTEGER PRIMARY KEY"),
+    ],
+    ids=["all", "running", "pending", "owner", "batch", "ids"],
+)
+def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
+    plan: Callable[[str], list[str]],
+    large_table: Path,
+    clock: MovableClock,
+    monkeypatch: pytest.MonkeyPatch,
+    selector: Selector,
+    index: str,
+) -> None:
+    asked: list[str] = []
+
+    def spy(self: SqliteStore, sql: str, values: object) -> list[object]:
+        asked.append(sql)
+        return []
+
+    store = _open(large_table, clock)
+    monkeypatch.setattr(SqliteStore, "_read_sql", spy)
+    store.list(selector, before_id=99)
+    store.close()
+
+    steps = plan(asked[0].replace("?", "NULL"))
+
+    assert any(re.search(index, step) for step in steps), "\n".join(steps)
+    if not selector.ids:
+        assert not any("TEMP B-TREE" in step for step in steps), "\n".join(steps)
+
+
+# ── Steps of SQLite's machine ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Steps:
+    """How many instructions of SQLite's virtual machine something takes."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store, self.count = store, 0
+
+    def of(self, deed: Callable[[], object]) -> int:
+        self.count = 0
+        for connection in (self.store._writer, self.store._reader):
+            connection.set_progress_handler(self._tick, 1)
+        deed()
+        for connection in (self.store._writer, self.store._reader):
+            connection.set_progress_handler(None, 1)
+        return self.count
+
+    def _tick(self) -> bool:
+        self.count += 1
+        return False
+
+
+def _steps(path: Path, prepare: Prepare, deed: Prepare) -> int:
+    clock = MovableClock()
+    initialise(path)
+    store = _open(path, clock)
+    store.register(new_worker("w1", cpu=MANY))
+    store.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
+    prepare(store, clock)
+    store.claim("w1", 1)  # what is due or settled is so by now
+    steps = _Steps(store).of(lambda: deed(store, clock))
+    store.close()
+    return steps
+
+
+def _nothing(store: SqliteStore, clock: MovableClock) -> None:
+    pass
+
+
+def _backlog(store: SqliteStore, clock: MovableClock) -> None:
+    store.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
+
+
+def _completed(store: SqliteStore, clock: MovableClock) -> None:
+    store.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(MANY // 2)])
+    for _ in range(MANY // 1000):
+        store.complete_many([Completion(job.lease) for job in store.claim("w1", 500)])
+
+
+def _held(store: SqliteStore, clock: MovableClock) -> None:
+    store.enqueue_many([NewJob("ocr_pages", priority=1, run_at=FAR_FUTURE) for _ in range(MANY)])
+
+
+def _paused_type(store: SqliteStore, clock: MovableClock) -> None:
+    store.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
+    store.pause("type", "assemble")
+
+
+def _full_type(store: SqliteStore, clock: MovableClock) -> None:
+    store.set_limits("type", {"assemble": 0})
+    store.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
+
+
+def _busy_owner(store: SqliteStore, clock: MovableClock) -> None:
+    store.set_limits("owner", {"ann": 0})
+    store.enqueue_many([NewJob("ocr_pages", priority=1, owner="ann") for _ in range(MANY)])
+
+
+def _busy_key(store: SqliteStore, clock: MovableClock) -> None:
+    store.enqueue_many([NewJob("ocr_pages", priority=1, concurrency_key="k") for _ in range(MANY // 4)])
+    store.claim("w1", 1)
+
+
+def _resting_source(store: SqliteStore, clock: MovableClock) -> None:
+    store.rest_source("drive", FAR_FUTURE, "quota")
+    store.enqueue_many([NewJob("ocr_pages", priority=1, source="drive") for _ in range(MANY)])
+
+
+BEHIND: dict[str, tuple[Prepare, float]] = {
+    "a backlog": (_backlog, 1.5),
+    "completed jobs": (_completed, 1.5),
+    "held jobs": (_held, 1.5),
+    "a paused type": (_paused_type, 3),
+    "a full type": (_full_type, 3),
+    "a busy owner": (_busy_owner, 3),
+    "a busy key": (_busy_key, 3),
+    "a resting source": (_resting_source, 3),
+}
+
+
+def _claim(store: SqliteStore, clock: MovableClock) -> object:
+    jobs = store.claim("w1", 1)
+    assert len(jobs) == 1
+    return jobs
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+def test_the_work_of_a_claim_does_not_grow(tmp_path: Path, behind: str) -> None:
+    prepare, factor = BEHIND[behind]
+
+    alone = _steps(tmp_path / "alone.db", _nothing, _claim)
+    crowded = _steps(tmp_path / "crowded.db", prepare, _claim)
+
+    assert crowded <= alone * factor + 50
+
+
+RUNNING = Selector(statuses=(Status.RUNNING,))
+VERBS: dict[str, Prepare] = {
+    "complete": lambda store, clock: store.complete(store.list(RUNNING)[0].lease),
+    "release": lambda store, clock: store.release(store.list(RUNNING)[0].lease),
+    "beat": lambda store, clock: store.beat("w1", [job.lease for job in store.list(RUNNING)]),
+    "enqueue": lambda store, clock: store.enqueue(NewJob("ocr_pages", unique_key="u39")),
+    "requeue": lambda store, clock: store.requeue("w1"),
+    "next_deadline": lambda store, clock: store.next_deadline(),
+    "explain": lambda store, clock: store.explain(40),
+    "get": lambda store, clock: store.get(5),
+    "list": lambda store, clock: store.list(EVERY_JOB, most=20),
+    "list running": lambda store, clock: store.list(RUNNING),
+    "cancel": lambda store, clock: store.cancel(ids(39), actor="ann"),
+    "prune": lambda store, clock: store.prune(Selector(older_than="2020-01-01 00:00:00.000")),
+    "change_counter": lambda store, clock: store.change_counter(),
+}  # fmt: skip
+
+
+# explain counts up to 1,000 jobs ahead: of a backlog it has more to say.
+@pytest.mark.parametrize(
+    ("verb", "behind"),
+    [
+        (verb, behind)
+        for verb in VERBS
+        for behind in ("a backlog", "completed jobs", "held jobs")
+        if (verb, behind) != ("explain", "a backlog")
+    ],
+)
+def test_the_work_of_a_verb_does_not_grow(tmp_path: Path, verb: str, behind: str) -> None:
+    prepare, _ = BEHIND[behind]
+
+    alone = _steps(tmp_path / "alone.db", _nothing, VERBS[verb])
+    crowded = _steps(tmp_path / "crowded.db", prepare, VERBS[verb])
+
+    assert crowded <= alone * 1.5 + 200
+
+
+def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> None:
+    clock = MovableClock()
+    initialise(tmp_path / "due.db")
+    store = _open(tmp_path / "due.db", clock)
+    store.register(new_worker("w1", cpu=MANY))
+    store.enqueue_many([NewJob("ocr_pages", run_at=clock.after(5)) for _ in range(MANY)])
+    clock.advance(10)
+    count = _Steps(store)
+
+    first = count.of(lambda: store.claim("w1", 1))
+    second = count.of(lambda: store.claim("w1", 1))
+
+    ready = store.counts_by_type()[0].pending
+    assert ready <= 2000
+    assert second <= first * 1.5
+    store.close()

@@ -1,0 +1,153 @@
+"""What only the SQLite store promises: durable writes, readers that never wait, and words for what goes wrong."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
+from worker_service.errors import DiskFull, StoreBusy
+from worker_service.jobs.model import NewJob, Report
+from worker_service.store import sqlite_connection
+from worker_service.store.opening import initialise, open_store
+from worker_service.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def sqlite(path: Path, clock: MovableClock) -> Iterator[SqliteStore]:
+    initialise(path)
+    store = open_store(path, clock=clock)
+    assert isinstance(store, SqliteStore)
+    yield store
+    store.close()
+
+
+@contextmanager
+def _write_lock(path: Path) -> Iterator[None]:
+    """A person at a `sqlite3` prompt who began a transaction and went for lunch."""
+    person = subprocess.Popen(
+        ["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert person.stdin is not None
+    assert person.stdout is not None
+    person.stdin.write("BEGIN IMMEDIATE;\nSELECT 'locked';\n")
+    assert person.stdout.readline() == "locked\n"
+    try:
+        yield
+    finally:
+        person.communicate("ROLLBACK;\n", timeout=30)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often somebody waited for a lock; nobody does so for long."""
+    asked: list[int] = []
+
+    def give_up(self: object, calls: int) -> bool:
+        asked.append(calls)
+        return False
+
+    monkeypatch.setattr(sqlite_connection._wait_a_millisecond, "__call__", give_up)
+    return asked
+
+
+def test_what_is_acknowledged_survives_a_power_cut(sqlite: SqliteStore, path: Path) -> None:
+    pragmas = {
+        name: sqlite._writer.execute(f"PRAGMA {name}").fetchall()[0][0] for name in ("journal_mode", "synchronous")
+    }
+
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2}
+
+
+def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: SqliteStore) -> None:
+    beats = open_store(path, is_durable=False)
+    assert isinstance(beats, SqliteStore)
+
+    assert beats._writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
+    beats.close()
+
+
+def test_the_write_ahead_log_stays_under_1000_pages(sqlite: SqliteStore, path: Path) -> None:
+    sqlite.register(new_worker())
+    wal = path.with_name(path.name + "-wal")
+
+    largest = 0
+    for number in range(300):
+        sqlite.enqueue(NewJob("ocr_pages", payload='"' + "x" * 20_000 + '"', account=str(number)))
+        largest = max(largest, wal.stat().st_size)
+
+    assert largest < 1000 * 4096
+
+
+def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, tmp_path: Path) -> None:
+    sqlite.enqueue(NewJob("ocr_pages"))
+    copy = tmp_path / "copy.db"
+    sqlite.backup(copy)
+
+    restored = open_store(copy)
+    restored.enqueue(NewJob("ocr_pages"))
+
+    assert ByHand(copy).one("PRAGMA journal_mode") == "wal"
+    assert restored.count(EVERY_JOB) == 2
+    restored.close()
+
+
+def test_readers_never_wait_for_a_writer(
+    sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
+) -> None:
+    sqlite.register(new_worker())
+    running, ready = (sqlite.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
+    sqlite.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
+    reader = open_store(path, clock=clock)
+
+    with _write_lock(path):
+        assert [job.id for job in reader.list(EVERY_JOB)] == [ready, running]
+        assert reader.get(running).progress_percent == 10
+        assert len(reader.logs(running)) == len(reader.attempts(running)) == len(reader.events(running)) == 1
+        assert reader.counts().workers_alive == 1
+        assert reader.next_deadline() is None
+        assert (list(reader.pauses()), list(reader.actions())) == ([], [])
+
+    assert waits == []
+    reader.close()
+
+
+def test_p12_explain_tells_the_truth_while_another_program_writes(
+    sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
+) -> None:
+    sqlite.register(new_worker())
+    ready = sqlite.enqueue(NewJob("ocr_pages")).job_id
+    after = sqlite.enqueue(NewJob("ocr_pages")).job_id
+
+    with _write_lock(path):
+        assert codes(sqlite, after) == ["AHEAD_IN_QUEUE"]
+        assert codes(sqlite, ready) == []
+
+
+def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
+    sqlite: SqliteStore, path: Path, waits: list[int]
+) -> None:
+    with _write_lock(path), pytest.raises(StoreBusy, match="try again"):
+        sqlite.enqueue(NewJob("ocr_pages"))
+
+    assert waits
+    assert sqlite.count(EVERY_JOB) == 0
+    assert sqlite.enqueue(NewJob("ocr_pages")).job_id == 1
+
+
+def test_a_full_disk_is_told_in_words_and_changes_nothing(sqlite: SqliteStore) -> None:
+    sqlite.enqueue(NewJob("ocr_pages"))
+    before = everything(sqlite)
+    [(pages,)] = sqlite._writer.execute("PRAGMA page_count").fetchall()
+    sqlite._writer.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(DiskFull, match="free some space"):
+        sqlite.enqueue_many([NewJob("ocr_pages", payload='"' + "x" * 100_000 + '"')] * 20)
+
+    assert everything(sqlite) == before
+    sqlite._writer.execute("PRAGMA max_page_count = 1000000")
+    assert sqlite.enqueue(NewJob("ocr_pages")).job_id == 2

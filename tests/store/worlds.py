@@ -1,0 +1,213 @@
+"""Databases in random states, reached by verbs and by hand edits. What is true of them all is for the tests to say."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, new_worker
+from worker_service.errors import PagemillError, WorkerUnknown
+from worker_service.jobs.model import Failure, Job, NewJob, Status
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+_TYPES = st.sampled_from(["ocr_pages", "ocr_pages", "ocr_pages", "assemble", "download", "brew_tea"])
+_OWNERS = st.sampled_from(["", "", "ann", "bob"])
+_SOURCES = st.sampled_from(["", "", "drive"])
+_KEYS = st.sampled_from([None, None, "k", "l"])
+_SECONDS = st.sampled_from([None, None, None, -5, 5, 20])
+_PICK = st.integers(0, 11)
+Step = tuple[object, ...]
+
+_enqueue = st.tuples(
+    st.just("enqueue"), _TYPES, st.integers(1, 3), _OWNERS, _SOURCES, _KEYS, _SECONDS, st.none() | st.none() | _PICK
+)
+_claim = st.tuples(
+    st.just("claim"), st.sampled_from(["w1", "w1", "w2"]), st.integers(1, 3), st.sampled_from(["cpu", "cpu", "io"])
+)
+_moves = st.lists(
+    st.one_of(
+        _enqueue, _enqueue, _claim, _claim,
+        st.tuples(st.just("end"), _PICK, st.sampled_from(["complete", "fail", "retry", "snooze", "release", "cancel"])),
+        st.tuples(st.just("steer"), _PICK, st.sampled_from(["cancel", "retry", "delete", "priority", "undo"])),
+        st.tuples(st.just("pause"), st.sampled_from([("all", ""), ("type", "ocr_pages"), ("owner", "ann")]), _SECONDS),
+        st.tuples(st.just("unpause")),
+        st.tuples(st.just("rest"), st.sampled_from([5, 20])),
+        st.tuples(st.just("limit"), st.sampled_from([("type", "ocr_pages"), ("owner", "*"), ("owner", "ann"),
+                                                     ("class", "cpu")]), st.integers(0, 2)),
+        st.tuples(st.just("state"), st.sampled_from(["w1", "w2"]), st.booleans(), st.booleans()),
+        st.tuples(st.just("register"), st.sampled_from(["w1", "w2"]), st.integers(0, 3),
+                  st.sampled_from([("ocr_pages", "assemble", "download"), ("ocr_pages",), ("assemble", "download")]),
+                  st.sampled_from([None, None, None, "no tesseract"])),
+        st.tuples(st.just("requeue"), st.sampled_from(["w1", "w2"])),
+        st.tuples(st.just("tick"), st.sampled_from([1, 10, 10, 10, 301])),
+        st.tuples(st.just("beat"), st.sampled_from(["w1", "w2"])),
+        st.tuples(st.just("hand"), _PICK, st.sampled_from([
+            "UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {id}",
+            "UPDATE worker_job_queue SET status = 'pending' WHERE id = {id}",
+            "UPDATE worker_job_queue SET priority = 1 WHERE id = {id}",
+            "UPDATE worker_job_queue SET priority = 3 WHERE id = {id}",
+            "UPDATE worker_job_queue SET run_at = '2026-11-18 10:00:07' WHERE id = {id}",
+            "UPDATE worker_job_queue SET run_at = '2020-01-01' WHERE id = {id}",
+            "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}",
+            "UPDATE worker_job_queue SET held = 0 WHERE id = {id}",
+            "UPDATE worker_job_queue SET held = 4 WHERE id = {id}",
+            "UPDATE worker_job_queue SET owner = 'bob', source = 'drive' WHERE id = {id}",
+            "DELETE FROM worker_job_queue WHERE id = {id}",
+            "DELETE FROM worker_job_dependency WHERE job_id = {id}",
+            "INSERT INTO worker_job_dependency (job_id, needs_id) VALUES ({id} + 1, {id})",
+            "INSERT INTO worker_job_queue (job_type, platform, concurrency_key) VALUES ('ocr_pages', 'x', 'k')",
+            "INSERT INTO worker_job_queue (job_type, platform, run_at) VALUES ('ocr_pages', 'x', '2020-01-01')",
+            "DELETE FROM pause", "DELETE FROM source_rest", "DELETE FROM job_limit WHERE kind = 'type'",
+        ])),
+    ),
+    min_size=4,
+    max_size=25,
+)  # fmt: skip
+# A world begins with jobs in it: what holds them, and whom they hold, is then what varies.
+steps: st.SearchStrategy[list[Step]] = st.builds(
+    lambda first, then: [*first, *then], st.lists(_enqueue, min_size=2, max_size=7), _moves
+)
+
+
+class World:
+    """A database in some state, reached by verbs and by hands."""
+
+    def __init__(self, kind: Kind, folder: Path) -> None:
+        self.kind, self.folder, self.clock = kind, folder, MovableClock()
+        self.path = folder / "pagemill.db"
+        kind.initialise(self.path)
+        self.store = kind.open(self.path, self.clock)
+        self.by_hand = ByHand(self.path)
+        self.limits: dict[str, dict[str, int]] = {}
+        self.store.register(new_worker("w1", cpu=3, io=1))
+
+    def walk(self, steps: list[Step]) -> None:
+        for verb, *values in steps:
+            try:
+                getattr(self, f"_{verb}")(*values)
+            except PagemillError:
+                continue  # refused: the state is one that the store allows, and that is all that matters here
+
+    def _job(self, pick: int, *statuses: Status) -> Job:
+        jobs = [job for _, job in sorted(everything(self.store).items()) if not statuses or job.status in statuses]
+        if not jobs:
+            raise PagemillError("there is none yet")
+        return jobs[pick % len(jobs)]
+
+    def _enqueue(
+        self, kind: str, priority: int, owner: str, source: str, key: str | None, wait: int | None, after: int | None
+    ) -> None:
+        self.store.enqueue(
+            NewJob(
+                kind,
+                priority=priority,
+                owner=owner,
+                source=source,
+                concurrency_key=key,
+                run_at=None if wait is None else self.clock.after(wait),
+                after=() if after is None else (self._job(after).id,),
+                after_any=bool(after and after % 2),
+            )
+        )
+
+    def _claim(self, worker_id: str, most: int, job_class: str) -> None:
+        self.store.claim(worker_id, most, job_class)
+
+    def _end(self, pick: int, how: str) -> None:
+        lease = self._job(pick, Status.RUNNING).lease
+        match how:
+            case "complete":
+                self.store.complete(lease, None, [NewJob("assemble", after=(lease.job_id,))])
+            case "fail":
+                end(self.store, lease, Status.FAILED)
+            case "retry":
+                self.store.fail(lease, Failure("X", "x"), retry_at=self.clock.after(10))
+            case "snooze":
+                self.store.snooze(lease, self.clock.after(10))
+            case "release":
+                self.store.release(lease)
+            case _:
+                end(self.store, lease, Status.CANCELLED)
+
+    def _steer(self, pick: int, verb: str) -> None:
+        which = ids(self._job(pick).id)
+        match verb:
+            case "cancel":
+                self.store.cancel(which, actor="ann")
+            case "retry":
+                self.store.retry(which, actor="ann")
+            case "delete":
+                self.store.delete(which, actor="ann")
+            case "priority":
+                self.store.priority(which, pick % 3 + 1, actor="ann")
+            case _:
+                self.store.undo(None, actor="ann")
+
+    def _pause(self, scope: tuple[str, str], seconds: int | None) -> None:
+        self.store.pause(*scope, until=None if seconds is None else self.clock.after(seconds))
+
+    def _unpause(self) -> None:
+        for pause in self.store.pauses():
+            self.store.unpause(pause.scope, pause.name)
+
+    def _rest(self, seconds: int) -> None:
+        self.store.rest_source("drive", self.clock.after(seconds), "quota")
+
+    def _limit(self, which: tuple[str, str], most: int) -> None:
+        kind, name = which
+        self.limits.setdefault(kind, {})[name] = most
+        self.store.set_limits(kind, self.limits[kind])
+
+    def _state(self, worker_id: str, draining: bool, disk_low: bool) -> None:
+        self.store.set_worker_state(worker_id, draining=draining, disk_low=disk_low)
+
+    def _register(self, worker_id: str, slots: int, types: tuple[str, ...], missing: str | None) -> None:
+        self.store.register(new_worker(worker_id, types=types, cpu=slots, io=1, missing=missing))
+
+    def _requeue(self, worker_id: str) -> None:
+        self.store.requeue(worker_id)
+
+    def _tick(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    def _beat(self, worker_id: str) -> None:
+        self.store.beat(worker_id, [])
+
+    def _hand(self, pick: int, statement: str) -> None:
+        self.by_hand.try_each([statement.format(id=pick + 1)])
+
+    def settle(self) -> None:
+        """Let a claim that takes nothing free what is due and settle what waits."""
+        self.store.register(new_worker("nobody", types=[]))
+        for _ in range(3):
+            assert self.store.claim("nobody", 1) == []
+        self.store.deregister("nobody")
+
+    def claimable(self) -> set[int]:
+        """What the next claim of some worker takes, tried on copies."""
+        taken: set[int] = set()
+        for number, (worker_id, job_class) in enumerate((w, c) for w in ("w1", "w2") for c in ("cpu", "io")):
+            copy = self.folder / f"copy{number}.db"
+            self.store.backup(copy)
+            tried = self.kind.open(copy, self.clock)
+            with suppress(WorkerUnknown):
+                taken |= {job.id for job in tried.claim(worker_id, 1, job_class)}
+            tried.close()
+        return taken
+
+
+@contextmanager
+def a_world(kind: Kind) -> Iterator[World]:
+    folder = Path(tempfile.mkdtemp(dir=MEMORY))
+    world = World(kind, folder)
+    try:
+        yield world
+    finally:
+        world.store.close()
+        shutil.rmtree(folder)

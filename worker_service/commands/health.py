@@ -1,0 +1,84 @@
+"""`pagemill status` and `pagemill doctor`: is all well, for a program and for a person."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from worker_service.clock import parse_duration, wall_clock
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, verb
+from worker_service.daemon.health import Level, examine, health, summary
+from worker_service.errors import PagemillError
+from worker_service.jobs.model import Status
+
+_SIGNS = {Level.OK: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.CRITICAL: ("✗", "red")}
+
+
+@verb
+@click.option("--oldest", metavar="LENGTH", help="Warn when a job has been pending for longer than this, e.g. 1h.")
+def status(desk: Desk, oldest: str | None) -> int:
+    """\b
+    pagemill status
+    pagemill status --oldest 1h
+
+    Whether all is well, in one line. Exit code as monitoring wants it: 0 ok, 1 warning, 2 critical, 3 unknown.
+    """
+    oldest_most = None if oldest is None else parse_duration(oldest)
+    try:
+        store, now = desk.queue.store, wall_clock()
+        workers, counts = store.workers(), store.counts()
+        found = health(
+            workers,
+            counts,
+            store.pauses(),
+            now=now,
+            orphan_after_seconds=desk.settings.orphan_after_seconds,
+            oldest_most=oldest_most,
+        )
+    except PagemillError as error:
+        if desk.as_json:
+            output.show_json({"level": "unknown", "reasons": [str(error)]})
+        else:
+            output.show(f"UNKNOWN: {error}")
+        return Level.UNKNOWN.value
+    if desk.as_json:
+        output.show_json(
+            {
+                "level": found.level.name.lower(),
+                "reasons": found.reasons,
+                "workers": len(workers),
+                "jobs": {status.value: counts.by_status.get(status, 0) for status in Status},
+            }
+        )
+    else:
+        numbers = " ".join(f"{s.value}={counts.by_status.get(s, 0)}" for s in Status)
+        reasons = "; ".join(found.reasons) or summary(counts, len(workers))
+        output.show(f"{found.level.name}: {reasons} | workers={len(workers)} {numbers}")
+    return found.level.value
+
+
+@verb
+def doctor(desk: Desk) -> int:
+    """\b
+    pagemill doctor
+    pagemill doctor --json
+
+    Look for what is wrong, and say how to put it right. ✓ is good, ! is worth a look, ✗ is wrong; then exit code 1.
+    """
+    findings = list(examine(desk.settings, desk.queue.store, now=wall_clock()))
+    if desk.as_json:
+        items = [
+            {"level": f.level.name.lower(), "name": f.name, "detail": f.detail, "fix": f.fix if f.level else ""}
+            for f in findings
+        ]
+        output.show_json({"items": items})
+    else:
+        for finding in findings:
+            sign, colour = _SIGNS[finding.level]
+            styled = click.style(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
+            output.show(f"{styled} {output.clean(finding.name)}: {output.clean(finding.detail)}")
+            if finding.level and finding.fix:
+                output.show(f"    {finding.fix}")
+    return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
