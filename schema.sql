@@ -115,7 +115,8 @@ CREATE UNIQUE INDEX job_unique_live ON worker_job_queue (unique_key)
 -- P8: one running job for each concurrency_key; behind it, who is next
 CREATE UNIQUE INDEX job_key_running ON worker_job_queue (concurrency_key)
     WHERE concurrency_key IS NOT NULL AND status = 'running';
-CREATE INDEX job_key_waiting ON worker_job_queue (concurrency_key, held, priority, created_at)
+CREATE INDEX job_key_waiting ON worker_job_queue
+    (concurrency_key, held, job_type, owner, source, priority, created_at)
     WHERE concurrency_key IS NOT NULL AND status = 'pending';
 
 -- One row for each run of a job. Opened by a claim; closed before the job may move on; then never changed.
@@ -125,7 +126,8 @@ CREATE TABLE worker_job_attempt (
     worker_id          TEXT NOT NULL,
     started_at         TEXT NOT NULL,
     ended_at           TEXT,
-    outcome            TEXT CHECK (outcome IN ('completed', 'failed', 'retry', 'snoozed', 'released', 'requeued', 'cancelled')),
+    outcome            TEXT CHECK (outcome = 'completed' OR outcome = 'failed' OR outcome = 'retry' OR outcome = 'snoozed'
+                                   OR outcome = 'released' OR outcome = 'requeued' OR outcome = 'cancelled'),
     error_code         TEXT,
     error_message      TEXT,
     signal             TEXT,
@@ -185,6 +187,7 @@ CREATE TABLE worker_action_item (
     job_id     INTEGER NOT NULL,
     before     TEXT NOT NULL CHECK (json_valid(before)),   -- the row as it was
     after      TEXT CHECK (json_valid(after)),             -- the row as the action left it; NULL = deleted
+    undone_at  TEXT,
     PRIMARY KEY (action_id, job_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX action_item_by_job ON worker_action_item (job_id);
@@ -230,7 +233,9 @@ CREATE TABLE pause (
     scope   TEXT NOT NULL CHECK (scope IN ('all', 'type', 'owner')),
     name    TEXT NOT NULL DEFAULT '',
     since   TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
-    until   TEXT,                                 -- NULL = until somebody unpauses it
+    until   TEXT                                  -- NULL = until somebody unpauses it
+            CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
+            CHECK (until IS NULL OR until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days')),
     reason  TEXT,
     PRIMARY KEY (scope, name),
     CONSTRAINT "a pause of everything has no name, any other pause names its type or owner"
@@ -239,7 +244,9 @@ CREATE TABLE pause (
 
 CREATE TABLE source_rest (
     source  TEXT PRIMARY KEY NOT NULL,
-    until   TEXT NOT NULL,
+    until   TEXT NOT NULL
+            CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
+            CHECK (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days')),
     reason  TEXT
 ) STRICT, WITHOUT ROWID;
 
@@ -258,13 +265,13 @@ CREATE INDEX owner_by_served ON owner_served (served);
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
 WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
      OR NEW.cancel_requested_at IS NOT NULL OR length(NEW.payload) >= 1000 OR NEW.unique_key IS NOT NULL
-     OR (NEW.id > 0 AND EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id))
+     OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
 BEGIN
     SELECT CASE
-        WHEN EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id) THEN NULL
-        -- Else INSERT OR REPLACE would remove a job that is there.
-        WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id)
-            THEN RAISE(ABORT, 'there is already a job with this id: leave id out of the INSERT')
+        WHEN EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id AND u.fence = NEW.fence)
+             AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id) THEN NULL
+        -- Else INSERT OR REPLACE would remove a job, and an id could be used twice.
+        WHEN NEW.id <> -1 THEN RAISE(ABORT, 'the table chooses the id of a job: leave it out of the INSERT')
         WHEN EXISTS (SELECT 1 FROM worker_job_queue
                       WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running'))
             THEN RAISE(ABORT, 'a live job already has this unique_key: that one will do the work')
@@ -280,14 +287,14 @@ BEGIN
 END;
 
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
-WHEN NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL
-     OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]'
+WHEN NEW.status = 'pending'   -- what an undo brings back may have ended
+     AND (NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL
+          OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]')
 BEGIN
     UPDATE worker_job_queue
        SET created_at = strftime('%Y-%m-%d %H:%M:%f', created_at),
            run_at = strftime('%Y-%m-%d %H:%M:%f', run_at),
-           held = CASE WHEN status = 'pending'
-                       THEN (run_at IS NOT NULL) | (concurrency_key IS NOT NULL) * 8 ELSE 0 END
+           held = (run_at IS NOT NULL) | (concurrency_key IS NOT NULL) * 8
      WHERE id = NEW.id;
 END;
 
@@ -335,7 +342,7 @@ END;
 -- The moves of the state diagram, and nothing else. A running job moves only after its attempt was closed, which is
 -- what the holder of the lease does first.
 CREATE TRIGGER job_guard BEFORE UPDATE ON worker_job_queue
-WHEN NOT CASE
+WHEN NOT ifnull(CASE
     WHEN OLD.status = 'pending' AND NEW.status = 'pending'
         THEN NEW.fence = OLD.fence AND NEW.id = OLD.id AND NEW.concurrency_key IS OLD.concurrency_key
              AND NEW.unique_key IS OLD.unique_key
@@ -358,21 +365,22 @@ WHEN NOT CASE
     WHEN NEW.status = 'pending' AND OLD.status IN ('completed', 'failed', 'cancelled')
         THEN NEW.fence = OLD.fence AND NEW.retry_count = 0 AND NEW.requeue_count = 0 AND NEW.error_code IS NULL
              AND NEW.cancel_requested_at IS NULL
-    ELSE 0 END
+    ELSE 0 END, 0)
 BEGIN
     SELECT CASE
         WHEN NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running') THEN NULL
         WHEN NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status NOT IN ('pending', 'running') THEN NULL
-        WHEN OLD.status <> 'running' AND NEW.fence = OLD.fence
+        WHEN OLD.status <> 'running' AND NEW.status <> OLD.status AND NEW.fence = OLD.fence
              AND EXISTS (SELECT 1 FROM v_undo u
                           WHERE u.job_id = OLD.id AND u.status = NEW.status AND u.completed_at IS NEW.completed_at
                             AND u.error_code IS NEW.error_code AND u.error_message IS NEW.error_message
                             AND u.result IS NEW.result)
             THEN NULL
-        WHEN NEW.status NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
+        WHEN ifnull(NEW.status, '') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
             THEN RAISE(ABORT, 'status is pending, running, completed, failed or cancelled')
-        WHEN NEW.id <> OLD.id THEN RAISE(ABORT, 'the id of a job never changes')
-        WHEN NEW.fence <> OLD.fence THEN RAISE(ABORT, 'the fence of a job changes only when a worker claims it')
+        WHEN NEW.id IS NOT OLD.id THEN RAISE(ABORT, 'the id of a job never changes')
+        WHEN NEW.held IS NULL THEN RAISE(ABORT, 'held is kept by the table: to hold a job, set its run_at')
+        WHEN NEW.fence IS NOT OLD.fence THEN RAISE(ABORT, 'the fence of a job changes only when a worker claims it')
         WHEN OLD.status NOT IN ('pending', 'running') AND NEW.status = OLD.status
             THEN RAISE(ABORT, 'an ended job does not change: to run it again, set status to pending')
         WHEN OLD.status NOT IN ('pending', 'running')
@@ -415,35 +423,72 @@ BEGIN
     END;
 END;
 
--- Priority, hold or status of a job with a concurrency_key has changed: of its pending jobs that nothing else holds,
--- the first one is ready if none is running, and all others are held.
+-- Something about a job with a concurrency_key was written: status, hold or priority. While one with the key runs, all
+-- others are held. Else, in each lane, the first one that nothing else holds is ready and the others are held: a lane
+-- that is closed (paused, of an unknown type) keeps nobody else with the key from running.
 CREATE TRIGGER job_key_turn AFTER UPDATE OF status, held, priority ON worker_job_queue
 WHEN NEW.concurrency_key IS NOT NULL
-     AND (NEW.status <> OLD.status OR NEW.held <> OLD.held OR NEW.priority <> OLD.priority)
 BEGIN
     UPDATE worker_job_queue
        SET held = 8
      WHERE concurrency_key = NEW.concurrency_key AND concurrency_key IS NOT NULL AND status = 'pending' AND held = 0
-       AND (EXISTS (SELECT 1 FROM worker_job_queue r
-                     WHERE r.concurrency_key = NEW.concurrency_key AND r.concurrency_key IS NOT NULL
-                       AND r.status = 'running')
-            OR EXISTS (SELECT 1 FROM worker_job_queue b
-                        WHERE b.concurrency_key = NEW.concurrency_key AND b.concurrency_key IS NOT NULL
-                          AND b.status = 'pending' AND b.held = 0
-                          AND (b.priority, b.created_at, b.id) < (worker_job_queue.priority, worker_job_queue.created_at, worker_job_queue.id))
-            OR EXISTS (SELECT 1 FROM worker_job_queue b
-                        WHERE b.concurrency_key = NEW.concurrency_key AND b.concurrency_key IS NOT NULL
-                          AND b.status = 'pending' AND b.held = 8
-                          AND (b.priority, b.created_at, b.id) < (worker_job_queue.priority, worker_job_queue.created_at, worker_job_queue.id)));
+       AND EXISTS (SELECT 1 FROM worker_job_queue r
+                    WHERE r.concurrency_key = NEW.concurrency_key AND r.concurrency_key IS NOT NULL
+                      AND r.status = 'running');
+    UPDATE worker_job_queue
+       SET held = 8
+     WHERE concurrency_key = NEW.concurrency_key AND concurrency_key IS NOT NULL AND status = 'pending' AND held = 0
+       AND job_type = NEW.job_type AND owner = NEW.owner AND source = NEW.source
+       AND id <> (SELECT id FROM (
+                      SELECT * FROM (SELECT w.id, w.priority, w.created_at FROM worker_job_queue w
+                                      WHERE w.concurrency_key = NEW.concurrency_key AND w.concurrency_key IS NOT NULL
+                                        AND w.job_type = NEW.job_type AND w.owner = NEW.owner AND w.source = NEW.source
+                                        AND w.status = 'pending' AND w.held = 0
+                                      ORDER BY w.priority, w.created_at, w.id LIMIT 1)
+                       UNION ALL
+                      SELECT * FROM (SELECT w.id, w.priority, w.created_at FROM worker_job_queue w
+                                      WHERE w.concurrency_key = NEW.concurrency_key AND w.concurrency_key IS NOT NULL
+                                        AND w.job_type = NEW.job_type AND w.owner = NEW.owner AND w.source = NEW.source
+                                        AND w.status = 'pending' AND w.held = 8
+                                      ORDER BY w.priority, w.created_at, w.id LIMIT 1))
+                   ORDER BY priority, created_at, id LIMIT 1);
     UPDATE worker_job_queue
        SET held = 0
-     WHERE id = (SELECT w.id FROM worker_job_queue w
-                  WHERE w.concurrency_key = NEW.concurrency_key AND w.concurrency_key IS NOT NULL
-                    AND w.status = 'pending' AND w.held = 8
-                  ORDER BY w.priority, w.created_at, w.id LIMIT 1)
+     WHERE id IN (
+        SELECT (SELECT w.id FROM worker_job_queue w
+                 WHERE w.concurrency_key = NEW.concurrency_key AND w.concurrency_key IS NOT NULL
+                   AND w.job_type = l.job_type AND w.owner = l.owner AND w.source = l.source
+                   AND w.status = 'pending' AND w.held = 8
+                 ORDER BY w.priority, w.created_at, w.id LIMIT 1)
+          FROM (WITH RECURSIVE lane(job_type, owner, source) AS (
+                    SELECT * FROM (SELECT q.job_type, q.owner, q.source FROM worker_job_queue q
+                                    WHERE q.concurrency_key = NEW.concurrency_key AND q.concurrency_key IS NOT NULL
+                                      AND q.status = 'pending' AND q.held = 8
+                                    ORDER BY q.job_type, q.owner, q.source LIMIT 1)
+                     UNION ALL
+                    SELECT q.job_type, q.owner, q.source
+                      FROM lane CROSS JOIN worker_job_queue q
+                     WHERE q.id = coalesce(
+                           (SELECT n.id FROM worker_job_queue n
+                             WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
+                               AND n.status = 'pending' AND n.held = 8 AND n.job_type = lane.job_type AND n.owner = lane.owner
+                               AND n.source > lane.source ORDER BY n.source LIMIT 1),
+                           (SELECT n.id FROM worker_job_queue n
+                             WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
+                               AND n.status = 'pending' AND n.held = 8 AND n.job_type = lane.job_type AND n.owner > lane.owner
+                             ORDER BY n.owner, n.source LIMIT 1),
+                           (SELECT n.id FROM worker_job_queue n
+                             WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
+                               AND n.status = 'pending' AND n.held = 8 AND n.job_type > lane.job_type
+                             ORDER BY n.job_type, n.owner, n.source LIMIT 1)))
+                SELECT job_type, owner, source FROM lane) l
+         WHERE NOT EXISTS (SELECT 1 FROM worker_job_queue h
+                            WHERE h.concurrency_key = NEW.concurrency_key AND h.concurrency_key IS NOT NULL
+                              AND h.job_type = l.job_type AND h.owner = l.owner AND h.source = l.source
+                              AND h.status = 'pending' AND h.held = 0))
        AND NOT EXISTS (SELECT 1 FROM worker_job_queue r
                         WHERE r.concurrency_key = NEW.concurrency_key AND r.concurrency_key IS NOT NULL
-                          AND (r.status = 'running' OR (r.status = 'pending' AND r.held = 0)));
+                          AND r.status = 'running');
 END;
 
 CREATE TRIGGER job_moved AFTER UPDATE OF status ON worker_job_queue
@@ -501,21 +546,30 @@ BEGIN
        AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
     DELETE FROM worker_job_log WHERE job_id = OLD.id
        AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
-    UPDATE worker_job_queue SET held = 0
-     WHERE OLD.concurrency_key IS NOT NULL
-       AND id = (SELECT w.id FROM worker_job_queue w
+    -- Write to one that waits for the key: job_key_turn does the rest.
+    UPDATE worker_job_queue SET held = held
+     WHERE id = (SELECT w.id FROM worker_job_queue w
                   WHERE w.concurrency_key = OLD.concurrency_key AND w.concurrency_key IS NOT NULL
-                    AND w.status = 'pending' AND w.held = 8
-                  ORDER BY w.priority, w.created_at, w.id LIMIT 1)
-       AND NOT EXISTS (SELECT 1 FROM worker_job_queue r
-                        WHERE r.concurrency_key = OLD.concurrency_key AND r.concurrency_key IS NOT NULL
-                          AND (r.status = 'running' OR (r.status = 'pending' AND r.held = 0)));
+                    AND w.status = 'pending' LIMIT 1);
 END;
 
 CREATE TRIGGER attempt_guard BEFORE UPDATE ON worker_job_attempt
 WHEN OLD.ended_at IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'an attempt that has ended does not change');
+END;
+
+CREATE TRIGGER attempt_insert_guard BEFORE INSERT ON worker_job_attempt
+WHEN NOT EXISTS (SELECT 1 FROM worker_job_queue
+                  WHERE id = NEW.job_id AND fence = NEW.fence AND status = 'running' AND NEW.ended_at IS NULL)
+BEGIN
+    SELECT RAISE(ABORT, 'only a claim opens an attempt');
+END;
+
+CREATE TRIGGER attempt_delete_guard BEFORE DELETE ON worker_job_attempt
+WHEN OLD.ended_at IS NULL AND EXISTS (SELECT 1 FROM worker_job_queue WHERE id = OLD.job_id AND status = 'running')
+BEGIN
+    SELECT RAISE(ABORT, 'the attempt of a running job cannot be deleted: set the status of the job to cancelled');
 END;
 
 CREATE TRIGGER event_guard BEFORE UPDATE ON worker_job_event
@@ -531,6 +585,11 @@ BEGIN
         WHEN NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.job_id AND status = 'pending')
             THEN RAISE(ABORT, 'only a pending job can be made to wait')
     END;
+END;
+
+CREATE TRIGGER dependency_update_guard BEFORE UPDATE ON worker_job_dependency
+BEGIN
+    SELECT RAISE(ABORT, 'what a job waits for does not change: delete the row and insert another');
 END;
 
 CREATE TRIGGER dependency_holds AFTER INSERT ON worker_job_dependency
@@ -560,17 +619,17 @@ SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
 
 -- What an undo may put back: the guards let these moves through, backwards.
 CREATE VIEW v_undo AS
-SELECT i.job_id, json_extract(i.before, '$.status') AS status,
-       json_extract(i.before, '$.completed_at') AS completed_at,
-       json_extract(i.before, '$.error_code') AS error_code, json_extract(i.before, '$.error_message') AS error_message,
-       json_extract(i.before, '$.result') AS result
-  FROM worker_action_item i JOIN worker_action a ON a.id = i.action_id
- WHERE a.undone_at IS NULL AND json_extract(i.before, '$.status') <> 'running';
+SELECT job_id, json_extract(before, '$.status') AS status,
+       json_extract(before, '$.completed_at') AS completed_at,
+       json_extract(before, '$.error_code') AS error_code, json_extract(before, '$.error_message') AS error_message,
+       json_extract(before, '$.result') AS result
+  FROM worker_action_item
+ WHERE undone_at IS NULL AND after IS NOT NULL AND json_extract(before, '$.status') <> 'running';
 
 CREATE VIEW v_undo_of_delete AS
-SELECT i.job_id
-  FROM worker_action_item i JOIN worker_action a ON a.id = i.action_id
- WHERE a.undone_at IS NULL AND a.verb = 'delete';
+SELECT job_id, json_extract(before, '$.fence') AS fence
+  FROM worker_action_item
+ WHERE undone_at IS NULL AND after IS NULL;
 
 CREATE VIEW v_jobs AS
 SELECT id, job_type, platform, account, owner, priority,

@@ -34,7 +34,7 @@ INSERT INTO worker_job_dependency (job_id, needs_id, needs) VALUES (:job_id, :ne
 -- name: register
 INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
 VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
-    ON CONFLICT (id) DO UPDATE SET cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
+    ON CONFLICT (id) DO UPDATE SET host = excluded.host, boot_id = excluded.boot_id, pid = excluded.pid, cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
        version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
 
 -- name: forget_handlers
@@ -214,7 +214,7 @@ open AS MATERIALIZED (
     {open_lanes}),
 sample(most) AS (SELECT min(:most, max(1, 2000 / max(1, count(*)))) FROM open),
 candidate AS MATERIALIZED (
-    SELECT q.id, q.job_type, q.owner, q.source, q.priority, q.created_at,
+    SELECT q.id, q.job_type, q.owner, q.source, q.priority, q.created_at, ifnull(q.concurrency_key, q.id) AS key,
            open.served, open.type_room, open.owner_room, open.owner_running,
            row_number() OVER (PARTITION BY q.owner ORDER BY q.priority, q.created_at, q.id) AS nth
       FROM open CROSS JOIN worker_job_queue q
@@ -224,6 +224,8 @@ candidate AS MATERIALIZED (
                      ORDER BY f.priority, f.created_at, f.id LIMIT (SELECT most FROM sample))),
 turn AS MATERIALIZED (
     SELECT id, job_type, owner, source, type_room,
+           row_number() OVER (PARTITION BY key
+                              ORDER BY owner_running + nth, served, priority, created_at, id) AS key_nth,
            row_number() OVER (PARTITION BY job_type
                               ORDER BY owner_running + nth, served, priority, created_at, id) AS type_nth,
            row_number() OVER (ORDER BY owner_running + nth, served, priority, created_at, id) AS nth
@@ -232,7 +234,7 @@ UPDATE worker_job_queue
    SET {taken}
  WHERE id IN (
     SELECT id FROM turn
-     WHERE type_nth <= type_room
+     WHERE type_nth <= type_room AND key_nth = 1
        -- Behind the last one seen of a lane that has more, another of that lane may come first: the next round's.
        AND nth <= ifnull((SELECT min(last) FROM (SELECT max(nth) AS last FROM turn GROUP BY job_type, owner, source
                                                  HAVING count(*) >= (SELECT most FROM sample))), nth)
@@ -370,15 +372,16 @@ INSERT INTO source_rest (source, until, reason) VALUES (:source, :until, :reason
 SELECT id, host, boot_id, pid, version, cpu_slots, io_slots FROM worker WHERE heartbeat_at <= :stale_before;
 
 -- name: settled
-SELECT job_id FROM worker_job_settled LIMIT 100;
+SELECT job_id FROM worker_job_settled LIMIT 1;
 
 -- name: settle_meet
 -- What they waited for is there.
 UPDATE worker_job_queue
    SET held = held & ~4
- WHERE id IN (SELECT d.job_id FROM worker_job_dependency d WHERE d.needs_id = :needs_id)
-   AND status = 'pending' AND held & 4
-   AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = worker_job_queue.id AND NOT w.is_met)
+ WHERE id IN (SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
+               WHERE d.needs_id = :needs_id AND q.status = 'pending' AND q.held & 4
+                 AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = q.id AND NOT w.is_met)
+               LIMIT :most)
 RETURNING id;
 
 -- name: settle_fail
@@ -388,23 +391,30 @@ UPDATE worker_job_queue
        error_message = 'job ' || :needs_id || ', which this one waits for, '
                        || ifnull((SELECT CASE n.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END
                                     FROM worker_job_queue n WHERE n.id = :needs_id), 'was deleted')
- WHERE id IN (SELECT w.job_id FROM worker_job_dependency d JOIN v_waits w USING (job_id, needs_id)
-               WHERE d.needs_id = :needs_id AND w.is_broken)
-   AND status = 'pending'
+ WHERE id IN (SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
+               WHERE d.needs_id = :needs_id AND q.status = 'pending' AND q.held & 4
+                 AND EXISTS (SELECT 1 FROM v_waits w
+                              WHERE w.job_id = q.id AND w.needs_id = :needs_id AND w.is_broken)
+               LIMIT :most)
 RETURNING id;
 
--- name: settle_revive
--- They failed only because of it, and it is wanted again. They never began: their time is still theirs.
+-- name: to_revive
+-- They failed only because of it, and it is wanted again.
+SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
+ WHERE d.needs_id = :needs_id AND q.status = 'failed' AND q.error_code = 'DEPENDENCY_FAILED'
+   AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = q.id AND w.is_broken)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
+                    WHERE l.unique_key = q.unique_key AND l.unique_key IS NOT NULL
+                      AND l.status IN ('pending', 'running'))
+ LIMIT :most;
+
+-- name: revive
+-- It never began: its time is still its own. Of two with one unique_key, the table lets one come back.
 UPDATE worker_job_queue
    SET status = 'pending', completed_at = NULL, error_code = NULL, error_message = NULL, retry_count = 0,
        requeue_count = 0, worker_id = NULL, started_at = NULL, heartbeat_at = NULL,
        held = 4 | (run_at IS NOT NULL) | (concurrency_key IS NOT NULL) * 8
- WHERE id IN (SELECT d.job_id FROM worker_job_dependency d WHERE d.needs_id = :needs_id)
-   AND status = 'failed' AND error_code = 'DEPENDENCY_FAILED'
-   AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = worker_job_queue.id AND w.is_broken)
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
-                    WHERE l.unique_key = worker_job_queue.unique_key AND l.unique_key IS NOT NULL
-                      AND l.status IN ('pending', 'running'));
+ WHERE id = :job_id;
 
 -- name: forget_settled
 DELETE FROM worker_job_settled WHERE job_id = :needs_id;
@@ -454,7 +464,11 @@ SELECT id FROM worker_action
  ORDER BY id DESC LIMIT 1;
 
 -- name: action_items
-SELECT job_id, before, after FROM worker_action_item WHERE action_id = :action_id ORDER BY job_id;
+SELECT job_id, before, after FROM worker_action_item
+ WHERE action_id = :action_id AND job_id > :after_id AND undone_at IS NULL ORDER BY job_id LIMIT :most;
+
+-- name: item_undone
+UPDATE worker_action_item SET undone_at = :now WHERE action_id = :action_id AND job_id = :job_id;
 
 -- name: restore_row
 UPDATE worker_job_queue
@@ -477,10 +491,14 @@ UPDATE worker_job_queue SET held = held | 4
 
 -- name: settle_again
 INSERT OR IGNORE INTO worker_job_settled (job_id)
-SELECT :job_id WHERE EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = :job_id);
+SELECT :job_id WHERE EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = :job_id)
+ UNION
+SELECT needs_id FROM worker_job_dependency WHERE job_id = :job_id;
 
 -- name: undone
-UPDATE worker_action SET undone_at = :now, undone_by = :actor WHERE id = :action_id;
+UPDATE worker_action SET undone_at = :now, undone_by = :actor
+ WHERE id = :action_id
+   AND NOT EXISTS (SELECT 1 FROM worker_action_item WHERE action_id = :action_id AND undone_at IS NULL);
 
 -- name: pause
 INSERT INTO pause (scope, name, since, until, reason) VALUES (:scope, :name, :now, :until, :reason)
@@ -492,31 +510,29 @@ DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING scope;
 -- name: prune
 DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;
 
--- name: old_actions
-SELECT id FROM worker_action WHERE at < :before ORDER BY id LIMIT :most;
+-- name: old_action_items
+SELECT i.action_id, i.job_id, i.after IS NULL AND i.undone_at IS NULL
+  FROM worker_action a JOIN worker_action_item i ON i.action_id = a.id
+ WHERE a.at < :before ORDER BY a.id LIMIT :most;
 
--- name: prune_action_items
-DELETE FROM worker_action_item WHERE action_id = :action_id;
+-- name: forget_action_item
+DELETE FROM worker_action_item WHERE action_id = :action_id AND job_id = :job_id;
 
--- name: prune_action
-DELETE FROM worker_action WHERE id = :action_id;
+-- name: forget_old_actions
+DELETE FROM worker_action
+ WHERE at < :before AND NOT EXISTS (SELECT 1 FROM worker_action_item WHERE action_id = worker_action.id);
 
--- fragment: is_gone
-job_id IN (SELECT i.job_id FROM worker_action_item i JOIN worker_action a ON a.id = i.action_id
-            WHERE a.id = :action_id AND a.verb = 'delete')
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = job_id)
+-- name: forget_attempts
+DELETE FROM worker_job_attempt WHERE job_id = :job_id;
 
--- name: prune_deleted_attempts
-DELETE FROM worker_job_attempt WHERE {is_gone};
+-- name: forget_events
+DELETE FROM worker_job_event WHERE job_id = :job_id;
 
--- name: prune_deleted_events
-DELETE FROM worker_job_event WHERE {is_gone};
+-- name: forget_log
+DELETE FROM worker_job_log WHERE job_id = :job_id;
 
--- name: prune_deleted_logs
-DELETE FROM worker_job_log WHERE {is_gone};
-
--- name: prune_deleted_dependencies
-DELETE FROM worker_job_dependency WHERE {is_gone};
+-- name: forget_needs
+DELETE FROM worker_job_dependency WHERE job_id = :job_id;
 
 
 -- ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -649,6 +665,7 @@ SELECT min(at) FROM (
     SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
              WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
       FROM level
+    UNION ALL SELECT :now WHERE EXISTS (SELECT 1 FROM worker_job_settled)
     UNION ALL SELECT until FROM pause WHERE until > :now
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
 
@@ -666,8 +683,6 @@ SELECT 'P1: an attempt of job ' || job_id || ' is open, and the job does not run
  WHERE ended_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.id = a.job_id AND q.status = 'running' AND q.fence = a.fence)
- UNION ALL
-SELECT 'P6: job ' || id || ' has used more retries than it had' FROM worker_job_queue WHERE retry_count > max_retries
  UNION ALL
 SELECT 'P8: ' || count(*) || ' jobs run with the concurrency_key ' || concurrency_key FROM worker_job_queue
  WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY concurrency_key HAVING count(*) > 1

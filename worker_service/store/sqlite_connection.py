@@ -130,10 +130,14 @@ class Connections:
 
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:
-        """A write transaction that leaves no trace: what would happen if it were for real."""
+        """A write transaction that leaves no trace: what would happen if it were for real. It waits for nobody."""
         with spoken_errors(self._path):
             connection = self._writer
-            connection.execute("BEGIN IMMEDIATE")
+            connection.set_busy_timeout(0)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            finally:
+                connection.set_busy_handler(_wait_a_millisecond(BUSY_SECONDS))
             try:
                 yield
             finally:

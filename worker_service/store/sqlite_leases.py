@@ -289,11 +289,16 @@ class Leases(Connections):
         """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
         moved = 0
         while moved < _SETTLED_MOST and (settled := self._write("settled")):
-            for (needs_id,) in settled:
+            [(needs_id,)] = settled
+            values = {"needs_id": needs_id, "most": _SETTLED_MOST - moved}
+            wave = len(self._write("settle_fail", now=self._now(), **values))
+            wave += sum(
+                self._try("revive", {"job_id": job_id}) is None for (job_id,) in self._write("to_revive", **values)
+            )
+            wave += len(self._write("settle_meet", **values))
+            if wave < _SETTLED_MOST - moved:
                 self._write("forget_settled", needs_id=needs_id)
-                moved += 1 + len(self._write("settle_fail", needs_id=needs_id, now=self._now()))
-                self._write("settle_revive", needs_id=needs_id)
-                moved += len(self._write("settle_meet", needs_id=needs_id))
+            moved += 1 + wave
 
 
 def _whole_percent(percent: float | None) -> int:

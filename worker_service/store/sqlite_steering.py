@@ -131,22 +131,29 @@ class Steering(Explaining):
                     "there is nothing to undo: `pagemill undo --list` shows the actions and what became of them"
                 )
             [(found_id,)] = rows
-            items = self._write("action_items", action_id=found_id)
         done: list[int] = []
         refused: dict[int, str] = {}
-        for chunk in _chunks(items):
-            with self._transaction():
-                for job_id, before, after in chunk:
-                    reason = self._put_back(job_id, before, after)
-                    if reason is None:
-                        done.append(job_id)
-                    else:
-                        refused[job_id] = reason
-                self._settle()
+        seen = 0
+        while items := self._put_back_some(found_id, seen, done, refused):
+            seen = items[-1]
         with self._transaction():
-            # Last: until then the table lets the rows go back.
+            # What was refused stays open, and can be tried again.
             self._write("undone", action_id=found_id, now=self._now(), actor=actor)
         return Changed(found_id, done, (), refused)
+
+    def _put_back_some(self, action_id: int, after_id: int, done: list[int], refused: dict[int, str]) -> list[int]:
+        """One short transaction; an undo that is cut off goes on where it stopped."""
+        with self._transaction():
+            items = self._write("action_items", action_id=action_id, after_id=after_id, most=_JOBS_PER_TRANSACTION)
+            for job_id, before, after in items:
+                reason = self._put_back(job_id, before, after)
+                if reason is None:
+                    done.append(job_id)
+                    self._write("item_undone", action_id=action_id, job_id=job_id, now=self._now())
+                else:
+                    refused[job_id] = reason
+            self._settle()
+        return [job_id for job_id, _, _ in items]
 
     def _put_back(self, job_id: int, before: str, after: str | None) -> str | None:
         rows = self._write("row_of", job_id=job_id)
@@ -187,12 +194,17 @@ class Steering(Explaining):
     def _prune_actions(self) -> None:
         """What can no longer be undone, and what was kept for it."""
         before = as_text(self._clock() - timedelta(days=UNDO_DAYS))
-        with self._transaction():
-            for (action_id,) in self._write("old_actions", before=before, most=10):
-                for kept in ("attempts", "events", "logs", "dependencies"):
-                    self._write(f"prune_deleted_{kept}", action_id=action_id)
-                self._write("prune_action_items", action_id=action_id)
-                self._write("prune_action", action_id=action_id)
+        while True:
+            with self._transaction():
+                items = self._write("old_action_items", before=before, most=_JOBS_PER_TRANSACTION)
+                for action_id, job_id, is_deleted in items:
+                    self._write("forget_action_item", action_id=action_id, job_id=job_id)
+                    if is_deleted and not self._write("row_of", job_id=job_id):
+                        for kept in ("attempts", "events", "log", "needs"):
+                            self._write(f"forget_{kept}", job_id=job_id)
+                self._write("forget_old_actions", before=before)
+            if not items:
+                return
 
 
 def _chunks(things: Sequence[T]) -> Iterator[list[T]]:

@@ -33,7 +33,7 @@ SELECT o.id,
 
 -- The guard of INSERT lets rows with a history in only while an action of deletion names them.
 INSERT INTO worker_action (at, actor, verb) VALUES (strftime('%Y-%m-%d %H:%M:%f', 'now'), 'pagemill db migrate', 'delete');
-INSERT INTO worker_action_item (action_id, job_id, before) SELECT (SELECT max(id) FROM worker_action), id, '{}' FROM adopted;
+INSERT INTO worker_action_item (action_id, job_id, before) SELECT (SELECT max(id) FROM worker_action), id, json_object('fence', 0) FROM adopted;
 
 INSERT INTO worker_job_queue
        (id, job_type, platform, account, priority, payload, status, error_code, error_message, retry_count, max_retries,

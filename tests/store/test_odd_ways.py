@@ -1,0 +1,236 @@
+"""Odd ways to lose a job, to hold one for ever, or to stop every claim. Each was found once, by trying."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.store.kit import (
+    FAR_FUTURE,
+    AddWorker,
+    ByHand,
+    Enqueue,
+    RefusedByHand,
+    claim_one,
+    claimed_ids,
+    codes,
+    end,
+    ids,
+    status_of,
+)
+from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.store.base import Store
+
+
+def _fail(store: Store) -> int:
+    job = claim_one(store)
+    store.fail(job.lease, Failure("BROKEN", "it broke"), retry_at=None)
+    return job.id
+
+
+def test_of_two_waiting_jobs_with_one_unique_key_a_retry_revives_one_and_claims_go_on(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    need = enqueue()
+    first = enqueue(unique_key="u", after=(need,))
+    _fail(store)
+    second = enqueue(unique_key="u", after=(need,))
+    assert claimed_ids(store) == []
+
+    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {need}")
+
+    assert claimed_ids(store) == [need]
+    assert sorted([status_of(store, first), status_of(store, second)]) == [Status.FAILED, Status.PENDING]
+
+
+def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
+    store: Store, enqueue: Enqueue, worker: AddWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker(cpu=2000)
+    store.enqueue_many([NewJob("ocr_pages")] * 600)
+    deleted = store.delete(ids(*range(1, 601)), actor="ann")
+    cut = iter([None, OSError("the power went")])
+    whole = type(store)._settle  # type: ignore[attr-defined]
+
+    def settle(self: Store) -> None:
+        whole(self)
+        if (error := next(cut, None)) is not None:
+            raise error
+
+    monkeypatch.setattr(type(store), "_settle", settle)
+    with pytest.raises(OSError, match="power"):
+        store.undo(deleted.action_id, actor="ann")
+    monkeypatch.undo()
+    done = claimed_ids(store, most=1000)
+    assert len(done) == 500
+    for job_id in done:
+        store.complete(store.get(job_id).lease)
+
+    store.undo(deleted.action_id, actor="ann")
+
+    assert claimed_ids(store, most=1000) == list(range(501, 601))
+    assert all(store.get(job_id).status is Status.COMPLETED for job_id in done)
+
+
+def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+    job_id = enqueue()
+    end(store, claim_one(store).lease, Status.COMPLETED)
+    store.delete(ids(job_id), actor="ann")
+
+    for chosen in (job_id, 9223372036854775807, -5):
+        with pytest.raises(RefusedByHand, match="leave it out"):
+            by_hand(f"INSERT INTO worker_job_queue (id, job_type, platform) VALUES ({chosen}, 'ocr_pages', 'x')")
+
+    assert enqueue() == job_id + 1
+
+
+def test_a_waiting_job_that_was_deleted_and_brought_back_learns_what_happened_meanwhile(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    need = enqueue()
+    waiting = enqueue(after=(need,))
+    store.delete(ids(waiting), actor="ann")
+    assert _fail(store) == need
+
+    store.undo(None, actor="ann")
+
+    assert status_of(store, waiting) is Status.FAILED
+
+
+def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    stuck = enqueue("nobody_knows_it", concurrency_key="k", priority=1)
+    paused = enqueue("assemble", concurrency_key="k", priority=2)
+    store.pause("type", "assemble")
+    good = enqueue("ocr_pages", concurrency_key="k", priority=9)
+
+    assert codes(store, good) == []
+    assert claimed_ids(store) == [good]
+    assert codes(store, stuck)[0] == "KEY_BUSY"
+    assert "KEY_BUSY" in codes(store, paused)
+
+
+def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker(cpu=10)
+    for owner in ("ann", "bob", "cid"):
+        enqueue("ocr_pages", owner=owner, concurrency_key="k")
+        enqueue("assemble", owner=owner, concurrency_key="k")
+
+    for _ in range(6):
+        [job_id] = claimed_ids(store, most=10)
+        store.complete(store.get(job_id).lease)
+
+    assert claimed_ids(store, most=10) == []
+
+
+def test_an_undo_that_was_refused_for_a_job_can_be_tried_again(store: Store, enqueue: Enqueue) -> None:
+    first = enqueue(unique_key="u")
+    other = enqueue()
+    deleted = store.delete(ids(first, other), actor="ann")
+    twin = enqueue(unique_key="u")
+
+    assert list(store.undo(deleted.action_id, actor="ann").refused) == [first]
+    store.delete(ids(twin), actor="ann")
+    again = store.undo(deleted.action_id, actor="ann")
+
+    assert list(again.job_ids) == [first]
+    assert status_of(store, first) is Status.PENDING
+
+
+@pytest.mark.parametrize("change", ["fence = NULL", "held = NULL", "held = 1", "held = 4", "held = 8", "id = NULL"])
+def test_what_the_table_keeps_is_not_set_by_hand(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, change: str
+) -> None:
+    worker()
+    job_id = enqueue()
+
+    with pytest.raises(RefusedByHand):
+        by_hand(f"UPDATE worker_job_queue SET {change} WHERE id = {job_id}")
+
+    assert claimed_ids(store) == [job_id]
+
+
+def test_a_hold_in_an_insert_is_the_tables_own_affair(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    by_hand(
+        "INSERT INTO worker_job_queue (job_type, platform, held, concurrency_key) VALUES ('ocr_pages', 'x', 8, 'k')"
+    )
+    by_hand("INSERT INTO worker_job_queue (job_type, platform, held) VALUES ('ocr_pages', 'x', 7)")
+
+    assert claimed_ids(store) == [1, 2]
+
+
+def test_what_a_job_waits_for_is_not_rewritten_by_hand(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    need, other = enqueue(), enqueue()
+    waiting = enqueue(after=(need,))
+
+    with pytest.raises(RefusedByHand, match="delete the row"):
+        by_hand(f"UPDATE worker_job_dependency SET needs_id = {other}")
+    by_hand("DELETE FROM worker_job_dependency")
+
+    assert waiting in claimed_ids(store)
+
+
+def test_a_hand_neither_opens_nor_removes_the_attempt_of_a_running_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    job_id = enqueue()
+    with pytest.raises(RefusedByHand, match="only a claim"):
+        by_hand(f"INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at) VALUES ({job_id}, 1, 'x', 'y')")
+    claim_one(store)
+
+    with pytest.raises(RefusedByHand, match="running job"):
+        by_hand("DELETE FROM worker_job_attempt")
+
+    assert [job.id for job in store.requeue("w1")] == [job_id]
+
+
+def test_an_end_of_a_pause_that_is_no_time_is_refused(store: Store, by_hand: ByHand) -> None:
+    with pytest.raises(RefusedByHand, match="until is a time"):
+        by_hand("INSERT INTO pause (scope, until) VALUES ('all', 'tomorrow')")
+
+    assert store.next_deadline() is None
+
+
+def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    need = enqueue()
+    dependent = enqueue(after=(need,))
+    end(store, claim_one(store).lease, Status.COMPLETED)
+    store.fail(claim_one(store).lease, Failure("BROKEN", "it broke"), retry_at=FAR_FUTURE)
+
+    store.retry(ids(need), actor="ann")
+    store.cancel(ids(need), actor="ann")
+
+    assert status_of(store, dependent) is Status.PENDING
+
+
+def test_a_thousand_and_more_dependents_are_freed_in_several_short_waves(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker(cpu=5000)
+    need = enqueue()
+    store.enqueue_many([NewJob("ocr_pages", after=(need,))] * 2500)
+    end(store, claim_one(store).lease, Status.COMPLETED)
+
+    assert store.next_deadline() is not None, "the daemon has to know that there is more to free"
+    claimed: list[int] = []
+    while more := claimed_ids(store, most=5000):
+        claimed += more
+
+    assert len(claimed) == 2500
+    assert store.next_deadline() is None
