@@ -24,8 +24,8 @@ FLOORS = (
     ("config",),
     ("jobs",),
     ("store", "handlers", "words"),
-    ("children", "queue", "documents", "testing"),
-    ("daemon", "web"),
+    ("children", "queue", "documents"),
+    ("daemon", "web", "testing"),
     ("commands",),
     ("__main__",),
 )

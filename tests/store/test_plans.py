@@ -291,10 +291,10 @@ def test_the_work_of_a_verb_does_not_grow(tmp_path: Path, verb: str, behind: str
 
 
 def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(tmp_path: Path) -> None:
-    def prepare(store: Store, clock: MovableClock) -> None:
+    def prepare(store: SqliteStore, clock: MovableClock) -> None:
         store.enqueue_many([NewJob("ocr_pages", concurrency_key="k") for _ in range(MANY)])
 
-    def insert(store: Store, clock: MovableClock) -> object:
+    def insert(store: SqliteStore, clock: MovableClock) -> object:
         return store.enqueue(NewJob("ocr_pages", concurrency_key="k"))
 
     few = _steps(tmp_path / "few.db", _nothing, insert)

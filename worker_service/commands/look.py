@@ -28,7 +28,7 @@ _ATTEMPT_COLUMNS = (
 
 _AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
 NEXT_MOVES = {
-    "WORKER_DOWN": "start a worker on this database",
+    "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
     "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
     "DRAINING": "wait until the worker is back, or start another one",
     "NOT_YET": _AT_ONCE,

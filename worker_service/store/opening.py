@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
@@ -45,6 +47,7 @@ def initialise(path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> boo
     """Make the database, or see that it is there; of two at once, one makes it. True = made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _refuse_network_file_system(path)
+    _make_file(path)
     connection = create(path)
     try:
         with spoken_errors(path):
@@ -63,6 +66,12 @@ def initialise(path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> boo
     finally:
         connection.close()
     return version is None
+
+
+def _make_file(path: Path) -> None:
+    """Let the umask say who may write: SQLite itself never gives the group more than reading."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
 
 def schema_version(path: Path) -> int | None:

@@ -1,0 +1,180 @@
+"""What a child is handed, and what it can reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.children.conftest import Desk, MakeDesk
+from worker_service.children import sandbox
+from worker_service.children.model import How, Started
+
+needs_landlock = pytest.mark.skipif(
+    sandbox.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"
+)
+
+
+def level_of(desk: Desk, order_id: int) -> str:
+    return next(one.sandbox for one in desk.heard if isinstance(one, Started) and one.job_id == order_id)
+
+
+def test_a_child_inherits_its_pipe_and_nothing_else(desk: Desk) -> None:
+    report = json.loads(desk.run("reports_itself").result or "")
+
+    opened = report["descriptors"]
+    assert opened.pop("0") == "/dev/null"
+    assert opened.pop("1").startswith("pipe:")
+    assert opened.pop("2").startswith("pipe:")
+    assert len(opened) == 1
+    assert next(iter(opened.values())).startswith("pipe:")
+
+
+def test_the_workers_lock_is_held_by_the_child_too(make_desk: MakeDesk, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    desk = make_desk(lock_fd=lock)
+
+    report = json.loads(desk.run("reports_itself").result or "")
+
+    os.close(lock)
+    assert str(tmp_path / "lock") in report["descriptors"].values()
+
+
+def test_its_environment_is_clean(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    desk = make_desk()
+
+    report = json.loads(desk.run("reports_itself").result or "")
+
+    environment = report["environment"]
+    assert set(environment) <= {"PATH", "LANG", "LC_CTYPE", "TZ", "HOME", "PAGEMILL_ATTEMPT", "PAGEMILL_HOUSE"}
+    assert environment["PAGEMILL_ATTEMPT"] == "1-1"
+    assert environment["HOME"] == report["staging"] == str(tmp_path / "staging" / "1-1")
+    assert environment["TZ"] == "Europe/Berlin"
+    assert "PAGEMILL_ATTEMPT=1-1" in report["seen_from_outside"]
+    assert "canary" not in "".join(report["seen_from_outside"])
+
+
+def test_a_variable_reaches_the_handler_that_asks_for_it(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = make_desk()
+    # After the nursery has started: it has none of it.
+    monkeypatch.setenv("TEST_ASKED_FOR", "value")
+
+    assert json.loads(desk.run("asks_for_a_variable").result or "") == "value"
+    assert "TEST_ASKED_FOR" not in json.loads(desk.run("reports_itself").result or "")["environment"]
+
+
+@needs_landlock
+def test_a_handler_reads_the_credentials_that_it_declares_and_no_others(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).write_text("secret")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    desk = make_desk()
+
+    assert json.loads(desk.run("reads_credentials").result or "") == ["allowed", "PermissionError"]
+    assert "CREDENTIALS_DIRECTORY" not in json.loads(desk.run("reports_itself").result or "")["environment"]
+
+
+def test_it_lives_in_a_session_and_a_private_directory_of_its_own(desk: Desk) -> None:
+    report = json.loads(desk.run("reports_itself", state='{"page": 7}').result or "")
+
+    assert report["session"]
+    assert report["mode"] == "0o700"
+    assert report["cwd"] == report["staging"]
+    assert (report["key"], report["account"], report["state"]) == ("1", "user123", {"page": 7})
+
+
+def test_what_is_kept_is_there_for_the_next_attempt_of_the_same_key(desk: Desk) -> None:
+    results = [desk.run("keeps", json.dumps({"path": key})).result for key in ("a", "a", "b", "../../a")]
+
+    assert results == ['"x"', '"xx"', '"x"', '"x"']
+
+
+def test_the_nursery_has_one_thread(desk: Desk) -> None:
+    assert desk.nursery.threads == 1
+    assert len(list(Path(f"/proc/{desk.nursery.pid}/task").iterdir())) == 1
+
+
+@needs_landlock
+def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("s")
+
+    report = json.loads(desk.run("looks_over_the_wall", json.dumps({"path": str(outside)})).result or "")
+
+    allowed = {what for what, answer in report.items() if answer == "allowed"}
+    expected = {"write inside", "run a program", "its own limits"}
+    if not sandbox.has_seccomp_table():
+        expected |= {"socket", "unix socket", "pair", "limits of the parent", "its own mark", "priority of the parent"}
+    if sandbox.landlock_version() < 6:
+        expected |= {"signal the parent"}
+    assert allowed == expected
+    assert level_of(desk, 1) == ("landlock+seccomp" if sandbox.has_seccomp_table() else "landlock")
+
+
+@needs_landlock
+def test_a_handler_that_declares_the_network_has_it(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        order = desk.launch("calls_home", json.dumps({"port": server.getsockname()[1]}))
+        server.settimeout(30)
+        line, _ = server.accept()
+        with line:
+            line.sendall(b"hello")
+
+    assert json.loads(desk.ended(order).result or "") == "hello"
+
+
+def test_without_a_sandbox_the_level_says_so(make_desk: MakeDesk) -> None:
+    desk = make_desk(sandbox="off")
+
+    desk.run("silent")
+
+    assert level_of(desk, 1) == "off"
+
+
+def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(door: sandbox.Door) -> bool:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda door: True)
+    monkeypatch.setattr(sandbox, "_landlock", refused)
+    monkeypatch.setattr(sandbox, "_seccomp", lambda door: True)
+    door = sandbox.Door([], [], network=False)
+
+    assert sandbox.shut(door, "best-effort") == "seccomp"
+    with pytest.raises(sandbox.SandboxError, match="landlock"):
+        sandbox.shut(door, "strict")
+
+
+def test_a_checkout_on_the_path_shows_its_code_and_not_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "module.py").touch()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "pagemill.db").touch()
+
+    shown = {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path}
+
+    assert shown == {"package", "module.py"}
+
+
+def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_desk: MakeDesk) -> None:
+    with pytest.raises(ValueError, match="best-effort"):
+        make_desk(sandbox="loose")
+
+
+@pytest.mark.parametrize("how", [How.DONE])
+def test_a_handler_that_starts_threads_at_import_is_imported_in_each_child(make_desk: MakeDesk, how: How) -> None:
+    desk = make_desk(extra_handlers=("tests.saboteurs.threads_at_import:handler",))
+
+    ended = desk.run("threads_at_import")
+
+    assert (ended.how, ended.result) == (how, "2")
+    assert desk.nursery.threads == 1

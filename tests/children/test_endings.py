@@ -1,0 +1,206 @@
+"""Each way in which an attempt can end, each with a real child."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.children.conftest import Desk, MakeDesk
+from worker_service.children.model import Checkpointed, How, Logged, Progressed, Started
+
+
+def test_a_clean_end_brings_the_result_its_files_and_what_follows(desk: Desk, tmp_path: Path) -> None:
+    order = desk.launch("clean", "{}")
+
+    ended = desk.ended(order)
+
+    assert ended.how is How.DONE
+    assert json.loads(ended.result or "") == {"pages": 1}
+    assert [(job.job_type, job.payload) for job in ended.follow_ups] == [("assemble", "{}")]
+    assert list(ended.files) == [tmp_path / "staging" / "1-1" / "pages" / "1.txt"]
+    assert ended.files[0].read_text() == "text"
+    assert ended.usage.cpu_seconds is not None
+    assert (ended.usage.memory_peak_bytes or 0) > 1 << 20
+
+
+def test_what_it_says_is_heard_in_its_order(desk: Desk) -> None:
+    order = desk.launch("clean", "{}")
+
+    desk.ended(order)
+
+    heard = desk.of(order)
+    assert isinstance(heard[0], Started)
+    assert [one.line for one in heard if isinstance(one, Logged)] == ["first line", "second line"]
+    assert [one.state for one in heard if isinstance(one, Checkpointed)] == ['{"page": 1}']
+    progress = [one for one in heard if isinstance(one, Progressed)]
+    assert (progress[0].percent, progress[0].message) == (10, "begun")
+    assert (progress[-1].percent, progress[-1].message) == (100, "done")
+
+
+def test_staging_is_removed_unless_it_holds_what_is_to_be_published(desk: Desk, tmp_path: Path) -> None:
+    desk.run("raises")
+    desk.run("clean")
+
+    assert [path.name for path in (tmp_path / "staging").iterdir()] == ["2-1"]
+
+
+@pytest.mark.parametrize(
+    ("job_type", "how", "code", "word"),
+    [
+        ("silent", How.DONE, "", ""),
+        ("raises", How.RETRYABLE, "HANDLER_ERROR", "RuntimeError: the paper is jammed"),
+        ("leaves", How.RETRYABLE, "HANDLER_ERROR", "SystemExit: on its own"),
+        ("retryable", How.RETRYABLE, "RETRYABLE", "busy"),
+        ("permanent", How.PERMANENT, "NOT_A_PDF", "it is a picture"),
+        ("snoozes", How.SNOOZED, "SNOOZED", "not before noon"),
+        ("returns_nonsense", How.RETRYABLE, "HANDLER_ERROR", "a handler returns Done or None"),
+        ("exits", How.GARBLED, "NO_RESULT", "exit code 3"),
+        ("segfaults", How.CRASHED, "CRASHED", "SIGSEGV\nabout to touch what is not there"),
+        ("eats_memory", How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "more memory"),
+        ("burns", How.TIMED_OUT, "CPU_TIME_USED_UP", "CPU time"),
+        ("writes_too_much", How.RETRYABLE, "HANDLER_ERROR", "File too large"),
+        ("loops", How.TIMED_OUT, "TIMED_OUT", "after 1 s"),
+        ("talks_nonsense", How.GARBLED, "GARBLED", "nonsense"),
+        ("claims_a_huge_message", How.GARBLED, "GARBLED", "nonsense"),
+        ("says_what_only_we_say", How.GARBLED, "GARBLED", "cannot say"),
+        ("nobody_knows_it", How.PERMANENT, "UNKNOWN_TYPE", "nobody_knows_it"),
+    ],
+)
+def test_each_end_has_its_name(desk: Desk, job_type: str, how: How, code: str, word: str) -> None:
+    ended = desk.run(job_type)
+
+    assert (ended.how, ended.code) == (how, code)
+    assert word in ended.message
+
+
+def test_a_signal_is_named_in_the_usage(desk: Desk) -> None:
+    assert desk.run("segfaults").usage.signal == "SIGSEGV"
+
+
+def test_a_handler_says_how_long_to_wait(desk: Desk) -> None:
+    assert desk.run("retryable").after_seconds == 42.0
+    assert desk.run("snoozes").after_seconds == pytest.approx(3600, abs=30)
+
+
+@pytest.mark.parametrize("payload", ['{"port": "eighty"}', "[1]", "not json", '{"path": 7}'])
+def test_a_payload_that_does_not_fit_is_permanent(desk: Desk, payload: str) -> None:
+    ended = desk.run("clean", payload)
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+
+
+def test_a_link_is_not_published(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+
+    ended = desk.run("publishes_what_is_not_its_own", json.dumps({"path": str(tmp_path / "secret")}))
+
+    assert (ended.how, list(ended.files)) == (How.RETRYABLE, [])
+
+
+def test_the_jobs_own_timeout_comes_first_and_reaches_native_code_that_is_deaf(desk: Desk) -> None:
+    began = time.monotonic()
+
+    ended = desk.run("ignores_sigterm", timeout_seconds=1)
+
+    assert ended.how is How.TIMED_OUT
+    assert ended.usage.signal == "SIGKILL"
+    assert time.monotonic() - began < 10
+
+
+def test_a_stop_lets_a_handler_clean_up(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+
+    desk.nursery.stop(order.job_id, order.fence)
+
+    assert desk.ended(order).how is How.STOPPED
+    assert [one.line for one in desk.of(order) if isinstance(one, Logged)] == ["cleaned up"]
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("job_type", ["stops_when_asked", "ignores_sigterm"])
+def test_a_stop_ends_the_deaf_too(desk: Desk, job_type: str, now: bool) -> None:
+    order = desk.launch(job_type)
+    desk.until_progress(order)
+
+    desk.nursery.stop(order.job_id, order.fence, now=now)
+
+    assert desk.ended(order).how is How.STOPPED
+
+
+def test_a_stop_now_shortens_the_grace_of_a_stop(make_desk: MakeDesk) -> None:
+    desk = make_desk(grace_seconds=600.0)
+    order = desk.launch("ignores_sigterm")
+    desk.until_progress(order)
+    desk.nursery.stop(order.job_id, order.fence)
+
+    desk.nursery.stop(order.job_id, order.fence, now=True)
+
+    assert desk.ended(order).how is How.STOPPED
+
+
+def test_a_stop_of_what_has_ended_changes_nothing(desk: Desk) -> None:
+    order = desk.launch("silent")
+    desk.ended(order)
+
+    desk.nursery.stop(order.job_id, order.fence, now=True)
+
+    assert desk.run("silent").how is How.DONE
+    assert len([one for one in desk.of(order) if type(one).__name__ == "Ended"]) == 1
+
+
+def test_an_attempt_is_launched_once(desk: Desk) -> None:
+    order = desk.launch("waits")
+
+    with pytest.raises(ValueError, match="launched already"):
+        desk.nursery.launch(order)
+
+
+def test_a_flood_on_stdout_holds_up_nobody(desk: Desk) -> None:
+    flood = desk.launch("floods_stdout")
+    desk.until_progress(flood)
+
+    for _ in range(5):
+        assert desk.run("silent").how is How.DONE
+
+    desk.nursery.stop(flood.job_id, flood.fence, now=True)
+    assert desk.ended(flood).how is How.STOPPED
+
+
+def test_a_flood_of_progress_leaves_as_a_trickle_with_the_last_word(desk: Desk) -> None:
+    order = desk.launch("floods_progress")
+
+    ended = desk.ended(order)
+
+    progress = [one for one in desk.of(order) if isinstance(one, Progressed)]
+    assert int(ended.result or "0") > 1000
+    assert len(progress) <= 25
+    assert progress[-1].message == "last"
+
+
+def test_a_flood_of_lines_is_cut_and_the_cut_is_told(desk: Desk) -> None:
+    order = desk.launch("floods_log")
+
+    desk.ended(order)
+
+    lines = [one.line for one in desk.of(order) if isinstance(one, Logged)]
+    told = [line for line in lines if "lines left out" in line]
+    left_out = sum(int(line.split()[1]) for line in told)
+    assert max(map(len, lines)) <= 2000
+    assert len(lines) < 1000
+    assert len(lines) - len(told) + left_out == 5000
+
+
+def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+
+    started = desk.of(order)[0]
+
+    assert isinstance(started, Started)
+    assert started.pid_started > 0
+    assert os.getsid(started.pid) == started.pid

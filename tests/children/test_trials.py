@@ -1,0 +1,87 @@
+"""A handler that cannot be imported is set aside by name, and hurts nobody."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.children.conftest import SABOTEURS, Desk, MakeDesk
+from worker_service.children.model import ChildError, Described, How
+from worker_service.children.nursery import Nursery
+
+BROKEN = (
+    "tests.saboteurs.hangs_at_import:handler",
+    "tests.saboteurs.crashes_at_import:handler",
+    "tests.saboteurs.raises_at_import:handler",
+    "tests.saboteurs.nowhere:handler",
+    "tests.saboteurs.handlers:SABOTAGE",
+    "tests.saboteurs.handlers:MIB",
+)
+
+
+def open_nursery(tmp_path: Path, **more: object) -> Nursery:
+    settings = {"staging_root": tmp_path / "s", "keep_root": tmp_path / "k", "lock_fd": None, **more}
+    return Nursery(**settings)  # type: ignore[arg-type]
+
+
+def by_name(described: object) -> dict[str, Described]:
+    return {one.facts.job_type: one for one in described}  # type: ignore[attr-defined]
+
+
+def test_those_that_cannot_be_imported_are_set_aside_with_the_reason(tmp_path: Path) -> None:
+    nursery = open_nursery(tmp_path, extra_handlers=(*BROKEN, *SABOTEURS), import_seconds=3.0)
+    began = time.monotonic()
+
+    described = by_name(nursery.start())
+
+    desk = Desk(nursery)
+    assert time.monotonic() - began < 20
+    hangs, crashes, raises, nowhere, absent, number = (described[name].set_aside or "" for name in BROKEN)
+    assert "still being imported after 3 s" in hangs
+    assert "SIGSEGV" in crashes
+    assert "libghost.so.9 is not there" in raises
+    assert "ModuleNotFoundError" in nowhere
+    assert "AttributeError" in absent
+    assert "an entry point names a Handler" in number
+    assert described["silent"].set_aside is None
+    assert desk.run("silent").how is How.DONE
+    refused = desk.run(BROKEN[1])
+    assert (refused.how, refused.code) == (How.RETRYABLE, "HANDLER_SET_ASIDE")
+    assert "SIGSEGV" in refused.message
+    nursery.close()
+
+
+def test_a_job_type_that_two_provide_is_nobodys(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=(*SABOTEURS, "tests.saboteurs.twice:handler"))
+
+    ended = desk.run("silent")
+
+    assert ended.code == "HANDLER_SET_ASIDE"
+    assert "tests.saboteurs.handlers:handlers" in ended.message
+    assert "tests.saboteurs.twice:handler" in ended.message
+    assert desk.run("clean").how is How.DONE
+
+
+def test_a_handler_is_described_by_its_facts(tmp_path: Path) -> None:
+    nursery = open_nursery(tmp_path, extra_handlers=SABOTEURS)
+
+    described = by_name(nursery.start())
+
+    nursery.close()
+    clean = described["clean"]
+    assert clean.facts.job_class == "cpu"
+    assert '"port"' in (clean.facts.payload_schema or "")
+    assert described["loops"].wall_seconds == 1
+
+
+def test_a_nursery_that_cannot_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    nursery = open_nursery(tmp_path)
+
+    with pytest.raises(ChildError, match="exit code 1"):
+        nursery.start()
+
+    assert not nursery.is_alive
+    nursery.close()

@@ -1,0 +1,102 @@
+"""What is said arrives as it was said, however it is cut; what nobody of us says is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker_service.children import wire
+from worker_service.children.model import (
+    Checkpointed,
+    ChildError,
+    Ended,
+    Happening,
+    How,
+    Logged,
+    Order,
+    Progressed,
+    Started,
+)
+from worker_service.children.nursery import Nursery
+from worker_service.children.wire import Garbled, Inbox
+from worker_service.jobs.model import NewJob, Usage
+
+HAPPENINGS: list[Happening] = [
+    Started(1, 2, 3, 4, "landlock"),
+    Progressed(1, 2, 40.0, "page 4 of 10"),
+    Logged(1, 2, "Zürich\t漢"),
+    Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])]),
+    Ended(1, 2, How.DONE, '{"a":1}', [], [Path("/s/1-2/a.txt")], usage=Usage(1.5, 1024, "SIGKILL")),
+]
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
+def test_a_happening_arrives_as_it_was(happening: Happening) -> None:
+    said = wire.frame_of_happening(happening)
+    inbox = Inbox(1000)
+
+    # One byte at a time.
+    bodies = [body for at in range(len(said)) for body in inbox.feed(said[at : at + 1])]
+
+    assert [wire.from_nursery(body) for body in bodies] == [happening]
+
+
+def test_several_messages_in_one_bite_are_several() -> None:
+    said = b"".join(map(wire.frame_of_happening, HAPPENINGS))
+
+    assert len(Inbox(1000).feed(said)) == len(HAPPENINGS)
+
+
+def test_an_order_arrives_as_it_was() -> None:
+    launch = wire.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]"), {"A": "b"})
+
+    (body,) = Inbox(1000).feed(wire.frame(launch))
+
+    assert wire.to_nursery(body) == launch
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x02\0\0\0\x01x", b"P\x01\xff\xff\xff\xff", b"P\x01\0\0\x10\0"],
+    ids=["text", "zeros", "another version", "endless", "longer than allowed"],
+)
+def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
+    with pytest.raises(Garbled):
+        Inbox(1000).feed(said)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"\xff", b'{"type":"Log"}', b'{"type":"Log","line":1}', b"[" * 100_000, b'{"type":"X"}']
+)
+def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
+    with pytest.raises(Garbled):
+        wire.from_child(body)
+    with pytest.raises(Garbled):
+        wire.from_nursery(body)
+
+
+@pytest.mark.parametrize("kind", ["Order", "Nothing"])
+def test_a_happening_of_no_known_kind_is_garbled(kind: str) -> None:
+    with pytest.raises(Garbled, match=kind):
+        wire.from_nursery(b'{"type":"Happened","kind":"%s","body":{}}' % kind.encode())
+
+
+def test_control_characters_do_not_reach_a_terminal() -> None:
+    assert wire.last_words(b"one\n\x1b[31mtwo\x07\n\n") == "one\n�[31mtwo�"
+
+
+def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "python"
+    # Its arguments: -P -m MODULE DESCRIPTOR
+    talk = "import os, sys, time; os.write(int(sys.argv[4]), b'nonsense'); time.sleep(3600)"
+    script.write_text(f"#!{sys.executable} -I\n{talk}\n")
+    script.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(script))
+    nursery = Nursery(staging_root=tmp_path / "s", keep_root=tmp_path / "k", lock_fd=None)
+
+    with pytest.raises(ChildError, match="nonsense"):
+        nursery.start()
+
+    nursery.close()

@@ -1,0 +1,73 @@
+"""Hands to make attempts and their ends with, and a database of its own for the pages that write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.kit import MovableClock, new_worker
+from worker_service.children.model import Ended, How
+from worker_service.daemon.slots import Attempt
+from worker_service.jobs.model import NewJob
+from worker_service.store.base import Store
+from worker_service.store.opening import initialise, open_store
+
+MakeAttempt = Callable[..., Attempt]
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "pagemill.db"
+    initialise(path)
+    return path
+
+
+@pytest.fixture
+def store(database: Path, clock: MovableClock) -> Iterator[Store]:
+    opened = open_store(database, clock=clock)
+    opened.register(new_worker("w1"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def attempt(store: Store) -> MakeAttempt:
+    """A job that was claimed just now, as the loop notes it."""
+    numbers = itertools.count()
+
+    def make(**fields: Any) -> Attempt:
+        store.enqueue(NewJob("ocr_pages", payload=f'{{"n":{next(numbers)}}}', **fields))
+        [job] = store.claim("w1", 1)
+        return Attempt(job, "cpu")
+
+    return make
+
+
+def ended(attempt: Attempt, how: How = How.DONE, **fields: Any) -> Ended:
+    return Ended(attempt.job.id, attempt.job.fence, how, **fields)
+
+
+class Silence:
+    """A log that nobody reads; it remembers the names of the events."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def info(self, event: str, **_: object) -> None:
+        self.heard.append(event)
+
+    warning = error = critical = debug = info
+
+
+@pytest.fixture
+def log() -> Any:
+    return Silence()

@@ -1,0 +1,153 @@
+"""Ends are written: together, each as what it is, and never half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import MakeAttempt, ended
+from tests.store.kit import MovableClock, ids
+from worker_service.children.model import How
+from worker_service.daemon.breath import Breath
+from worker_service.daemon.landing import CannotLand, Landing
+from worker_service.daemon.publishing import Publisher
+from worker_service.daemon.slots import Attempt
+from worker_service.errors import DiskFull
+from worker_service.jobs.model import NewJob, Status
+from worker_service.store.base import Store
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def landing(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log: Any) -> Landing:
+    return Landing(
+        store,
+        Publisher(tmp_path / "workspace", tmp_path / "staging"),
+        log=log,
+        clock=clock,
+        monotonic=watch,
+        breath=Breath(),
+        patience_seconds=5,
+    )
+
+
+def staged(tmp_path: Path, attempt: Attempt, name: str = "text/page.txt") -> Path:
+    file = tmp_path / "staging" / f"{attempt.job.id}-{attempt.job.fence}" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("text")
+    return file
+
+
+def test_several_ends_land_each_as_what_it_is(landing: Landing, store: Store, attempt: MakeAttempt) -> None:
+    done, broken, asleep, stopped = (attempt() for _ in range(4))
+    landing.add(done, ended(done, result='{"pages":3}'))
+    landing.add(broken, ended(broken, How.PERMANENT, code="BROKEN", message="it broke"))
+    landing.add(asleep, ended(asleep, How.SNOOZED, after_seconds=60.0))
+    landing.add(stopped, ended(stopped, How.STOPPED))
+
+    landed = landing.land()
+
+    assert {one.job.id for one in landed} == {1, 2, 3, 4}
+    assert [store.get(n).status for n in (1, 2, 3, 4)] == [
+        Status.COMPLETED, Status.FAILED, Status.PENDING, Status.PENDING,
+    ]  # fmt: skip
+    assert [store.attempts(n)[0].outcome for n in (1, 2, 3, 4)] == ["completed", "failed", "snoozed", "released"]
+    assert len(landing) == 0
+
+
+def test_a_cancel_in_the_last_moment_wins_and_removes_the_files(
+    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    one = attempt()
+    store.cancel(ids(one.job.id), actor="test")
+    landing.add(one, ended(one, files=[staged(tmp_path, one)]))
+
+    landing.land()
+
+    assert store.get(one.job.id).status is Status.CANCELLED
+    assert list((tmp_path / "workspace/objects").iterdir()) == []
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_files_keep_their_names_below_the_attempts_own_place(
+    landing: Landing, attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    one = attempt()
+    landing.add(one, ended(one, files=[staged(tmp_path, one)]))
+
+    landing.land()
+
+    assert (tmp_path / f"workspace/objects/{one.job.id}-1/text/page.txt").read_text() == "text"
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_nothing_is_published_under_a_lost_lease(
+    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    one = attempt()
+    store.requeue("w1")
+    landing.add(one, ended(one, files=[staged(tmp_path, one)]))
+
+    assert landing.land() == [one]
+
+    assert list((tmp_path / "workspace/objects").iterdir()) == []
+    assert store.get(one.job.id).status is Status.PENDING
+
+
+def test_a_result_that_the_table_refuses_fails_its_own_job_only(
+    landing: Landing, store: Store, attempt: MakeAttempt
+) -> None:
+    good, bad = attempt(), attempt()
+    landing.add(bad, ended(bad, follow_ups=[NewJob("next", payload="{no json")]))
+    landing.add(good, ended(good))
+
+    landing.land()
+
+    assert store.get(good.job.id).status is Status.COMPLETED
+    assert (store.get(bad.job.id).status, store.get(bad.job.id).error_code) == (Status.FAILED, "RESULT_REFUSED")
+
+
+def test_an_end_that_cannot_be_written_is_tried_again_until_it_can(
+    landing: Landing, store: Store, attempt: MakeAttempt, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = attempt()
+    landing.add(one, ended(one))
+    with monkeypatch.context() as full:
+        full.setattr(store, "complete_many", _refuse)
+        assert landing.land() == []
+        assert landing.again_at == 1.0
+    watch.now = 1.0
+
+    assert landing.land() == [one]
+    assert store.get(one.job.id).status is Status.COMPLETED
+
+
+def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
+    landing: Landing, store: Store, attempt: MakeAttempt, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = attempt()
+    landing.add(one, ended(one))
+    monkeypatch.setattr(store, "complete_many", _refuse)
+    landing.land()
+    watch.now = 6.0
+
+    with pytest.raises(CannotLand):
+        landing.land()
+
+
+def _refuse(*_: object) -> None:
+    raise DiskFull("no room")

@@ -1,0 +1,336 @@
+"""The small parts: slots, wake-up, guard, systemd, signals, heartbeat, status line, chores, health."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import MakeAttempt
+from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
+from worker_service.config import load_settings
+from worker_service.daemon.breath import Breath
+from worker_service.daemon.chores import DiskSpace, Prune, status_line
+from worker_service.daemon.guard import Guard
+from worker_service.daemon.health import Level, examine, health, state_of
+from worker_service.daemon.heartbeat import Heartbeat
+from worker_service.daemon.signals import Signals
+from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
+from worker_service.daemon.start import beat_seconds, wants
+from worker_service.daemon.systemd import Notifier
+from worker_service.daemon.wake import Wake
+from worker_service.jobs.model import Counts, NewJob, Pause, Status, WorkerState
+from worker_service.store.base import Store
+from worker_service.store.opening import open_store
+
+
+def until(is_so: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.002)
+
+
+# ── Slots ──
+
+
+def test_a_slot_is_taken_until_it_is_given_back(attempt: MakeAttempt) -> None:
+    slots, one = Slots({"cpu": 2, "io": 1}), attempt()
+
+    slots.take(one)
+
+    assert (slots.free("cpu"), slots.free("io"), slots.leases()) == (1, 1, (one.lease,))
+    slots.give_back(one)
+    assert (slots.free("cpu"), slots.leases()) == (2, ())
+
+
+def test_reports_are_merged_and_lines_bounded(attempt: MakeAttempt) -> None:
+    one = attempt()
+    for percent, message in ((10, "a"), (50, "b"), (20, "")):
+        one.progressed(percent, message)
+    for n in range(LINES_BETWEEN_REPORTS + 5):
+        one.logged(f"line {n}\ud800")
+
+    report = one.take_report()
+
+    assert (report.percent, report.message) == (50, "b")
+    assert len(report.lines) == LINES_BETWEEN_REPORTS + 1
+    assert report.lines[-1].startswith("… 5 lines")
+    assert all(line.encode() for line in report.lines)
+    assert not one.has_news
+    one.put_back(report)
+    assert one.take_report().percent == 50
+
+
+@pytest.mark.parametrize(
+    ("types", "wanted"),
+    [((), True), (("a",), True), (("b",), False), (("!a",), False), (("!b",), True), (("a", "!a"), False)],
+)
+def test_which_types_a_worker_takes(types: tuple[str, ...], wanted: bool) -> None:
+    assert wants(types, "a") is wanted
+
+
+def test_between_two_writes_there_is_a_pause_unless_time_has_passed_anyway() -> None:
+    now, slept = [0.0], [0.0]
+    breath = Breath(lambda: now[0], lambda seconds: slept.append(seconds))
+    with breath:
+        now[0] = 0.5
+    with breath:
+        assert slept[-1] == pytest.approx(0.001)
+    now[0] = 1.0
+    with breath:
+        assert len(slept) == 2
+
+
+# ── Wake-up ──
+
+
+def test_a_commit_by_the_sqlite3_program_is_noticed(store: Store, database: Path) -> None:
+    wake = Wake(database, store.change_counter, time.monotonic)
+    until(lambda: not wake.has_changed())
+    ByHand(database)("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'local')")
+
+    fd = wake.fileno()
+    assert fd is not None
+    assert select.select([fd], [], [], 10)[0]
+    until(wake.has_changed)
+    wake.close()
+
+
+def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(database: Path) -> None:
+    counter, now = [1], [0.0]
+    wake = Wake(database, lambda: counter[0], lambda: now[0])
+    assert wake.has_changed()
+    with (database.parent / "pagemill.db-wal").open("ab") as file:
+        file.write(b"x")
+
+    looks = []
+    assert not wake.has_changed()
+    while (at := wake.look_at) is not None:
+        looks.append(at)
+        now[0] = at
+        assert not wake.has_changed()
+    assert looks[0] < 0.001
+    assert looks[-1] > 0.5
+    assert len(looks) < 15
+    counter[0] = 2
+    assert wake.has_changed()
+    wake.close()
+
+
+# ── Guard ──
+
+
+def test_the_guard_is_content_with_an_open_database(store: Store, database: Path) -> None:
+    guard = Guard(database)
+    store.counts()
+
+    assert guard.fault() is None
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_the_guard_sees_a_deleted_file(store: Store, database: Path, suffix: str) -> None:
+    guard = Guard(database)
+    store.counts()
+
+    database.with_name(database.name + suffix).unlink()
+
+    assert "was deleted" in str(guard.fault())
+
+
+def test_the_guard_sees_a_replaced_file(store: Store, database: Path, tmp_path: Path) -> None:
+    guard = Guard(database)
+    copy = tmp_path / "copy.db"
+    store.backup(copy)
+
+    copy.rename(database)
+
+    assert "was replaced" in str(guard.fault())
+
+
+# ── systemd ──
+
+
+def test_what_is_said_to_systemd_is_one_line(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(tmp_path / "notify"))
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+
+    notifier.status("2 pending\nMAINPID=1\x1b[0m")
+    notifier.status("2 pending\nMAINPID=1\x1b[0m")
+    notifier.ready()
+
+    assert listener.recv(100) == b"STATUS=2 pending MAINPID=1 [0m"
+    assert listener.recv(100) == b"READY=1"
+    listener.close()
+
+
+def test_nobody_listening_is_no_trouble(tmp_path: Path) -> None:
+    Notifier({}).ready()
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).alive()
+
+
+def test_the_watchdog_counts_only_for_the_process_it_is_meant_for() -> None:
+    assert Notifier({"WATCHDOG_USEC": "6000000"}).watchdog_seconds == 6
+    assert Notifier({"WATCHDOG_USEC": "6000000", "WATCHDOG_PID": str(os.getpid())}).watchdog_seconds == 6
+    assert Notifier({"WATCHDOG_USEC": "6000000", "WATCHDOG_PID": "1"}).watchdog_seconds is None
+    assert beat_seconds(30, 6) == 2
+    assert beat_seconds(30, None) == 30
+
+
+def test_signals_are_counted_and_end_a_wait() -> None:
+    signals = Signals()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        assert select.select([signals], [], [], 10)[0]
+        signals.drain()
+        assert not select.select([signals], [], [], 0)[0]
+        assert signals.asked_to_stop == 1
+    finally:
+        signals.close()
+
+
+# ── Heartbeat ──
+
+
+def test_a_beat_tells_what_is_lost_and_what_is_to_stop(
+    store: Store, database: Path, attempt: MakeAttempt, log: Any
+) -> None:
+    kept, stopped, lost = attempt(), attempt(), attempt()
+    store.cancel(ids(stopped.job.id), actor="test")
+    store.release(lost.lease)
+    heart = Heartbeat(lambda: open_store(database), "w1", interval_seconds=600, log=log)
+    heart.leases = (kept.lease, stopped.lease, lost.lease)
+
+    heart.start()
+    assert select.select([heart], [], [], 10)[0]
+    [answer] = heart.answers()
+    heart.close()
+
+    assert (answer.is_known, answer.beat.lost, answer.beat.to_cancel) == (True, [lost.lease], [stopped.lease])
+    assert heart.committed == 1
+
+
+def test_a_worker_without_a_row_hears_that_it_owns_nothing(
+    store: Store, database: Path, attempt: MakeAttempt, log: Any
+) -> None:
+    one = attempt()
+    store.requeue("w1")
+    heart = Heartbeat(lambda: open_store(database), "w1", interval_seconds=600, log=log)
+    heart.leases = (one.lease,)
+
+    heart.start()
+    assert select.select([heart], [], [], 10)[0]
+    [answer] = heart.answers()
+    heart.close()
+
+    assert (answer.is_known, list(answer.beat.lost), heart.committed) == (False, [one.lease], 0)
+
+
+def test_a_beat_that_fails_is_no_sign_of_life(log: Any) -> None:
+    def broken() -> Store:
+        raise OSError("no disk")
+
+    now = [0.0]
+    heart = Heartbeat(broken, "w1", interval_seconds=0.001, log=log, clock=lambda: now[0])
+    heart.start()
+    now[0] = 250.0
+    until(lambda: "beat.failed" in log.heard)
+    heart.close()
+
+    assert (heart.committed, heart.silent_seconds()) == (0, 250.0)
+
+
+# ── Chores ──
+
+
+def test_the_status_line_says_it_in_a_few_words() -> None:
+    counts = Counts({Status.PENDING: 14}, None, 1)
+
+    line = status_line({"cpu": (2, 2), "io": (1, 4)}, counts, oldest_seconds=185)
+
+    assert line == "2/2 cpu · 1/4 io · 14 pending · oldest 3 min"
+
+
+def test_old_jobs_are_pruned_by_status(store: Store, clock: MovableClock, attempt: MakeAttempt, log: Any) -> None:
+    old = attempt()
+    store.complete(old.lease)
+    clock.advance(86400 * 31)
+    store.beat("w1", ())
+    new = attempt()
+    store.complete(new.lease)
+
+    Prune(store, {"completed": "30d"}, clock=clock, log=log).run()
+
+    assert [job.id for job in store.list(ids())] == [new.job.id]
+
+
+def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(tmp_path: Path, log: Any) -> None:
+    said: list[bool] = []
+    full = DiskSpace([tmp_path], said.append, log=log, free_bytes_least=1 << 60)
+
+    full.run()
+    full.run()
+
+    assert said == [True]
+    assert log.heard == ["disk.filled"]
+
+
+# ── Health ──
+
+
+def worker(state: str = "alive", *, at: str = "2026-11-18 09:59:50.000") -> WorkerState:
+    return WorkerState("w1", "here", "boot", 1, "0", 2, 4, state == "draining", state == "disk low", at, at, 1)
+
+
+@pytest.mark.parametrize(
+    ("workers", "pending_at", "pauses", "level"),
+    [
+        ([worker()], None, [], Level.OK),
+        ([], None, [], Level.CRITICAL),
+        ([worker(at="2026-11-18 09:00:00.000")], None, [], Level.CRITICAL),
+        ([worker(), worker(at="2026-11-18 09:00:00.000")], None, [], Level.WARNING),
+        ([worker("disk low")], None, [], Level.CRITICAL),
+        ([worker("disk low"), worker()], None, [], Level.WARNING),
+        ([worker("draining")], None, [], Level.OK),
+        ([worker()], "2026-11-18 08:30:00.000", [], Level.WARNING),
+        ([worker()], "2026-11-18 09:30:00.000", [], Level.OK),
+        ([worker()], None, [Pause("all", "", "2026-11-18 09:00:00.000", None, None)], Level.WARNING),
+    ],
+)
+def test_how_well_it_is(workers: list[WorkerState], pending_at: str | None, pauses: list[Pause], level: Level) -> None:
+    found = health(
+        workers, Counts({}, pending_at, 0), pauses, now=START, orphan_after_seconds=300,
+        oldest_most=timedelta(hours=1),
+    )  # fmt: skip
+
+    assert found.level is level
+    assert bool(found.reasons) is bool(level)
+
+
+def test_a_worker_is_silent_after_the_orphan_time() -> None:
+    assert state_of(worker(at="2026-11-18 09:55:00.000"), now=START, orphan_after_seconds=300) == "silent"
+    assert state_of(worker("draining"), now=START, orphan_after_seconds=300) == "draining"
+
+
+def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path, tmp_path: Path) -> None:
+    from worker_service.daemon.identity import LifeLock, lock_path
+
+    os.close(LifeLock(lock_path(database, "w1")).fd)
+    store.register(new_worker("w2"))
+    store.enqueue(NewJob("ocr_pages"))
+    settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
+
+    findings = {finding.name: finding for finding in examine(settings, store, now=START)}
+
+    assert findings["integrity"].level is Level.OK
+    assert (findings["worker w1"].level, findings["worker w2"].level) == (Level.CRITICAL, Level.OK)
+    assert "systemctl start" in findings["worker w1"].fix

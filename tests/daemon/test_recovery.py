@@ -1,0 +1,185 @@
+"""Who is gone, and what is done about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.kit import MovableClock, new_worker
+from worker_service.daemon.identity import Identity, LifeLock, boot_id, is_free, lock_path
+from worker_service.daemon.recovery import Fate, Recovery, Seen, fate
+from worker_service.jobs.model import NewJob, Status
+from worker_service.store.base import Store
+
+OWN = Identity("own", "here", "boot", os.getpid())
+
+
+def seen(
+    *,
+    free: bool | None = False,
+    same: bool = True,
+    rebooted: bool = False,
+    there: bool = True,
+    silent: float = 0.0,
+) -> Seen:
+    return Seen(free, same, rebooted, there, silent)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (seen(), Fate.ALIVE),
+        (seen(silent=299), Fate.ALIVE),
+        (seen(silent=300), Fate.SILENT),
+        (seen(free=True), Fate.GONE),
+        (seen(free=True, same=False), Fate.GONE),
+        (seen(free=None, rebooted=True), Fate.GONE),
+        (seen(there=False), Fate.DYING),
+        (seen(free=None, there=False), Fate.ALIVE),
+        (seen(free=None, there=False, silent=300), Fate.SILENT),
+        (seen(same=False, there=False), Fate.ALIVE),
+        (seen(same=False, there=False, silent=300), Fate.SILENT),
+    ],
+)
+def test_the_fate_of_a_worker(known: Seen, expected: Fate) -> None:
+    assert fate(known, orphan_after_seconds=300) is expected
+
+
+class Boot:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def boot() -> Boot:
+    return Boot()
+
+
+@pytest.fixture
+def recovery(store: Store, database: Path, tmp_path: Path, boot: Boot, log: Any) -> Recovery:
+    return Recovery(
+        store,
+        OWN,
+        database,
+        tmp_path / "workspace",
+        interval_seconds=60,
+        orphan_after_seconds=300,
+        clock=boot,
+        log=log,
+    )
+
+
+@pytest.fixture
+def job(store: Store) -> int:
+    job_id = store.enqueue(NewJob("ocr_pages")).job_id
+    store.claim("w1", 1)
+    return job_id
+
+
+@pytest.fixture
+def holder(database: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the lock of w1, as a child that outlived its daemon."""
+    lock = LifeLock(lock_path(database, "w1"))
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[lock.fd])
+    os.close(lock.fd)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
+    recovery: Recovery, store: Store, database: Path, job: int
+) -> None:
+    lock = LifeLock(lock_path(database, "w1"))
+    os.close(lock.fd)
+
+    recovery.run()
+
+    assert (store.get(job).status, store.get(job).requeue_count) == (Status.PENDING, 1)
+    assert store.workers() == []
+    assert not lock.path.exists()
+
+
+def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
+    recovery: Recovery, store: Store, database: Path, boot: Boot, clock: MovableClock, job: int
+) -> None:
+    # Its pid is ours, so it is there.
+    store.requeue("w1")
+    store.register(_here("w1", os.getpid()))
+    store.claim("w1", 1)
+    lock = LifeLock(lock_path(database, "w1"))
+    for _ in range(10):
+        boot.now += 100
+        clock.advance(100)
+        store.beat("w1", ())
+        assert recovery.run() == 60
+    lock.close(is_gone=True)
+
+    assert store.get(job).status is Status.RUNNING
+
+
+def test_a_stepped_wall_clock_frees_nothing(
+    recovery: Recovery, store: Store, database: Path, clock: MovableClock, job: int
+) -> None:
+    store.register(_here("w1", os.getpid()))
+    lock = LifeLock(lock_path(database, "w1"))
+    recovery.run()
+    clock.advance(3600)
+
+    recovery.run()
+    lock.close(is_gone=True)
+
+    assert store.get(job).status is Status.RUNNING
+
+
+def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
+    recovery: Recovery, store: Store, boot: Boot, job: int, holder: subprocess.Popen[bytes]
+) -> None:
+    # pid 4242 of the fixture's worker may be anybody's: one that was is not.
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    store.requeue("w1")
+    store.register(_here("w1", gone.pid))
+    store.claim("w1", 1)
+
+    assert recovery.run() < 1
+    assert store.get(job).status is Status.RUNNING
+    boot.now += 10
+    recovery.run()
+    assert holder.wait(10) == -signal.SIGKILL
+    recovery.run()
+
+    assert store.get(job).status is Status.PENDING
+
+
+def test_a_lock_is_free_only_when_its_last_holder_is_gone(database: Path, holder: subprocess.Popen[bytes]) -> None:
+    path = lock_path(database, "w1")
+    assert is_free(path) is False
+
+    holder.kill()
+    holder.wait()
+
+    assert is_free(path) is True
+    assert is_free(path.with_name("other.lock")) is None
+
+
+def test_the_boot_id_is_one_whoever_tells_it() -> None:
+    with closing(Path("/proc/sys/kernel/random/boot_id").open()) as file:
+        assert boot_id() == file.read().strip().replace("-", "")
+
+
+def _here(worker_id: str, pid: int) -> Any:
+    from dataclasses import replace
+
+    return replace(new_worker(worker_id), host=OWN.host, boot_id=OWN.boot_id, pid=pid)

@@ -1,0 +1,102 @@
+"""What follows from the way in which an attempt ended."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.daemon.conftest import MakeAttempt, ended
+from tests.store.kit import START
+from worker_service.children.model import Ended, How
+from worker_service.daemon.slots import Attempt
+from worker_service.daemon.verdicts import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
+from worker_service.jobs.model import Failure
+
+
+def decide(attempt: Attempt, how: Ended) -> Verdict:
+    return verdict(attempt, how, now=START, jitter=0.5)
+
+
+def test_done_is_completed(attempt: MakeAttempt) -> None:
+    one = attempt()
+
+    assert decide(one, ended(one)) == Complete()
+
+
+@pytest.mark.parametrize("how", [How.RETRYABLE, How.TIMED_OUT, How.OUT_OF_MEMORY, How.CRASHED, How.GARBLED])
+def test_what_may_go_better_next_time_is_retried(attempt: MakeAttempt, how: How) -> None:
+    one = attempt()
+
+    chosen = decide(one, ended(one, how))
+
+    assert isinstance(chosen, Fail)
+    assert chosen.failure.code == how.value.upper()
+    assert chosen.failure.message
+    assert chosen.retry_at == START + timedelta(seconds=10)
+
+
+def test_a_handlers_own_wish_for_the_next_attempt_is_kept(attempt: MakeAttempt) -> None:
+    one = attempt()
+
+    chosen = decide(one, ended(one, How.RETRYABLE, after_seconds=90.0, code="HTTP_429"))
+
+    assert isinstance(chosen, Fail)
+    assert (chosen.failure.code, chosen.retry_at) == ("HTTP_429", START + timedelta(seconds=90))
+
+
+@pytest.mark.parametrize("wish", [float("nan"), float("inf"), -5.0, 1e300])
+def test_a_wish_that_is_none_does_no_harm(attempt: MakeAttempt, wish: float) -> None:
+    one = attempt()
+
+    for how in (How.RETRYABLE, How.SNOOZED):
+        chosen = decide(one, ended(one, how, after_seconds=wish))
+        assert isinstance(chosen, (Fail, Snooze))
+
+
+def test_the_last_retry_ends_the_job(attempt: MakeAttempt) -> None:
+    one = attempt(max_retries=0)
+
+    chosen = decide(one, ended(one, How.CRASHED))
+
+    assert isinstance(chosen, Fail)
+    assert chosen.retry_at is None
+
+
+def test_permanent_ends_the_job_with_retries_left(attempt: MakeAttempt) -> None:
+    one = attempt()
+
+    chosen = decide(one, ended(one, How.PERMANENT, code="NO_SUCH_FILE", message="gone"))
+
+    assert chosen == Fail(Failure("NO_SUCH_FILE", "gone"), None)
+
+
+def test_a_snooze_costs_nothing(attempt: MakeAttempt) -> None:
+    one = attempt()
+
+    assert decide(one, ended(one, How.SNOOZED, after_seconds=60.0)) == Snooze(START + timedelta(seconds=60))
+
+
+def test_what_we_stopped_is_released_however_it_ended(attempt: MakeAttempt) -> None:
+    one = attempt()
+    one.stopped_at = 1.0
+
+    for how in (How.STOPPED, How.CRASHED, How.RETRYABLE, How.TIMED_OUT):
+        assert decide(one, ended(one, how)) == Release()
+    assert decide(one, ended(one, How.DONE)) == Complete()
+
+
+@pytest.mark.parametrize("how", list(How))
+def test_a_cancelled_job_ends_cancelled_however_its_child_ended(attempt: MakeAttempt, how: How) -> None:
+    one = attempt()
+    one.is_cancelled = True
+
+    assert decide(one, ended(one, how)) == ConfirmCancel()
+
+
+@pytest.mark.parametrize("how", list(How))
+def test_nothing_is_written_under_a_lost_lease(attempt: MakeAttempt, how: How) -> None:
+    one = attempt()
+    one.is_lost = one.is_cancelled = True
+
+    assert decide(one, ended(one, how)) == Drop()

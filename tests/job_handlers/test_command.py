@@ -1,0 +1,277 @@
+"""The owner's programs, run by real children."""
+
+from __future__ import annotations
+
+import json
+import select
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_handlers import command
+from worker_service.children.model import Ended, Happening, How, Logged, Order, Progressed
+from worker_service.children.nursery import Nursery
+
+PATIENCE_SECONDS = 30.0
+
+Allow = Callable[..., None]
+
+
+class Bench:
+    """Commands are allowed one by one; the first run starts the nursery with them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.commands: dict[str, dict[str, object]] = {}
+        self.nursery: Nursery | None = None
+        self.heard: list[Happening] = []
+
+    def allow(self, script: str, *arguments: str, name: str = "x", **more: object) -> None:
+        path = self.root / f"{name}.sh"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        self.commands[name] = {"argv": [str(path), *arguments], **more}
+
+    def launch(self, payload: object = None, *, account: str | None = "user123", name: str = "x") -> None:
+        if self.nursery is None:
+            self.nursery = Nursery(
+                staging_root=self.root / "staging",
+                keep_root=self.root / "keep",
+                lock_fd=None,
+                commands=self.commands,
+                grace_seconds=0.5,
+            )
+            self.described = {one.facts.job_type: one for one in self.nursery.start()}
+        text = payload if isinstance(payload, str) else json.dumps(payload or {})
+        self.nursery.launch(Order(7, 1, name, "instagram", account, text, None))
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        assert self.nursery is not None
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            left = deadline - time.monotonic()
+            assert left > 0, f"it did not happen; heard {self.heard}"
+            select.select([self.nursery], [], [], left)
+            self.heard += self.nursery.happened()
+
+    def ended(self) -> Ended:
+        self.until(lambda: any(isinstance(one, Ended) for one in self.heard))
+        return next(one for one in self.heard if isinstance(one, Ended))
+
+    def run(self, payload: object = None, **more: Any) -> Ended:
+        self.launch(payload, **more)
+        return self.ended()
+
+    @property
+    def lines(self) -> list[str]:
+        return [one.line for one in self.heard if isinstance(one, Logged)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    if bench.nursery is not None:
+        bench.nursery.close()
+
+
+SHOW = 'for one in "$@"; do echo "[$one]"; done'
+
+
+def test_each_key_is_a_job_type_and_its_arguments_are_filled_in(bench: Bench) -> None:
+    bench.allow(SHOW, "--user", "{account}", "--type={payload.scrape_type}", "{job_type} on {platform}: {job_id}")
+
+    ended = bench.run({"scrape_type": "full; rm -rf $HOME"})
+
+    assert (ended.how, ended.result) == (How.DONE, '{"exit_code": 0}')
+    assert bench.lines == ["[--user]", "[user123]", "[--type=full; rm -rf $HOME]", "[x on instagram: 7]"]
+    assert bench.described["x"].facts.job_class == "io"
+
+
+def test_what_is_no_placeholder_stays_as_it_is(bench: Bench) -> None:
+    bench.allow(SHOW, "{}", "{a: 1}", "${HOME}", "{payload.a.b}", "{payload.yes}", "{payload.n}")
+
+    bench.run({"a": {"b": "deep"}, "yes": True, "n": 1.5})
+
+    assert bench.lines == ["[{}]", "[{a: 1}]", "[${HOME}]", "[deep]", "[true]", "[1.5]"]
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{payload.a}", "--output=/etc/passwd"),
+        ("{payload.a}", -1),
+        ("{payload.a}", None),
+        ("{payload.b}", "missing"),
+        ("{payload.a}", ["two", "values"]),
+        ("{payload.a}", {"k": 1}),
+        ("{payload.a}", "nul\0"),
+        ("{payload.a.b}", "no table"),
+    ],
+)
+def test_a_value_that_is_not_one_plain_value_is_refused(bench: Bench, template: str, value: object) -> None:
+    bench.allow(SHOW, template)
+
+    ended = bench.run({"a": value})
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+    assert bench.lines == []
+
+
+def test_a_template_may_allow_an_option(bench: Bench) -> None:
+    bench.allow(SHOW, "{payload.a:option}", "-{payload.b}", "x{payload.a}")
+
+    bench.run({"a": "--fast", "b": "-v"})
+
+    assert bench.lines == ["[--fast]", "[--v]", "[x--fast]"]
+
+
+def test_an_account_that_looks_like_an_option_is_refused(bench: Bench) -> None:
+    bench.allow(SHOW, "{account}")
+
+    assert bench.run(account="--help").code == "PAYLOAD_INVALID"
+
+
+def test_progress_and_lines_of_both_streams_are_told(bench: Bench) -> None:
+    bench.allow("echo one; echo 'progress: 40 page 4 of 10'; echo two >&2; printf three")
+
+    bench.run()
+
+    progress = [(one.percent, one.message) for one in bench.heard if isinstance(one, Progressed)]
+    assert progress == [(40.0, "page 4 of 10")]
+    assert sorted(bench.lines) == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "name"),
+    [
+        (0, How.DONE, ""),
+        (3, How.DONE, ""),
+        (65, How.PERMANENT, "EXIT_65"),
+        (75, How.RETRYABLE, "EXIT_75"),
+        (1, How.RETRYABLE, "EXIT_1"),
+    ],
+)
+def test_exit_codes_are_mapped(bench: Bench, code: int, how: How, name: str) -> None:
+    bench.allow(f"echo because >&2; exit {code}", done=[0, 3], permanent=[65, 75], retry=[75])
+
+    ended = bench.run()
+
+    assert (ended.how, ended.code) == (how, name)
+    assert how is How.DONE or "because" in ended.message
+
+
+def test_a_program_that_is_ended_by_a_signal_may_run_again(bench: Bench) -> None:
+    bench.allow("kill -9 $$")
+
+    ended = bench.run()
+
+    assert (ended.how, ended.code) == (How.RETRYABLE, "COMMAND_CRASHED")
+    assert "SIGKILL" in ended.message
+
+
+def test_it_sees_the_variables_that_were_asked_for_and_its_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRAPER_PROXY", "http://proxy")
+    monkeypatch.setenv("SECRET", "canary")
+    bench.allow("env", env=["SCRAPER_PROXY"])
+
+    bench.run()
+
+    assert "SCRAPER_PROXY=http://proxy" in bench.lines
+    assert "PAGEMILL_IDEMPOTENCY_KEY=7" in bench.lines
+    assert "canary" not in "".join(bench.lines)
+
+
+def test_it_runs_in_its_staging_or_where_its_table_says(bench: Bench, tmp_path: Path) -> None:
+    bench.allow("pwd", cwd=str(tmp_path))
+
+    bench.run()
+
+    assert bench.lines == [str(tmp_path)]
+
+
+def test_a_stop_reaches_the_program_and_hears_its_last_words(bench: Bench) -> None:
+    bench.allow("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    bench.launch()
+    bench.until(lambda: "ready" in bench.lines)
+    assert bench.nursery is not None
+
+    bench.nursery.stop(7, 1)
+
+    assert bench.ended().how is How.STOPPED
+    assert "cleaned" in bench.lines
+
+
+def test_a_timeout_ends_a_deaf_program(bench: Bench) -> None:
+    bench.allow("trap '' TERM; while :; do sleep 0.05; done", timeout="1s")
+
+    assert bench.run().how is How.TIMED_OUT
+
+
+def test_what_it_leaves_running_is_not_waited_for(bench: Bench, tmp_path: Path) -> None:
+    bench.allow(f"setsid sleep 3600 & echo $! > {tmp_path}/pid; echo started")
+
+    ended = bench.run()
+
+    assert ended.how is How.DONE
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_it_is_free_unless_its_table_asks_for_a_sandbox(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "allowed").mkdir()
+    script = f"echo x > {tmp_path}/outside && echo outside; echo x > {tmp_path}/allowed/in && echo inside; exit 0"
+    bench.allow(script, name="free")
+    bench.allow(script, name="jailed", sandbox="strict", write=[str(tmp_path / "allowed")])
+
+    bench.run(name="free")
+    free = bench.lines
+    bench.heard.clear()
+    bench.run(name="jailed")
+
+    assert free == ["outside", "inside"]
+    assert "inside" in bench.lines
+    assert "outside" not in bench.lines
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        ({"argv": []}, "full path"),
+        ({"argv": ["ls"]}, "full path"),
+        ({"argv": ["/opt/{payload.program}"]}, "nothing is filled in"),
+        ({"argv": ["/bin/ls", "{acount}"]}, "{acount} is not known"),
+        ({"argv": ["/bin/ls", "{payload}"]}, "{payload} is not known"),
+        ({"argv": ["/bin/ls"], "timout": 3}, "did you mean 'timeout'"),
+        ({"argv": ["/bin/ls"], "timeout": "soon"}, "not a length of time"),
+        ({"argv": ["/bin/ls"], "timeout": 0}, "at least a second"),
+        ({"argv": ["/bin/ls"], "sandbox": "loose"}, "off or strict"),
+        ({"argv": ["/bin/ls"], "write": ["var"]}, "not a full path"),
+        ({"argv": "/bin/ls"}, "argv"),
+        ({}, "argv"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_in_words(table: dict[str, object], word: str) -> None:
+    with pytest.raises(Exception, match=word.replace("{", r"\{")):
+        command.make("x", table)
+
+
+def test_one_wrong_table_hurts_only_its_own_jobs(bench: Bench) -> None:
+    bench.allow("echo fine", name="good")
+    bench.commands["bad"] = {"argv": ["ls"]}
+
+    assert bench.run(name="good").how is How.DONE
+
+    assert "[commands.bad]" in (bench.described["bad"].set_aside or "")
+
+
+def test_a_program_that_is_not_there_is_missed(bench: Bench) -> None:
+    bench.commands["ghost"] = {"argv": ["/opt/ghost"]}
+    bench.allow("echo fine")
+
+    bench.run()
+
+    assert "/opt/ghost" in (bench.described["ghost"].facts.missing or "")

@@ -1,0 +1,390 @@
+"""One job type for each way in which an attempt can go."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from worker_service.handlers import Context, Done, Handler, Limits, NewJob, Permanent, Retryable, Snooze
+
+MIB = 1 << 20
+
+handlers: list[Handler[Any]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    path: str = ""
+    port: int = 0
+
+
+Run = Callable[[Context[Any]], Done | None]
+
+
+def saboteur(payload: type[Any] = Nothing, **declared: Any) -> Callable[[Run], Run]:
+    def enlist(run: Run) -> Run:
+        name = run.__name__
+        handlers.append(Handler(name, run, payload, **declared))
+        return run
+
+    return enlist
+
+
+# --- the good ones --------------------------------------------------------------------------------
+
+
+@saboteur(At)
+def clean(context: Context[At]) -> Done:
+    context.progress(10, "begun")
+    context.log("first line")
+    context.log("second line")
+    (context.staging / "pages").mkdir()
+    (context.staging / "pages" / "1.txt").write_text("text")
+    context.checkpoint({"page": 1})
+    context.progress(100, "done")
+    return Done({"pages": 1}, files=["pages/1.txt"], follow_ups=[NewJob("assemble", payload="{}")])
+
+
+@saboteur()
+def silent(context: Context[Nothing]) -> None:
+    return None
+
+
+@saboteur()
+def reports_itself(context: Context[Nothing]) -> Done:
+    descriptors = {}
+    for name in sorted(os.listdir("/proc/self/fd"), key=int):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            descriptors[name] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+    environment = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return Done(
+        {
+            "environment": dict(os.environ),
+            "seen_from_outside": [one.decode() for one in environment if one],
+            "descriptors": descriptors,
+            "session": os.getsid(0) == os.getpid(),
+            "cwd": str(Path.cwd()),
+            "staging": str(context.staging),
+            "mode": oct(context.staging.stat().st_mode & 0o777),
+            "key": context.idempotency_key,
+            "account": context.account,
+            "state": context.state,
+        }
+    )
+
+
+@saboteur(At, environment=("TEST_ASKED_FOR",))
+def asks_for_a_variable(context: Context[At]) -> Done:
+    return Done(os.environ.get("TEST_ASKED_FOR"))
+
+
+@saboteur(At, credentials=("mine",))
+def reads_credentials(context: Context[At]) -> Done:
+    credentials = Path(os.environ["CREDENTIALS_DIRECTORY"])
+    return Done([_try((credentials / name).read_text) for name in ("mine", "theirs")])
+
+
+@saboteur(At, keep_key=lambda payload: payload.path)
+def keeps(context: Context[At]) -> Done:
+    part = context.keep / "file.part"
+    part.write_text((part.read_text() if part.exists() else "") + "x")
+    return Done(part.read_text())
+
+
+@saboteur()
+def stops_when_asked(context: Context[Nothing]) -> Done:
+    context.progress(1, "waiting")
+    while not context.cancelled():
+        time.sleep(0.001)
+    return Done("too late")
+
+
+# --- those that give up ---------------------------------------------------------------------------
+
+
+@saboteur()
+def raises(context: Context[Nothing]) -> None:
+    raise RuntimeError("the paper is jammed")
+
+
+@saboteur()
+def leaves(context: Context[Nothing]) -> None:
+    sys.exit("on its own")
+
+
+@saboteur()
+def retryable(context: Context[Nothing]) -> None:
+    raise Retryable("busy", after=42.0)
+
+
+@saboteur()
+def permanent(context: Context[Nothing]) -> None:
+    raise Permanent("NOT_A_PDF", "it is a picture")
+
+
+@saboteur()
+def snoozes(context: Context[Nothing]) -> None:
+    raise Snooze("not before noon", until=datetime.now(UTC) + timedelta(hours=1))
+
+
+@saboteur()
+def returns_nonsense(context: Context[Nothing]) -> Any:
+    return 17
+
+
+@saboteur(At)
+def publishes_what_is_not_its_own(context: Context[At]) -> Done:
+    (context.staging / "link").symlink_to(context.payload.path)
+    return Done(files=["link"])
+
+
+# --- those that crash -----------------------------------------------------------------------------
+
+
+@saboteur()
+def exits(context: Context[Nothing]) -> None:
+    os._exit(3)
+
+
+@saboteur()
+def segfaults(context: Context[Nothing]) -> None:
+    print("about to touch what is not there", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@saboteur(limits=Limits(memory_bytes=512 * MIB))
+def eats_memory(context: Context[Nothing]) -> None:
+    hoard = []
+    while True:
+        hoard.append(bytearray(16 * MIB))
+
+
+@saboteur(limits=Limits(cpu_seconds=1))
+def burns(context: Context[Nothing]) -> None:
+    while True:
+        pass
+
+
+@saboteur(limits=Limits(file_bytes=MIB))
+def writes_too_much(context: Context[Nothing]) -> None:
+    (context.staging / "big").write_bytes(bytes(2 * MIB))
+
+
+# --- those that do not end ------------------------------------------------------------------------
+
+
+@saboteur(limits=Limits(wall_seconds=1))
+def loops(context: Context[Nothing]) -> None:
+    while True:
+        pass
+
+
+@saboteur()
+def ignores_sigterm(context: Context[Nothing]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    context.progress(1, "deaf")
+    # In native code, with Python's lock held.
+    ctypes.PyDLL(None).sleep(3600)
+
+
+@saboteur()
+def waits(context: Context[Nothing]) -> None:
+    context.progress(1, "waiting")
+    try:
+        signal.pause()
+        time.sleep(3600)
+    finally:
+        context.log("cleaned up")
+
+
+# --- those that shout -----------------------------------------------------------------------------
+
+
+@saboteur()
+def floods_stdout(context: Context[Nothing]) -> None:
+    context.progress(1, "flooding")
+    line = b"x" * (1 << 16)
+    while True:
+        os.write(1, line)
+
+
+@saboteur()
+def floods_progress(context: Context[Nothing]) -> Done:
+    until = time.monotonic() + 1.0
+    said = 0
+    while time.monotonic() < until:
+        said += 1
+        context.progress(min(said / 1000, 99.0), f"{said}")
+    context.progress(100, "last")
+    return Done(said)
+
+
+@saboteur()
+def floods_log(context: Context[Nothing]) -> Done:
+    for number in range(5000):
+        context.log(f"line {number} " + "y" * 5000)
+    return Done(5000)
+
+
+@saboteur()
+def talks_nonsense(context: Context[Nothing]) -> None:
+    context.progress(1, "sane")
+    os.write(_pipe_of(context), b"HTTP/1.1 200 OK\r\n\r\n")
+    time.sleep(3600)
+
+
+@saboteur()
+def claims_a_huge_message(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), b"P\x01\xff\xff\xff\xff" + b"z" * 1000)
+    time.sleep(3600)
+
+
+@saboteur()
+def says_what_only_we_say(context: Context[Nothing]) -> None:
+    body = b'{"type":"Finished","how":"stopped"}'
+    os.write(_pipe_of(context), b"P\x01" + len(body).to_bytes(4) + body)
+    os._exit(0)
+
+
+def _pipe_of(context: Any) -> int:
+    descriptor: int = context._pipe._descriptor
+    return descriptor
+
+
+# --- those that leave somebody behind --------------------------------------------------------------
+
+
+@saboteur(At, sandbox="off")
+def leaves_a_daemon(context: Context[At]) -> Done:
+    """Twice forked, in a session of its own, every descriptor closed, its signals ignored."""
+    _become_a_daemon(context.payload.path, [])
+    return Done("gone home")
+
+
+@saboteur(At, sandbox="off")
+def leaves_a_nameless_daemon(context: Context[At]) -> Done:
+    """The same, and it runs another program with an empty environment."""
+    _become_a_daemon(context.payload.path, ["/bin/sleep", "3600"])
+    return Done("gone home")
+
+
+@saboteur(At, sandbox="off")
+def runs_beside_a_daemon(context: Context[At]) -> None:
+    _become_a_daemon(context.payload.path, [])
+    context.progress(1, "beside it")
+    time.sleep(3600)
+
+
+@saboteur(At, sandbox="off")
+def runs_beside_a_nameless_daemon(context: Context[At]) -> None:
+    _become_a_daemon(context.payload.path, ["/bin/sleep", "3600"])
+    context.progress(1, "beside it")
+    time.sleep(3600)
+
+
+@saboteur(At, sandbox="off")
+def leaves_a_runaway(context: Context[At]) -> Done:
+    """A process that is never the same: it forks, and its parent ends, for ever. Each holds a lock on the file."""
+    _run_away(context.payload.path)
+    return Done("catch me")
+
+
+@saboteur(At, sandbox="off")
+def runs_beside_a_runaway(context: Context[At]) -> None:
+    _run_away(context.payload.path)
+    context.progress(1, "beside it")
+    time.sleep(3600)
+
+
+def _run_away(locked: str) -> None:
+    descriptor = os.open(locked or "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            if os.fork():
+                os._exit(0)
+    os.close(descriptor)
+
+
+def _become_a_daemon(pid_file: str, program: list[str]) -> None:
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            Path(pid_file).write_text(str(os.getpid()))
+            os.write(writing, b"!")
+            os.closerange(0, 1024)
+            if program:
+                os.execve(program[0], program, {})
+            time.sleep(3600)
+        os._exit(0)
+    os.wait()
+    os.read(reading, 1)
+
+
+# --- those that look over the wall -----------------------------------------------------------------
+
+
+@saboteur(At)
+def looks_over_the_wall(context: Context[At]) -> Done:
+    outside = Path(context.payload.path)
+    return Done(
+        {
+            "write outside": _try(lambda: (outside / "new").write_text("x")),
+            "write a neighbour": _try(lambda: (context.staging.parent / "new").write_text("x")),
+            "read outside": _try(lambda: (outside / "secret").read_text()),
+            "list the root": _try(lambda: os.listdir("/")),  # noqa: PTH208
+            "by a link": _try(lambda: _by_a_link(context.staging, outside)),
+            "socket": _try(lambda: socket.socket()),
+            "unix socket": _try(lambda: socket.socket(socket.AF_UNIX)),
+            "pair": _try(lambda: socket.socketpair()),
+            "signal the parent": _try(lambda: os.kill(os.getppid(), 0)),
+            "parent's environment": _try(lambda: Path(f"/proc/{os.getppid()}/environ").read_bytes()),
+            "limits of the parent": _try(lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE)),
+            "its own mark": _try(lambda: resource.setrlimit(resource.RLIMIT_RTTIME, (1, 1))),
+            "its own limits": _try(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))),
+            "priority of the parent": _try(lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 5)),
+            "write inside": _try(lambda: (context.staging / "new").write_text("x")),
+            "run a program": _try(lambda: subprocess.run(["/bin/true"], check=True)),
+        }
+    )
+
+
+@saboteur(At, limits=Limits(network=True))
+def calls_home(context: Context[At]) -> Done:
+    with socket.create_connection(("127.0.0.1", context.payload.port), 5) as line:
+        return Done(line.recv(100).decode())
+
+
+def _by_a_link(staging: Path, outside: Path) -> str:
+    (staging / "link").symlink_to(outside / "secret")
+    return (staging / "link").read_text()
+
+
+def _try(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except Exception as error:
+        return type(error).__name__
+    return "allowed"

@@ -1,0 +1,5 @@
+import time
+
+time.sleep(3600)
+
+handler = None

@@ -1,0 +1,1 @@
+raise ImportError("libghost.so.9 is not there")

@@ -1,0 +1,196 @@
+"""A real daemon on a real file: started by `python -m worker_service`, watched by waiting for conditions.
+
+Whatever a test leaves behind is stopped at its end, by the marks that this test's own workspace puts on processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+from worker_service.store.opening import initialise, open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 20.0
+
+
+def wait_until(is_so: Callable[[], object], what: str = "", *, seconds: float = DEADLINE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds:g} s: {what}")
+        time.sleep(0.005)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+class Daemon:
+    """One daemon process, and what it said."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def events(self, name: str = "") -> list[dict[str, object]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if not name or line["event"] == name]
+
+    def wait_for(self, name: str, number: int = 1) -> None:
+        wait_until(lambda: len(self.events(name)) >= number or self.process.poll() is not None, name)
+        assert len(self.events(name)) >= number, self.log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ends(self) -> int:
+        try:
+            return self.process.wait(DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it did not end: {self.log.read_text()}")
+
+    def nursery_pids(self) -> list[int]:
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+
+class System:
+    """A database, a workspace, handlers, and as many daemons as a test wants."""
+
+    def __init__(self, place: Path, logs: Path | None = None) -> None:
+        self.place = place
+        self._logs = logs or place
+        self.database = place / "pagemill.db"
+        self.workspace = place / "workspace"
+        self._daemons: list[Daemon] = []
+        initialise(self.database)
+        self.store: Store = open_store(self.database)
+        self._handlers = place / "installed"
+        _install(self._handlers)
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("WORKER_", "NOTIFY_"))}
+        path = os.pathsep.join([str(self._handlers), str(ROOT)])
+        own = {
+            "PYTHONPATH": path, "HOME": str(self.place), "XDG_CONFIG_HOME": str(self.place),
+            "WORKER_DATABASE": str(self.database), "WORKER_CONCURRENCY": "2", "WORKER_LOG_FORMAT": "json",
+        }  # fmt: skip
+        return kept | own | {f"WORKER_{key.upper()}": str(value) for key, value in settings.items()}
+
+    def begin(self, *words: str, **settings: object) -> Daemon:
+        """Start a daemon and do not wait. `words`: as `pagemill run …`."""
+        module = ["worker_service.commands", "run", *words] if words else ["worker_service"]
+        log = self._logs / f"daemon-{len(self._daemons)}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *module],
+                cwd=self.place,
+                env=self.environment(**settings),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        daemon = Daemon(process, log)
+        self._daemons.append(daemon)
+        return daemon
+
+    def start(self, **settings: object) -> Daemon:
+        daemon = self.begin(**settings)
+        daemon.wait_for("daemon.started")
+        return daemon
+
+    def enqueue(self, job_type: str = "noop", *, max_retries: int = 3, **payload: object) -> int:
+        return self.store.enqueue(NewJob(job_type, payload=json.dumps(payload), max_retries=max_retries)).job_id
+
+    def job(self, job_id: int) -> Job:
+        return self.store.get(job_id)
+
+    def status(self, job_id: int) -> Status:
+        return self.job(job_id).status
+
+    def wait_for(self, job_id: int, status: Status) -> Job:
+        wait_until(lambda: self.status(job_id) is status, f"job {job_id} {status}, it is {self.status(job_id)}")
+        return self.job(job_id)
+
+    def wait_for_all(self, status: Status, number: int) -> None:
+        wait_until(lambda: self.store.count(Selector(statuses=(status,))) >= number, f"{number} jobs {status}")
+
+    def pids_of(self, job_id: int, number: int = 1) -> list[int]:
+        """The processes of a `sleep` job, which tells them in its log."""
+
+        def told() -> list[int]:
+            lines = (line.line for line in self.store.logs(job_id))
+            return [int(found[1]) for line in lines if (found := re.match(r"pid (\d+)", line))]
+
+        wait_until(lambda: len(told()) >= number, f"job {job_id} says its pids")
+        return told()
+
+    def outcomes(self, job_id: int) -> list[str | None]:
+        return [attempt.outcome for attempt in self.store.attempts(job_id)]
+
+    def sqlite3(self, statement: str, *, timeout: int = 2000) -> subprocess.CompletedProcess[str]:
+        """A person, or cron."""
+        return subprocess.run(
+            ["sqlite3", "-cmd", f".timeout {timeout}", str(self.database), statement],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def assert_sound(self) -> None:
+        broken = [
+            check.detail
+            for check in self.store.check()
+            if check.name in ("integrity", "promises") and not check.is_good
+        ]
+        assert broken == []
+
+    def close(self) -> None:
+        for daemon in self._daemons:
+            if daemon.process.poll() is None:
+                daemon.signal(signal.SIGCONT)
+                daemon.signal(signal.SIGTERM)
+                daemon.signal(signal.SIGTERM)
+                try:
+                    daemon.process.wait(5)
+                except subprocess.TimeoutExpired:
+                    daemon.process.kill()
+                    daemon.process.wait()
+        self.store.close()
+
+
+def _install(place: Path) -> None:
+    """The test's handlers, by the same door as anybody's: an entry point of a distribution."""
+    about = place / "pagemill_system_tests-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pagemill-system-tests\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[worker_service.handlers]\nsystem = tests.system.handlers:handlers\n")
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    made = System(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,75 @@
+"""Handlers that the system tests run in a real daemon. Installed as a distribution of their own, see conftest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from worker_service.handlers import Context, Done, Handler, NewJob, Permanent, Retryable, Snooze
+
+Payload = dict[str, Any]
+
+
+def noop(context: Context[Payload]) -> Done:
+    return Done({"seen": context.payload.get("n")})
+
+
+def talk(context: Context[Payload]) -> Done:
+    context.progress(40, "two of five")
+    context.log("a line")
+    return Done()
+
+
+def publish(context: Context[Payload]) -> Done:
+    (context.staging / "page.txt").write_text(context.idempotency_key)
+    return Done({"pages": 1}, files=["page.txt"])
+
+
+def chaos(context: Context[Payload]) -> Done:
+    """One file and one follow-up; a moment of work, so that kills find it at every stage."""
+    context.progress(10, "begun")
+    time.sleep(float(context.payload.get("seconds", 0)))
+    context.log("half")
+    (context.staging / "page.txt").write_text(context.idempotency_key)
+    return Done({"pages": 1}, files=["page.txt"], follow_ups=[NewJob("fetch", payload="{}")])
+
+
+def sleep(context: Context[Payload]) -> Done:
+    """Says that it runs by a line in the log, then sleeps; `ignore` wants to be stopped by force."""
+    context.log(f"pid {os.getpid()}")
+    if context.payload.get("grandchild"):
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        context.log(f"pid {child.pid}")
+    end = time.monotonic() + float(context.payload.get("seconds", 600))
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    return Done()
+
+
+def fail(context: Context[Payload]) -> Done:
+    how = context.payload.get("how")
+    if how == "permanent":
+        raise Permanent("NO_SUCH_FILE", "the file is not there")
+    if how == "retryable":
+        raise Retryable("the server is busy", after=0.01)
+    if how == "snooze":
+        raise Snooze(after=3600)
+    if how == "crash":
+        os.abort()
+    raise ValueError("a bug")
+
+
+handlers = [
+    Handler("noop", noop, dict),
+    Handler("talk", talk, dict),
+    Handler("publish", publish, dict),
+    Handler("chaos", chaos, dict),
+    Handler("sleep", sleep, dict, environment=("PATH",)),
+    Handler("fetch", noop, dict, job_class="io"),
+    Handler("fail", fail, dict),
+]
+
+PLACE = Path(__file__)

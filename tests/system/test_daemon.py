@@ -1,0 +1,253 @@
+"""A real daemon runs real jobs: what it writes, when it starts them, how it stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from tests.system.conftest import System, is_running, wait_until
+from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector
+
+
+def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
+    jobs = [system.enqueue("noop", n=n) for n in range(5)]
+
+    daemon = system.begin("--drain")
+
+    assert daemon.ends() == 0
+    assert [json.loads(system.job(job).result or "") for job in jobs] == [{"seen": n} for n in range(5)]
+    assert system.store.workers() == []
+    assert list((system.database.parent / "workers").iterdir()) == []
+    system.assert_sound()
+
+
+def test_both_classes_have_slots_of_their_own(system: System) -> None:
+    busy = system.enqueue("sleep")
+    system.start(concurrency=1)
+    system.wait_for(busy, Status.RUNNING)
+
+    io = system.enqueue("fetch", n=1)
+
+    system.wait_for(io, Status.COMPLETED)
+    assert system.status(busy) is Status.RUNNING
+
+
+def test_progress_and_lines_are_written_before_the_job_ends(system: System) -> None:
+    job = system.enqueue("talk")
+
+    assert system.begin("--drain").ends() == 0
+
+    assert system.status(job) is Status.COMPLETED
+    assert [line.line for line in system.store.logs(job)] == ["a line"]
+
+
+def test_a_published_file_is_there_once_its_job_has_completed(system: System) -> None:
+    job = system.enqueue("publish")
+
+    assert system.begin("--drain").ends() == 0
+
+    assert system.status(job) is Status.COMPLETED
+    published = [path.relative_to(system.workspace / "objects") for path in system.workspace.rglob("page.txt")]
+    assert [str(path) for path in published] == [f"{job}-1/page.txt"]
+    assert list((system.workspace / "staging").iterdir()) == []
+
+
+def test_each_way_to_fail_is_written_as_what_it_is(system: System) -> None:
+    permanent = system.enqueue("fail", how="permanent")
+    snoozed = system.enqueue("fail", how="snooze")
+    retried = system.enqueue("fail", max_retries=1, how="retryable")
+    crashed = system.enqueue("fail", max_retries=0, how="crash")
+    bug = system.enqueue("fail", max_retries=0, how="bug")
+    system.start()
+
+    assert system.wait_for(permanent, Status.FAILED).error_code == "NO_SUCH_FILE"
+    assert system.wait_for(crashed, Status.FAILED).error_code == "CRASHED"
+    assert "a bug" in str(system.wait_for(bug, Status.FAILED).error_message)
+    assert system.wait_for(retried, Status.FAILED).retry_count == 1
+    assert system.outcomes(retried) == ["retry", "failed"]
+    wait_until(lambda: system.outcomes(snoozed) == ["snoozed"])
+    assert (system.job(snoozed).status, system.job(snoozed).retry_count) == (Status.PENDING, 0)
+
+
+def test_an_insert_by_hand_is_noticed_at_once(system: System) -> None:
+    daemon = system.start(poll_interval=60)
+    daemon.wait_for("worker.cleared", 0)
+    insert = (
+        "INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{\"n\":1}') RETURNING id"
+    )
+
+    began = time.monotonic()
+    job = int(system.sqlite3(insert).stdout)
+
+    system.wait_for(job, Status.COMPLETED)
+    # Nothing but the wake-up can have been so quick: the poll comes once in a minute.
+    assert time.monotonic() - began < 10
+
+
+def test_a_job_that_falls_due_starts_without_a_hint(system: System) -> None:
+    system.start(poll_interval=60)
+    job = system.enqueue("fail", max_retries=1, how="retryable")
+
+    system.wait_for(job, Status.FAILED)
+
+
+def test_a_cancelled_job_ends_when_its_processes_are_gone(system: System) -> None:
+    job = system.enqueue("sleep", grandchild=True)
+    system.start(heartbeat_interval=30)
+    pids = system.pids_of(job, 2)
+
+    system.store.cancel(Selector(ids=(job,)), actor="test")
+
+    system.wait_for(job, Status.CANCELLED)
+    assert [pid for pid in pids if is_running(pid)] == []
+    assert system.outcomes(job) == ["cancelled"]
+
+
+def test_a_stop_by_hand_in_sql_is_obeyed(system: System) -> None:
+    job = system.enqueue("sleep")
+    system.start()
+    [pid] = system.pids_of(job)
+
+    system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job}")
+
+    system.wait_for(job, Status.CANCELLED)
+    assert not is_running(pid)
+
+
+def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(system: System) -> None:
+    job = system.enqueue("sleep")
+    daemon = system.start(grace_period=0)
+    [pid] = system.pids_of(job)
+
+    daemon.signal(signal.SIGTERM)
+
+    assert daemon.ends() == 0
+    found = system.job(job)
+    assert (found.status, found.retry_count, found.requeue_count) == (Status.PENDING, 0, 0)
+    assert system.outcomes(job) == ["released"]
+    assert not is_running(pid)
+    assert system.store.workers() == []
+
+
+def test_sigterm_lets_children_finish_within_the_grace_and_claims_no_more(system: System) -> None:
+    job = system.enqueue("sleep", seconds=1)
+    daemon = system.start(grace_period=60)
+    system.pids_of(job)
+
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for("daemon.stopping")
+    late = system.enqueue("noop")
+
+    assert daemon.ends() == 0
+    assert system.status(job) is Status.COMPLETED
+    assert system.status(late) is Status.PENDING
+
+
+def test_a_second_sigterm_stops_at_once(system: System) -> None:
+    job = system.enqueue("sleep")
+    daemon = system.start(grace_period=600)
+    system.pids_of(job)
+
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for("daemon.stopping")
+    daemon.signal(signal.SIGTERM)
+
+    assert daemon.ends() == 0
+    assert system.outcomes(job) == ["released"]
+
+
+def test_types_that_are_excluded_are_left_to_others(system: System) -> None:
+    left, taken = system.enqueue("noop"), system.enqueue("talk")
+
+    assert system.begin("--drain", types="!noop").ends() == 0
+
+    assert (system.status(left), system.status(taken)) == (Status.PENDING, Status.COMPLETED)
+    assert [gate.code for gate in system.store.explain(left)] == ["WORKER_DOWN"]
+
+
+def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    address = str(system.place / "notify")
+    listener.bind(address)
+    listener.settimeout(20)
+    environment = system.environment(heartbeat_interval=0.1, orphan_after=2) | {"NOTIFY_SOCKET": address}
+    process = subprocess.Popen([sys.executable, "-m", "worker_service"], cwd=system.place, env=environment,
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+    heard: list[str] = []
+    try:
+        while not {"READY=1", "WATCHDOG=1"} <= set(heard) or not any(line.startswith("STATUS=") for line in heard):
+            heard.append(listener.recv(4096).decode())
+        process.send_signal(signal.SIGTERM)
+        while "STOPPING=1" not in heard:
+            heard.append(listener.recv(4096).decode())
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        listener.close()
+
+    assert heard[0] == "READY=1"
+    assert "STATUS=0/2 cpu · 0/4 io · 0 pending" in heard
+
+
+def test_a_rude_insert_gets_in_while_the_daemon_runs_flat_out(system: System) -> None:
+    for n in range(150):
+        system.enqueue("noop", n=n)
+    daemon = system.start()
+    daemon.wait_for("job.completed", 5)
+
+    inserts = [
+        system.sqlite3("INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{}')")
+        for _ in range(20)
+    ]
+
+    assert [done.stderr for done in inserts if done.returncode] == []
+    system.wait_for_all(Status.COMPLETED, 170)
+    system.assert_sound()
+
+
+def test_a_writer_that_sits_on_the_lock_delays_and_breaks_nothing(system: System) -> None:
+    job = system.enqueue("sleep", seconds=0.5)
+    daemon = system.start()
+    system.pids_of(job)
+
+    rude = "BEGIN IMMEDIATE;\n.shell sleep 3\nCOMMIT;\n"
+    subprocess.run(["sqlite3", str(system.database)], input=rude.encode(), check=True, timeout=60)
+
+    system.wait_for(job, Status.COMPLETED)
+    assert daemon.process.poll() is None
+    assert system.outcomes(job) == ["completed"]
+
+
+def test_the_owners_own_program_runs_with_what_the_row_says(system: System) -> None:
+    argv = ["/bin/echo", "user", "{account}"]
+    text = f"[commands.scrape_account]\nargv = {json.dumps(argv)}\n"
+    (system.place / "pagemill.toml").write_text(text)
+    insert = (
+        "INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123')"
+    )
+    system.sqlite3(insert)
+
+    assert system.begin("--drain", config=system.place / "pagemill.toml").ends() == 0
+
+    assert system.status(1) is Status.COMPLETED, system.job(1).error_message
+    assert [line.line for line in system.store.logs(1)] == ["user user123"]
+
+
+def test_what_is_not_configured_right_is_said_with_78(system: System) -> None:
+    daemon = system.begin(concurrency="many")
+
+    assert daemon.ends() == 78
+    assert "WORKER_CONCURRENCY" in daemon.log.read_text()
+
+
+def test_without_a_database_it_says_so_with_69(system: System) -> None:
+    daemon = system.begin(database=system.place / "elsewhere" / "none.db")
+
+    assert daemon.ends() == 69
+    assert not (system.place / "elsewhere").exists()

@@ -1,0 +1,57 @@
+"""A disk that fills up under a running daemon: said, waited for, and survived."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import System, wait_until
+from worker_service.jobs.model import Status
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", str(place)], check=False)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(place: Path) -> Path:
+    filler = place / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+        except OSError:
+            return filler
+
+
+def test_an_end_that_finds_the_disk_full_is_written_once_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+    system = System(small_disk, logs=tmp_path)
+    try:
+        job = system.enqueue("sleep", seconds=2)
+        daemon = system.start()
+        system.pids_of(job)
+        system.store.checkpoint()
+
+        filler = fill(small_disk)
+        wait_until(lambda: daemon.events("store.unavailable") or system.status(job) is Status.COMPLETED, "an end")
+        assert system.status(job) is Status.RUNNING
+        filler.unlink()
+
+        system.wait_for(job, Status.COMPLETED)
+        assert daemon.process.poll() is None
+        system.assert_sound()
+    finally:
+        system.close()

@@ -1,0 +1,130 @@
+"""Kills and their kin: nothing is lost, nothing takes effect twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tests.system.conftest import System, is_running, wait_until
+from worker_service.jobs.model import Status
+
+
+def test_after_kill_9_a_restart_takes_the_jobs_back_at_once(system: System) -> None:
+    jobs = [system.enqueue("sleep"), system.enqueue("sleep", grandchild=True)]
+    first = system.start()
+    pids = [*system.pids_of(jobs[0]), *system.pids_of(jobs[1], 2)]
+
+    first.signal(signal.SIGKILL)
+    first.ends()
+    began = time.monotonic()
+    second = system.start()
+    second.wait_for("job.requeued", 2)
+    took = time.monotonic() - began
+
+    wait_until(lambda: all(system.job(job).fence == 2 for job in jobs), "both are claimed again")
+    assert took < 1.5 + 2.0, "1.5 s on a machine that has nothing else to do"
+    assert [pid for pid in pids if is_running(pid)] == []
+    assert [system.job(job).requeue_count for job in jobs] == [1, 1]
+    assert [system.job(job).retry_count for job in jobs] == [0, 0]
+    assert [system.outcomes(job)[0] for job in jobs] == ["requeued", "requeued"]
+    system.assert_sound()
+
+
+def test_jobs_take_effect_once_however_often_the_daemon_is_killed(system: System) -> None:
+    jobs = [system.enqueue("publish") for _ in range(40)]
+
+    def completed() -> int:
+        return sum(system.status(job) is Status.COMPLETED for job in jobs)
+
+    for target in (3, 10, 20):
+        daemon = system.start()
+        wait_until(partial(_reached, completed, target), f"{target} jobs")
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+
+    assert system.begin("--drain").ends() == 0
+
+    assert {system.status(job) for job in jobs} == {Status.COMPLETED}
+    for job in jobs:
+        assert system.outcomes(job).count("completed") == 1
+        assert (system.workspace / "objects" / f"{job}-{system.job(job).fence}" / "page.txt").exists()
+    system.assert_sound()
+
+
+def test_when_the_nursery_is_killed_its_jobs_are_retried_and_the_daemon_goes_on(system: System) -> None:
+    job = system.enqueue("sleep")
+    daemon = system.start()
+    [pid] = system.pids_of(job)
+
+    for nursery in daemon.nursery_pids():
+        os.kill(nursery, signal.SIGKILL)
+
+    daemon.wait_for("nursery.restarted")
+    wait_until(lambda: system.outcomes(job)[0] is not None, "the attempt has ended")
+    assert not is_running(pid)
+    assert system.job(job).error_code == "NURSERY_DIED"
+    other = system.enqueue("noop")
+    system.wait_for(other, Status.COMPLETED)
+
+
+def test_two_daemons_share_one_file(system: System) -> None:
+    daemons = [system.start(), system.start()]
+
+    jobs = [system.enqueue("noop", n=n) for n in range(60)]
+
+    system.wait_for_all(Status.COMPLETED, 60)
+    assert [len(system.outcomes(job)) for job in jobs] == [1] * 60
+    assert all(daemon.process.poll() is None for daemon in daemons)
+    system.assert_sound()
+
+
+def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(system: System) -> None:
+    scaled = {"orphan_after": 2, "heartbeat_interval": 0.2, "recovery_interval": 0.2}
+    sleeper = system.start(**scaled)
+    job = system.enqueue("sleep", seconds=600)
+    [pid] = system.pids_of(job)
+
+    sleeper.signal(signal.SIGSTOP)
+    other = system.start(**scaled)
+    other.wait_for("worker.rescued")
+    wait_until(lambda: system.job(job).fence == 2, "the other has claimed it")
+    assert not is_running(pid)
+    sleeper.signal(signal.SIGCONT)
+
+    sleeper.wait_for("worker.registered")
+    assert system.status(job) is Status.RUNNING
+    assert system.outcomes(job) == ["requeued", None]
+    assert len(system.store.workers()) == 2
+    next_job = system.enqueue("noop")
+    system.wait_for(next_job, Status.COMPLETED)
+    system.assert_sound()
+
+
+def test_when_the_database_is_replaced_it_stops_and_says_so(system: System) -> None:
+    daemon = system.start()
+
+    system.database.rename(system.place / "moved.db")
+
+    assert daemon.ends() == 74
+    [event] = daemon.events("database.replaced")
+    assert "was deleted" in str(event["reason"])
+
+
+def test_when_the_log_is_deleted_it_stops_and_says_so(system: System) -> None:
+    job = system.enqueue("sleep")
+    daemon = system.start()
+    [pid] = system.pids_of(job)
+
+    system.database.with_name("pagemill.db-wal").unlink()
+
+    assert daemon.ends() == 74
+    [event] = daemon.events("database.replaced")
+    assert "-wal was deleted" in str(event["reason"])
+    assert not is_running(pid)
+
+
+def _reached(count: Callable[[], int], target: int) -> bool:
+    return count() >= target

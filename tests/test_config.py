@@ -1,0 +1,220 @@
+"""Settings: flags, then the environment, then the file, then defaults; and each remembers where it came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from worker_service.config import Settings, load_settings
+from worker_service.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home")}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def checkout(path: Path) -> Path:
+    for part in ("pyproject.toml", "schema.sql", "worker_service/config.py"):
+        write(path / part, "")
+    return path
+
+
+def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: Path) -> None:
+    settings = load_settings(environ=home, directory=tmp_path)
+
+    assert settings == Settings(
+        database=tmp_path / "home/.local/share/pagemill/pagemill.db",
+        payload_bytes_max=1_048_576,
+        orphan_after_seconds=300,
+        concurrency=len(os.sched_getaffinity(0)),
+        io_concurrency=4,
+        poll_interval_seconds=5,
+        heartbeat_interval_seconds=30,
+        recovery_interval_seconds=60,
+        grace_period_seconds=30,
+        types=(),
+        log_format="auto",
+        workspace=tmp_path / "home/.local/share/pagemill/workspace",
+        sandbox="strict",
+        limits={},
+        commands={},
+        prune={},
+        origins=dict.fromkeys(settings.origins, "default"),
+    )
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_file(home: dict[str, str], tmp_path: Path) -> None:
+    file = write(tmp_path / "own.toml", 'database = "/file.db"\norphan_after = "5m"\npayload_bytes_max = 2048\n')
+    environ = {**home, "WORKER_CONFIG": str(file), "WORKER_DATABASE": "/env.db", "WORKER_ORPHAN_AFTER": "2m"}
+
+    settings = load_settings({"database": "/flag.db"}, environ=environ, directory=tmp_path)
+
+    shown = settings.shown()
+    assert ("database", "/flag.db", "--database") in shown
+    assert ("payload_bytes_max", "2048", str(file)) in shown
+    assert ("orphan_after", "120s", "WORKER_ORPHAN_AFTER") in shown
+    assert ("io_concurrency", "4", "default") in shown
+
+
+def test_the_database_lives_where_systemd_says_else_in_a_checkout_else_at_home(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    tree = checkout(tmp_path / "tree")
+    state = {**home, "STATE_DIRECTORY": "/var/lib/pagemill:/var/lib/other"}
+    xdg = {**home, "XDG_DATA_HOME": "/data"}
+
+    assert load_settings(environ=state, directory=tree).database == Path("/var/lib/pagemill/pagemill.db")
+    assert load_settings(environ=xdg, directory=tree).database == tree / "var/pagemill.db"
+    assert load_settings(environ=xdg, directory=tmp_path).database == Path("/data/pagemill/pagemill.db")
+    relative = {**home, "XDG_DATA_HOME": "data"}
+    assert load_settings(environ=relative, directory=tmp_path).database.is_relative_to(tmp_path / "home")
+
+
+def test_the_file_is_looked_for_in_the_same_order(home: dict[str, str], tmp_path: Path) -> None:
+    tree = checkout(tmp_path / "tree")
+    write(tmp_path / "home/.config/pagemill/pagemill.toml", "orphan_after = 1\n")
+    write(tree / "var/pagemill.toml", "orphan_after = 2\n")
+    write(tmp_path / "etc/pagemill.toml", "orphan_after = 3\n")
+    named = write(tmp_path / "named.toml", "orphan_after = 4\n")
+    configured = {**home, "CONFIGURATION_DIRECTORY": str(tmp_path / "etc")}
+
+    found = [
+        load_settings(environ=environ, directory=directory).orphan_after_seconds
+        for environ, directory in [
+            (home, tmp_path), (home, tree), (configured, tree), ({**configured, "WORKER_CONFIG": str(named)}, tree),
+        ]
+    ]  # fmt: skip
+
+    assert found == [1, 2, 3, 4]
+
+
+def test_a_relative_path_begins_where_it_was_written(home: dict[str, str], tmp_path: Path) -> None:
+    file = write(tmp_path / "etc/own.toml", 'database = "data/q.db"\n')
+    environ = {**home, "WORKER_CONFIG": str(file)}
+
+    assert load_settings(environ=environ, directory=tmp_path).database == tmp_path / "etc/data/q.db"
+    assert load_settings({"database": "q.db"}, environ=environ, directory=tmp_path).database == tmp_path / "q.db"
+
+
+def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path: Path) -> None:
+    settings = load_settings(environ={**home, "WORKER_DATABASE": ""}, directory=tmp_path)
+
+    assert settings.origins["database"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('databse = "x"', "there is no setting 'databse': did you mean database?"),
+        ("colour = 1", "the settings are database, workspace, payload_bytes_max, orphan_after"),
+        ("[database]", "is the path of a file"),
+        ('database = ""', "is the path of a file"),
+        ('database = "postgres://host/x"', "SQLite only"),
+        ('database = "sqlite:///x.db"', "give the path of a file"),
+        ("payload_bytes_max = 1023", "from 1024"),
+        ("payload_bytes_max = true", "from 1024"),
+        ('payload_bytes_max = "much"', "from 1024"),
+        ("orphan_after = 0", "such as 5m"),
+        ('orphan_after = "soon"', "such as 5m"),
+        ('orphan_after = "99999999999999d"', "such as 5m"),
+        ("orphan_after = ", "is not TOML"),
+        ("concurrency = -1", "a number of slots"),
+        ("concurrency = 1001", "a number of slots"),
+        ("grace_period = -1", "such as 5m"),
+        ("types = [1]", "a list of job types"),
+        ('types = "!"', "a list of job types"),
+        ('log_format = "xml"', "auto, console, json, journal"),
+        ('sandbox = "none"', "strict, best-effort, off"),
+        ('workspace = ""', "path of a directory"),
+        ("limits = 3", "is a table"),
+        ("[limits.colour]", "there is no limit of 'colour'"),
+        ("[limits.type]\nocr_pages = -1", "limits.type.ocr_pages is a number of jobs"),
+        ("[limits.class]\ngpu = 1", "the classes are cpu and io"),
+        ("[commands.scrape]", "commands.scrape needs argv"),
+        ('[commands]\nscrape = "x"', "is a table"),
+        ('[prune]\nrunning = "1d"', "what ends is"),
+        ("[prune]\nfailed = 30", "such as 30d"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_name(
+    home: dict[str, str], tmp_path: Path, text: str, sentence: str
+) -> None:
+    file = write(tmp_path / "own.toml", text)
+
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environ={**home, "WORKER_CONFIG": str(file)}, directory=tmp_path)
+
+    assert sentence in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: Path) -> None:
+    text = """
+    types = ["ocr_pages", "!command"]
+    poll_interval = 0.5
+    [limits.type]
+    ocr_pages = 2
+    [limits.owner]
+    "*" = 3
+    [commands.scrape_account]
+    argv = ["/opt/scrape", "--user", "{account}"]
+    timeout = "2h"
+    [prune]
+    completed = "30d"
+    """
+    file = write(tmp_path / "own.toml", text)
+
+    settings = load_settings(environ={**home, "WORKER_CONFIG": str(file)}, directory=tmp_path)
+
+    assert settings.types == ("ocr_pages", "!command")
+    assert settings.poll_interval_seconds == 0.5
+    assert settings.limits == {"type": {"ocr_pages": 2}, "owner": {"*": 3}}
+    assert settings.commands["scrape_account"]["timeout"] == "2h"
+    assert settings.prune == {"completed": "30d"}
+    assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.shown()
+
+
+def test_the_workspace_stands_beside_the_database(home: dict[str, str], tmp_path: Path) -> None:
+    settings = load_settings({"database": "data/q.db"}, environ=home, directory=tmp_path)
+
+    assert settings.workspace == tmp_path / "data/workspace"
+
+
+def test_an_orphan_time_shorter_than_two_beats_is_refused(home: dict[str, str], tmp_path: Path) -> None:
+    environ = {**home, "WORKER_ORPHAN_AFTER": "10", "WORKER_HEARTBEAT_INTERVAL": "6"}
+
+    with pytest.raises(ConfigError, match="at least twice as long"):
+        load_settings(environ=environ, directory=tmp_path)
+
+
+def test_the_heart_beats_faster_where_orphans_are_taken_back_sooner(home: dict[str, str], tmp_path: Path) -> None:
+    settings = load_settings(environ={**home, "WORKER_ORPHAN_AFTER": "4"}, directory=tmp_path)
+
+    assert settings.heartbeat_interval_seconds == 1
+
+
+def test_a_file_that_was_named_has_to_be_there(home: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(environ={**home, "WORKER_CONFIG": "missing.toml"}, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["WORKER_DATABSE", "WORKER_DATABASE_URL", "WORKER_ORPHANS_AFTER", "WORKER_PAYLOAD_MAX"]
+)
+def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(home: dict[str, str], tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="did you mean WORKER_"):
+        load_settings(environ={**home, name: "x"}, directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID"])
+def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path: Path, name: str) -> None:
+    load_settings(environ={**home, name: "x"}, directory=tmp_path)

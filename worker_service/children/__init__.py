@@ -1,0 +1,1 @@
+"""Where an attempt runs: the nursery, its children, what they may touch, and what they say."""

@@ -1,0 +1,207 @@
+"""Shut the door behind a child: no new privileges, Landlock, and a filter of system calls. Standard library only.
+
+A child reads programs and libraries, and writes its staging and keep directories and nothing else. Without a
+declared network it has no sockets. `strict` refuses to go on where the kernel lacks something; `best-effort` does
+what it can; what was reached is reported with the attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_service.children.limits import libc, prctl
+
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+
+_EXECUTE, _WRITE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
+_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _IOCTL
+_READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+# Rights over files that each version of the interface knows; one that it does not know it refuses.
+_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+_RIGHTS_LATEST = (1 << 16) - 1
+
+_READABLE = """
+    /usr /bin /sbin /lib /lib64 /lib32
+    /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives /etc/fonts /etc/localtime /etc/timezone
+    /etc/mime.types /etc/magic
+    /dev/urandom /dev/random /dev/zero /proc/self /proc/cpuinfo /proc/meminfo /proc/stat /proc/filesystems
+    /sys/devices/system/cpu
+""".split()
+_READABLE_WITH_NETWORK = """
+    /etc/resolv.conf /etc/hosts /etc/nsswitch.conf /etc/services /etc/gai.conf /etc/host.conf /etc/protocols
+    /etc/ssl /etc/pki /etc/ca-certificates /run/systemd/resolve
+""".split()
+
+# System calls of x86-64. First what no handler needs: to trace others, to mount, keys, BPF, namespaces, io_uring,
+# and to change the priority of others, which the same user otherwise may.
+_NEVER = (
+    101, 141, 142, 144, 155, 161, 165, 166, 169, 175, 176, 246, 248, 249, 250, 251, 272, 298, 304, 308, 310, 311,
+    313, 314, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442,
+)  # fmt: skip
+_SETRLIMIT, _PRLIMIT64 = 160, 302
+# socket connect accept bind listen socketpair accept4. A pair is one too: its ends can send to any address.
+_SOCKETS = (41, 42, 43, 49, 50, 53, 288)
+
+
+class SandboxError(OSError):
+    """The kernel, or the service's own confinement, does not give what the settings demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    reads: Sequence[Path]
+    writes: Sequence[Path]
+    network: bool
+
+
+def shut(door: Door, sandbox: str) -> str:
+    """Returns the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
+    if sandbox == "off":
+        return "off"
+    reached: list[str] = []
+    for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
+        try:
+            if step(door) and name:
+                reached.append(name)
+        except OSError as error:
+            if sandbox == "strict":
+                raise SandboxError(error.errno, f"no sandbox ({name or 'no_new_privs'}): {error.strerror}") from error
+    return "+".join(reached) or "none"
+
+
+def code_paths(path: Iterable[str] | None = None) -> list[Path]:
+    """Where Python's own code lies. Of a checkout on the path its packages and modules alone: beside them lie
+    databases and settings."""
+    roots = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
+    found: set[Path] = set(roots)
+    for entry in sys.path if path is None else path:
+        directory = Path(entry)
+        if not entry or any(directory.is_relative_to(root) for root in roots):
+            continue
+        if directory.is_file():
+            found.add(directory)
+            continue
+        with contextlib.suppress(OSError):
+            found.update(one for one in directory.iterdir() if _is_code(one))
+    return sorted(found)
+
+
+def _is_code(path: Path) -> bool:
+    return path.suffix in {".py", ".so", ".dist-info", ".egg-info"} or (path / "__init__.py").is_file()
+
+
+def _renounce_privileges(door: Door) -> bool:
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    return True
+
+
+# --- Landlock ---------------------------------------------------------------------------------------
+
+
+def landlock_version() -> int:
+    """0: not there."""
+    try:
+        return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    except OSError:
+        return 0
+
+
+def _landlock(door: Door) -> bool:
+    version = _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    rights = _RIGHTS.get(version, _RIGHTS_LATEST)
+    # From 4 on: TCP, to bind and to connect. From 6 on: abstract sockets and signals to processes outside.
+    network = 3 if version >= 4 and not door.network else 0
+    scopes = 3 if version >= 6 else 0
+    attributes = struct.pack("<QQQ", rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = _call(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
+    try:
+        readable = [*map(Path, _READABLE), *door.reads]
+        if door.network:
+            readable += map(Path, _READABLE_WITH_NETWORK)
+        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *door.writes], rights)):
+            for path in paths:
+                _allow(ruleset, path, wanted & rights)
+        _call(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _allow(ruleset: int, path: Path, wanted: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    try:
+        allowed = wanted if path.is_dir() else wanted & _OF_FILES
+        rule = struct.pack("<Qi", allowed, descriptor)
+        _call(_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint(0))
+    finally:
+        os.close(descriptor)
+
+
+def _call(number: int, *values: object) -> int:
+    answer: int = libc.syscall(ctypes.c_long(number), *values)
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"system call {number}: {os.strerror(code)}")
+    return answer
+
+
+# --- seccomp ----------------------------------------------------------------------------------------
+
+
+def has_seccomp_table() -> bool:
+    return platform.machine() == "x86_64" and sys.maxsize > 2**32
+
+
+def _seccomp(door: Door) -> bool:
+    # The numbers are this machine's; on another, Landlock is what there is.
+    if not has_seccomp_table():
+        return False
+    refused = _NEVER if door.network else (*_NEVER, *_SOCKETS)
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    allow, refuse, end = 0x7FFF0000, 0x00050000 | 1, 0x80000000
+    program: list[tuple[int, int, int, int]] = [
+        (load, 0, 0, 4),
+        (equal, 1, 0, 0xC000003E),
+        (give, 0, 0, end),
+        (load, 0, 0, 0),
+        (at_least, 0, 1, 0x40000000),  # the x32 numbers would be a way around
+        (give, 0, 0, end),
+    ]
+    program += [
+        # prlimit64: not of another process, and not the limit that marks its own; no more by setrlimit.
+        (equal, 0, 6, _PRLIMIT64),
+        (load, 0, 0, 16),
+        (equal, 0, 2, 0),
+        (load, 0, 0, 24),
+        (equal, 0, 1, resource.RLIMIT_RTTIME),
+        (give, 0, 0, refuse),
+        (load, 0, 0, 0),
+        (equal, 0, 4, _SETRLIMIT),
+        (load, 0, 0, 16),
+        (equal, 0, 1, resource.RLIMIT_RTTIME),
+        (give, 0, 0, refuse),
+        (load, 0, 0, 0),
+    ]
+    program += [(equal, len(refused) - at, 0, number) for at, number in enumerate(refused)]
+    program += [(give, 0, 0, allow), (give, 0, 0, refuse)]
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+    memory = ctypes.create_string_buffer(code, len(code))
+    # struct sock_fprog: a count, and a pointer aligned after it.
+    header = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(memory)))
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+    return True

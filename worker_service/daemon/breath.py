@@ -1,0 +1,31 @@
+"""A pause between two writes of ours, so that others get in.
+
+SQLite's lock is not fair: a daemon that writes without a pause lets a person's INSERT wait for seconds. What passes
+between two writes anyway (a child runs, somebody is waited for) counts as the pause.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PAUSE_SECONDS = 0.001
+
+
+class Breath:
+    """`with breath:` around each write transaction."""
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._rest_until = 0.0
+
+    def __enter__(self) -> None:
+        left = self._rest_until - self._monotonic()
+        if left > 0:
+            self._sleep(left)
+
+    def __exit__(self, *_: object) -> None:
+        self._rest_until = self._monotonic() + PAUSE_SECONDS

@@ -1,0 +1,141 @@
+"""Whether all is well: for monitoring in one word, for a person line by line with what to do. Writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker_service.clock import from_text
+from worker_service.daemon.identity import is_free, lock_path
+from worker_service.jobs.model import Counts, Pause, Status, WorkerState
+
+if TYPE_CHECKING:
+    from worker_service.config import Settings
+    from worker_service.store.base import Store
+
+
+class Level(IntEnum):
+    """As monitoring numbers them."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    level: Level
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `pagemill doctor`."""
+
+    level: Level
+    name: str
+    detail: str
+    fix: str = ""
+
+
+def state_of(worker: WorkerState, *, now: datetime, orphan_after_seconds: float) -> str:
+    if now - from_text(worker.heartbeat_at) >= timedelta(seconds=orphan_after_seconds):
+        return "silent"
+    if worker.is_draining:
+        return "draining"
+    return "disk low" if worker.is_disk_low else "alive"
+
+
+def health(
+    workers: Sequence[WorkerState],
+    counts: Counts,
+    pauses: Sequence[Pause],
+    *,
+    now: datetime,
+    orphan_after_seconds: float,
+    oldest_most: timedelta | None = None,
+) -> Health:
+    """`oldest_most`: how long the oldest pending job may wait before that is a warning."""
+    states = [state_of(worker, now=now, orphan_after_seconds=orphan_after_seconds) for worker in workers]
+    critical, warning = [], []
+    if not any(state != "silent" for state in states):
+        critical.append("no worker is alive")
+    elif "silent" in states:
+        warning.append(f"{states.count('silent')} of {len(states)} workers have not beaten for too long")
+    if "disk low" in states:
+        (critical if set(states) <= {"disk low", "silent"} else warning).append("the disk is nearly full")
+    oldest = counts.oldest_pending_at
+    if oldest_most is not None and oldest is not None and now - from_text(oldest) > oldest_most:
+        warning.append(f"the oldest pending job waits since {oldest[:19]}")
+    if any(pause.scope == "all" for pause in pauses):
+        warning.append("everything is paused")
+    level = Level.CRITICAL if critical else Level.WARNING if warning else Level.OK
+    return Health(level, [*critical, *warning])
+
+
+def summary(counts: Counts, workers: int) -> str:
+    of = counts.by_status
+    return f"{workers} workers, {of.get(Status.RUNNING, 0)} running, {of.get(Status.PENDING, 0)} pending"
+
+
+# ── The doctor ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Finding]:
+    yield Finding(Level.OK, "database", str(settings.database))
+    for check in store.check():
+        yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
+    yield from _workers(settings, store.workers(), now=now)
+    yield from _pauses(store.pauses())
+    yield _workspace(settings.workspace)
+    yield _sandbox(settings.sandbox)
+
+
+def _workers(settings: Settings, workers: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
+    if not workers:
+        yield Finding(
+            Level.CRITICAL, "workers", "none: nothing runs", "systemctl start pagemill, or here: pagemill run"
+        )
+    for worker in workers:
+        state = state_of(worker, now=now, orphan_after_seconds=settings.orphan_after_seconds)
+        name = f"worker {worker.id}"
+        if is_free(lock_path(settings.database, worker.id)):
+            detail = f"it is dead, and held {worker.running} jobs"
+            yield Finding(Level.CRITICAL, name, detail, "any daemon takes them back: systemctl start pagemill")
+        elif state == "silent":
+            detail = f"pid {worker.pid} has not beaten since {worker.heartbeat_at[:19]}"
+            yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {worker.pid}")
+        elif state == "disk low":
+            yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", "free some space")
+        else:
+            yield Finding(Level.OK, name, f"{state}, pid {worker.pid}, runs {worker.running} jobs")
+
+
+def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
+    for pause in pauses:
+        what = "everything" if pause.scope == "all" else f"{pause.scope} {pause.name}"
+        words = {"all": "", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
+        yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
+
+
+def _workspace(workspace: Path) -> Finding:
+    if not workspace.exists():
+        return Finding(Level.OK, "workspace", f"{workspace} is made by the first daemon")
+    if os.access(workspace, os.W_OK | os.X_OK):
+        return Finding(Level.OK, "workspace", str(workspace))
+    # A person who looks is often not the one who runs it.
+    return Finding(
+        Level.WARNING, "workspace", f"{workspace} may not be written by you", "sudo -u pagemill pagemill doctor"
+    )
+
+
+def _sandbox(chosen: str) -> Finding:
+    if chosen != "strict":
+        return Finding(Level.WARNING, "sandbox", f"set to {chosen}", 'set sandbox = "strict"')
+    return Finding(Level.OK, "sandbox", "strict: without one, nothing runs")

@@ -1,0 +1,112 @@
+"""The room that this worker has, and what stands in it. Pure: no store, no process, no clock.
+
+A slot is taken from the claim until the end of the attempt has been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from worker_service.jobs.model import Failure, Job, Lease, Report
+
+Key = tuple[int, int]
+"""Job id and fence: one attempt, for ever."""
+
+LINES_BETWEEN_REPORTS = 1000
+_DROPPED = "… {} lines were dropped: more than {} came between two reports"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of ours, and what is to be written about it."""
+
+    job: Job
+    job_class: str
+    lease: Lease = field(init=False)
+    is_lost: bool = False
+    """The lease is another's, or the row has ended: nothing is written about it any more."""
+    is_cancelled: bool = False
+    stopped_at: float | None = None
+    """When its child was asked to stop."""
+    is_stopped_now: bool = False
+    percent: float | None = None
+    message: str | None = None
+    lines: list[str] = field(default_factory=list)
+    lines_dropped: int = 0
+    has_news: bool = False
+    refused: Failure | None = None
+
+    def __post_init__(self) -> None:
+        self.lease = self.job.lease
+
+    @property
+    def key(self) -> Key:
+        return self.job.id, self.job.fence
+
+    def progressed(self, percent: float, message: str) -> None:
+        self.percent = percent if self.percent is None else max(self.percent, percent)
+        self.message = _storable(message) or self.message
+        self.has_news = True
+
+    def logged(self, line: str) -> None:
+        if len(self.lines) < LINES_BETWEEN_REPORTS:
+            self.lines.append(_storable(line))
+        else:
+            self.lines_dropped += 1
+        self.has_news = True
+
+    def refuse(self, failure: Failure) -> None:
+        """Whatever it says when it ends, it fails with this."""
+        self.refused = self.refused or failure
+
+    def put_back(self, report: Report) -> None:
+        """The report could not be written: it goes out with the next one."""
+        self.percent = report.percent if self.percent is None else self.percent
+        self.message = report.message if self.message is None else self.message
+        self.lines[:0] = report.lines
+        self.has_news = True
+
+    def take_report(self) -> Report:
+        """What has come since the last report, as one."""
+        lines = self.lines
+        if self.lines_dropped:
+            lines.append(_DROPPED.format(self.lines_dropped, LINES_BETWEEN_REPORTS))
+        report = Report(self.lease, self.percent, self.message, lines)
+        self.percent, self.message, self.lines, self.lines_dropped, self.has_news = None, None, [], 0, False
+        return report
+
+
+def _storable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+class Slots:
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        self._attempts: dict[Key, Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(list(self._attempts.values()))
+
+    def get(self, key: Key) -> Attempt | None:
+        return self._attempts.get(key)
+
+    def take(self, attempt: Attempt) -> None:
+        self._attempts[attempt.key] = attempt
+
+    def give_back(self, attempt: Attempt) -> None:
+        self._attempts.pop(attempt.key, None)
+
+    def taken(self, job_class: str) -> int:
+        return sum(attempt.job_class == job_class for attempt in self._attempts.values())
+
+    def free(self, job_class: str) -> int:
+        return max(0, self.sizes.get(job_class, 0) - self.taken(job_class))
+
+    def leases(self) -> tuple[Lease, ...]:
+        """Those that are still ours, as far as we know."""
+        return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)

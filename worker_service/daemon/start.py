@@ -1,0 +1,236 @@
+"""Build the daemon from its settings, run it, and take it down again. The only page that knows all of its parts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker_service import VERSION, events
+from worker_service.children.model import Described
+from worker_service.children.nursery import Nursery
+from worker_service.clock import wall_clock
+from worker_service.config import Settings, load_settings
+from worker_service.daemon.breath import Breath
+from worker_service.daemon.chores import Checkpoint, Chore, DiskSpace, Prune, StatusLine
+from worker_service.daemon.guard import Guard
+from worker_service.daemon.heartbeat import Heartbeat, boot_clock
+from worker_service.daemon.identity import LifeLock, lock_path, own_identity, staging_root
+from worker_service.daemon.landing import Landing
+from worker_service.daemon.publishing import Publisher
+from worker_service.daemon.recovery import Recovery
+from worker_service.daemon.signals import Signals
+from worker_service.daemon.slots import Slots
+from worker_service.daemon.systemd import Notifier
+from worker_service.daemon.wake import Wake
+from worker_service.daemon.worker import Loop
+from worker_service.errors import ConfigError, PagemillError
+from worker_service.store.opening import open_store
+
+if TYPE_CHECKING:
+    from worker_service.events import Log
+
+_GUARD_SECONDS = 5.0
+
+
+def main() -> int:
+    """`python -m worker_service`: settings from the environment and the file, errors as one sentence."""
+    try:
+        return run(load_settings())
+    except PagemillError as error:
+        print(f"pagemill: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(settings: Settings, *, drain: bool = False) -> int:
+    """Run until somebody asks it to stop, or (drain) nothing is left that could run. Return the exit code."""
+    log = events.begin_logging(settings.log_format)
+    with ExitStack() as stack:
+        return _run(settings, stack, log, drain=drain)
+
+
+def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
+    # First of all: a signal that comes while things are being built ends it in good order, too.
+    signals = Signals()
+    stack.callback(signals.close)
+    database, own = settings.database, own_identity()
+    open_another = partial(open_store, database, orphan_after_seconds=settings.orphan_after_seconds)
+    # Opened before anything is made: where there is no database, nothing is left behind.
+    store = open_another()
+    stack.callback(store.close)
+    quick_store = open_another(is_durable=False)
+    stack.callback(quick_store.close)
+    notifier = Notifier()
+    slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
+
+    staging, keep = staging_root(settings.workspace, own.worker_id), settings.workspace / "keep"
+    for folder in (staging, keep, settings.workspace / "objects"):
+        _make(folder)
+    stack.callback(_remove, staging)
+    lock = LifeLock(lock_path(database, own.worker_id))
+    is_gone = False
+
+    def close_lock() -> None:
+        lock.close(is_gone=is_gone)
+
+    stack.callback(close_lock)
+    recovery = Recovery(
+        store,
+        own,
+        database,
+        settings.workspace,
+        interval_seconds=settings.recovery_interval_seconds,
+        orphan_after_seconds=settings.orphan_after_seconds,
+        clock=boot_clock,
+        log=log,
+    )
+    nursery = Nursery(
+        staging_root=staging,
+        keep_root=keep,
+        lock_fd=lock.fd,
+        commands=settings.commands,
+        sandbox=settings.sandbox,
+    )
+    close_children = stack.enter_context(ExitStack())
+    close_children.callback(nursery.close)
+    is_wanted = partial(wants, settings.types)
+    described = {d.facts.job_type: d for d in nursery.start() if is_wanted(d.facts.job_type)}
+    _tell_set_aside(described, log)
+
+    heartbeat = Heartbeat(
+        partial(open_another, is_durable=False),
+        own.worker_id,
+        interval_seconds=beat_seconds(settings.heartbeat_interval_seconds, notifier.watchdog_seconds),
+        log=log,
+    )
+    wake = Wake(database, store.change_counter, time.monotonic)
+    stack.callback(wake.close)
+    breath = Breath()
+    loop = Loop(
+        identity=own,
+        version=VERSION,
+        store=store,
+        quick_store=quick_store,
+        nursery=nursery,
+        described=described,
+        is_wanted=is_wanted,
+        slots=slots,
+        landing=Landing(
+            store,
+            Publisher(settings.workspace, staging),
+            log=log,
+            clock=wall_clock,
+            monotonic=time.monotonic,
+            breath=breath,
+        ),
+        breath=breath,
+        heartbeat=heartbeat,
+        wake=wake,
+        guard=Guard(database),
+        signals=signals,
+        notifier=notifier,
+        chores=(),
+        log=log,
+        poll_interval_seconds=settings.poll_interval_seconds,
+        orphan_after_seconds=settings.orphan_after_seconds,
+        grace_period_seconds=settings.grace_period_seconds,
+        is_draining_queue=drain,
+    )
+    for kind, most in limits(settings).items():
+        store.set_limits(kind, most)
+    store.register(loop.worker())
+    heartbeat.start()
+    stack.callback(heartbeat.close)
+    loop.chores = _chores(settings, loop, recovery, log)
+    log.info(
+        events.DAEMON_STARTED,
+        worker_id=own.worker_id,
+        database=str(database),
+        slots=slots.sizes,
+        types=sorted(described),
+    )
+    notifier.ready()
+    code = loop.run()
+    # Before the row goes: a worker that is gone has no processes.
+    close_children.close()
+    if code == 0:
+        with suppress(PagemillError):
+            store.deregister(own.worker_id)
+            is_gone = True
+    log.info(events.DAEMON_STOPPED, exit_code=code)
+    return code
+
+
+def limits(settings: Settings) -> dict[str, dict[str, int]]:
+    """What the settings allow to run at once, by kind. A limit of its own goes before a command's `max_running`."""
+    most_of = {name: table.get("max_running") for name, table in settings.commands.items()}
+    of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
+    return {
+        "type": {**of_commands, **settings.limits.get("type", {})},
+        "class": dict(settings.limits.get("class", {})),
+        "owner": dict(settings.limits.get("owner", {})),
+        "payload": {"bytes": settings.payload_bytes_max},
+    }
+
+
+def wants(types: Sequence[str], job_type: str) -> bool:
+    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
+    if f"!{job_type}" in types:
+        return False
+    named = [word for word in types if not word.startswith("!")]
+    return not named or job_type in named
+
+
+def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:
+    """The watchdog is fed by beats: three of them in each of its times."""
+    return interval_seconds if watchdog_seconds is None else min(interval_seconds, watchdog_seconds / 3)
+
+
+class _Files:
+    """The guard as a chore: also where no hint tells that a file was replaced."""
+
+    name = "files"
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def run(self) -> float:
+        self._loop.check_files()
+        return _GUARD_SECONDS
+
+
+def _chores(settings: Settings, loop: Loop, recovery: Recovery, log: Log) -> list[Chore]:
+    database = settings.database
+    chores: list[Chore] = [
+        recovery,
+        _Files(loop),
+        DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
+        Checkpoint(loop.store, database),
+        StatusLine(loop.store, loop.slots, loop.notifier, clock=wall_clock),
+    ]
+    if settings.prune:
+        chores.append(Prune(loop.store, settings.prune, clock=wall_clock, log=log))
+    return chores
+
+
+def _tell_set_aside(described: Mapping[str, Described], log: Log) -> None:
+    for job_type, handler in described.items():
+        if handler.set_aside is not None:
+            log.warning(events.HANDLER_SET_ASIDE, job_type=job_type, reason=handler.set_aside)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error.strerror}: set WORKER_WORKSPACE") from error
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,94 @@
+"""Know within milliseconds that somebody has committed, at next to no cost while nobody does.
+
+inotify on the database's folder is the hint: cheap, but every write triggers it, our own included, and it comes before
+the commit can be seen (the log is written first, then flushed). The change counter decides: it is asked again at
+growing distances after a hint, until it has moved. Whoever waits also polls now and then, so a lost hint costs little.
+A wake never writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+_MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
+_EVENT = struct.Struct("iIII")
+
+_FIRST_LOOK_SECONDS = 0.0005
+_LAST_LOOK_SECONDS = 0.5
+
+
+class Wake:
+    """Readable when something happened in the folder."""
+
+    def __init__(self, database: Path, change_counter: Callable[[], int], monotonic: Callable[[], float]) -> None:
+        self._log_name = f"{database.name}-wal"
+        self._names = {database.name, self._log_name, f"{database.name}-shm"}
+        self._change_counter = change_counter
+        self._monotonic = monotonic
+        self._seen: int | None = None
+        self._gap = _FIRST_LOOK_SECONDS
+        self.look_at: float | None = None
+        """When to ask again, because a hint was not followed by a commit yet."""
+        self.is_replaced = False
+        """A file of the database was deleted, moved or made anew: the guard should look."""
+        # Subscribed before the first read of the counter, or a commit in between would be missed.
+        self._watch = _watch(database.parent)
+
+    def fileno(self) -> int | None:
+        """None: this system gives no hints."""
+        return self._watch
+
+    def has_changed(self) -> bool:
+        """Whether anybody has committed since the last call."""
+        is_hinted, now = self._hinted(), self._monotonic()
+        if is_hinted:
+            self._gap, self.look_at = _FIRST_LOOK_SECONDS, now + _FIRST_LOOK_SECONDS
+        counter = self._change_counter()
+        if counter != self._seen:
+            self._seen = counter
+            if not is_hinted:
+                # Else what was hinted at may be the commit after this one.
+                self.look_at = None
+            return True
+        if self.look_at is not None and now >= self.look_at:
+            self._gap *= 2
+            self.look_at = now + self._gap if self._gap <= _LAST_LOOK_SECONDS else None
+        return False
+
+    def close(self) -> None:
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+    def _hinted(self) -> bool:
+        if self._watch is None:
+            return False
+        is_hinted = False
+        while True:
+            try:
+                data = os.read(self._watch, 65536)
+            except BlockingIOError:
+                return is_hinted
+            at = 0
+            while at < len(data):
+                _, mask, _, length = _EVENT.unpack_from(data, at)
+                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode("utf-8", "replace")
+                at += _EVENT.size + length
+                is_hinted |= name == self._log_name or bool(mask & _OVERFLOW)
+                if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
+                    self.is_replaced = True
+
+
+def _watch(folder: Path) -> int | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if watch < 0:
+        return None
+    if libc.inotify_add_watch(watch, os.fsencode(folder), _MODIFY | _CREATE | _DELETE | _MOVED) < 0:
+        os.close(watch)
+        return None
+    return watch

@@ -1,0 +1,176 @@
+"""The contract between pagemill and the code for one job type.
+
+A handler is a guest: it is called with a `Context`, works inside `context.staging`, and returns `Done` or raises one
+of the errors below. It may run twice for one job, and it may be stopped between any two of its lines.
+How it is found is told in `registry`; how it is run, in `worker_service.children`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from worker_service.jobs.model import NewJob
+
+P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
+
+JobClass = Literal["cpu", "io"]
+Sandbox = Literal["default", "strict", "off"]
+
+MIB = 1 << 20
+
+
+class Context(Protocol[P_co]):
+    """All that a handler may touch."""
+
+    @property
+    def payload(self) -> P_co:
+        """Decoded into the handler's own type, validated before the handler is called."""
+
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def account(self) -> str | None: ...
+
+    @property
+    def staging(self) -> Path:
+        """Write here. What `Done` names is published; the rest is thrown away."""
+
+    @property
+    def keep(self) -> Path:
+        """Outlives attempts; for the handlers that declare a `keep_key`. Held by one attempt at a time."""
+
+    @property
+    def state(self) -> Any:
+        """What this job's last `checkpoint` said; None if there was none."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of the job."""
+
+    def progress(self, percent: float, message: str = "") -> None:
+        """Say how far it is, 0 to 100. Cheap; call it as often as you like."""
+
+    def log(self, line: str) -> None: ...
+
+    def cancelled(self) -> bool:
+        """True once the attempt should end. A handler that asks is left to finish its piece of work, for the length
+        of the grace period; one that never asks gets `Stopped` raised where it stands."""
+
+    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = ()) -> None:
+        """Keep `state` (JSON) for the next attempt, and enqueue `follow_ups`, in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The job is done."""
+
+    result: object = None
+    """JSON."""
+    files: Sequence[Path | str] = ()
+    """In the staging directory; fsynced and published after the handler has returned."""
+    follow_ups: Sequence[NewJob] = ()
+
+
+class HandlerError(Exception):
+    """How a handler says that its attempt did not succeed, and what should follow."""
+
+
+class Retryable(HandlerError):
+    """Another attempt may succeed. `after`: not before so many seconds; None: as the retries' backoff says."""
+
+    def __init__(self, message: str = "", *, after: float | None = None, code: str = "RETRYABLE") -> None:
+        super().__init__(message)
+        self.message, self.after, self.code = message, after, code
+
+
+class Permanent(HandlerError):
+    """No attempt can succeed. `code` is stable and counted by; the message is for a person."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or code)
+        self.code, self.message = code, message
+
+
+class Snooze(HandlerError):
+    """Not now, and it is nobody's fault: costs no attempt. Give `after` in seconds, or `until` with a zone."""
+
+    def __init__(self, message: str = "", *, after: float | None = None, until: datetime | None = None) -> None:
+        if (after is None) == (until is None):
+            raise TypeError("a snooze has either after= or until=")
+        if until is not None and until.tzinfo is None:
+            raise TypeError("until= needs a zone")
+        super().__init__(message)
+        self.message, self.after, self.until = message, after, until
+
+
+class Stopped(BaseException):
+    """Raised inside a handler that is asked to end and has never asked `cancelled()`. Clean up; do not catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one attempt may use. None: as much as the service itself."""
+
+    memory_bytes: int | None = 1024 * MIB
+    """Address space, what the interpreter itself takes included."""
+    cpu_seconds: int | None = 3600
+    wall_seconds: int = 3600
+    open_files: int | None = 256
+    file_bytes: int | None = 4096 * MIB
+    """Of any one file that it writes."""
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Generic[P]):
+    """The code for one job type, and what it declares about itself."""
+
+    job_type: str
+    run: Callable[[Context[P]], Done | None]
+    payload: type[P]
+    """A frozen dataclass, as a rule; a payload that does not fit it ends the job PAYLOAD_INVALID."""
+    job_class: JobClass = "cpu"
+    limits: Limits = field(default_factory=Limits)
+    at_most_once: bool = False
+    """Not safe to run twice: when its worker dies the job fails instead of running again."""
+    keep_key: Callable[[P], str] | None = None
+    """Attempts with the same key share `context.keep`, one at a time."""
+    missing: Callable[[], str | None] | None = None
+    """Says what this machine lacks to run it ("tesseract is not installed"), or None."""
+    environment: Sequence[str] = ()
+    """Names of variables that it may see; it sees no others."""
+    credentials: Sequence[str] = ()
+    """Names of files in $CREDENTIALS_DIRECTORY that it may read; it can read no others."""
+    reads: Sequence[Path] = ()
+    """What it reads beside programs and libraries."""
+    writes: Sequence[Path] = ()
+    """What it writes beside its staging and keep directories."""
+    sandbox: Sandbox = "default"
+    """default: as the settings say; strict, off: whatever they say. Off is for the owner's own programs."""
+    reuse: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.job_type or len(self.job_type) > 100 or not self.job_type.isprintable():
+            raise ValueError(f"{self.job_type!r} is not the name of a job type")
+        if self.job_class not in ("cpu", "io"):
+            raise ValueError(f"{self.job_type}: job_class is cpu or io, not {self.job_class!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Handlers that the owner writes as tables in the settings: one job type for each key of one section."""
+
+    section: str
+    make: Callable[[str, Mapping[str, object]], Handler[Any]]
+    """Given a key and its table; raises ValueError with a sentence about what is wrong with the table."""
+
+
+Offered = Handler[Any] | Family | Iterable[Handler[Any]]
+"""What an entry point of the group `worker_service.handlers` may name."""
