@@ -1,4 +1,4 @@
-"""One word has one meaning, and one spelling wherever it stands: SQL statement, store method, command.
+"""One word has one meaning, and one spelling wherever it stands: SQL statement, store method, command, event.
 
 The second half looks for words that this project does not use, in every name that its source defines. A constant is
 left alone, for it may carry the kernel's own word (such as a right to EXECUTE); so are tests, and prose.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from worker_service import events
 from worker_service.commands import INDEX
 from worker_service.store.base import Store
 from worker_service.store.sqlite import sqlite_statements
@@ -60,6 +61,28 @@ def test_a_verb_is_promised_by_the_store_under_its_name(verb: str) -> None:
 @pytest.mark.parametrize("verb", PEOPLES_VERBS)
 def test_a_verb_of_people_is_a_command_of_its_name(verb: str) -> None:
     assert verb in COMMANDS
+
+
+# What the daemon does to a row is told under the verb's own name, as what has happened. Beats and reports are too many
+# to be told; what people do is told by the audit tables.
+TOLD = {
+    "claim": "job.claimed",
+    "complete": "job.completed",
+    "fail": "job.failed",
+    "snooze": "job.snoozed",
+    "release": "job.released",
+    "requeue": "job.requeued",
+    "cancel": "job.cancelled",
+    "prune": "jobs.pruned",
+}
+
+
+@pytest.mark.parametrize("verb", TOLD)
+def test_an_event_is_named_after_its_verb(verb: str) -> None:
+    names = {value for value in vars(events).values() if isinstance(value, str)}
+
+    assert TOLD[verb] in names
+    assert TOLD[verb].partition(".")[2].startswith(verb.removesuffix("e"))
 
 
 # --- words that are not used ----------------------------------------------------------------------

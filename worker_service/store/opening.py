@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ __all__ = ["initialise", "migrate", "open_store", "schema_version"]
 PAYLOAD_BYTES_MAX = 1_048_576
 
 # WAL needs memory that all users of the file share: one machine.
-_NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
 
 
 def open_store(
@@ -94,14 +95,19 @@ def _refuse_other_version(path: Path, version: int | None) -> None:
 
 
 def _refuse_network_file_system(path: Path) -> None:
-    folder = path.parent.resolve()
-    best = ("", "")
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        mount, kind = line.split()[4], line.partition(" - ")[2].split()[0]
-        if folder.is_relative_to(mount) and len(mount) >= len(best[0]):
-            best = (mount, kind)
-    if best[1] in _NETWORK_FILE_SYSTEMS:
+    kind = file_system_of(path.parent.resolve(), Path("/proc/self/mountinfo").read_text())
+    if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(
-            f"{path} is on a network file system ({best[1]}), where SQLite loses data:"
-            " set WORKER_DATABASE to a local disk"
+            f"{path} is on a network file system ({kind}), where SQLite loses data: set WORKER_DATABASE to a local disk"
         )
+
+
+def file_system_of(folder: Path, mounts: str) -> str:
+    """The kind of the file system that holds a folder, by the kernel's list of mounts; the last one on a place hides
+    those below it."""
+    found = (Path("/"), "")
+    for line in mounts.splitlines():
+        mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))
+        if folder.is_relative_to(mount) and mount.is_relative_to(found[0]):
+            found = (mount, line.partition(" - ")[2].split()[0])
+    return found[1]
