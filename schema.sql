@@ -130,6 +130,9 @@ CREATE TABLE worker_job_attempt (
                                    OR outcome = 'released' OR outcome = 'requeued' OR outcome = 'cancelled'),
     error_code         TEXT,
     error_message      TEXT,
+    pid                INTEGER,   -- also its session; with the start in clock ticks, one process for ever
+    pid_started        INTEGER,
+    sandbox            TEXT,      -- what confined it
     signal             TEXT,
     cpu_seconds        REAL,
     memory_peak_bytes  INTEGER,

@@ -23,7 +23,7 @@ from tests.store.kit import (
 )
 from worker_service.clock import from_text
 from worker_service.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
-from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Report, Status, Usage
+from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Process, Report, Status, Usage
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.base import Store
 
@@ -794,3 +794,19 @@ def test_registering_again_replaces_what_the_worker_can_run(store: Store, enqueu
 
     assert codes(store, job_id) == []
     assert codes(store, enqueue("assemble", priority=1)) == ["UNKNOWN_TYPE"]
+
+
+def test_an_attempt_keeps_the_process_that_its_worker_told_of(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    enqueue()
+    job = claim_one(store)
+    child = Process(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
+
+    assert store.report([Report(job.lease, process=child)]) == []
+    store.release(job.lease)
+    assert store.report([Report(job.lease, process=Process(1, 1, "none"))]) == [job.lease]
+
+    [attempt] = store.attempts(job.id)
+    assert Process(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child

@@ -44,6 +44,10 @@ def test_progress_and_lines_are_written_before_the_job_ends(system: System) -> N
 
     assert system.status(job) is Status.COMPLETED
     assert [line.line for line in system.store.logs(job)] == ["a line"]
+    [attempt] = system.store.attempts(job)
+    assert attempt.pid
+    assert attempt.pid_started
+    assert attempt.sandbox
 
 
 def test_a_published_file_is_there_once_its_job_has_completed(system: System) -> None:

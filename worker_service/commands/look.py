@@ -23,7 +23,7 @@ _LOG_LINES_SHOWN = 10
 _COLUMNS = ("ID", "STATE", "TYPE", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED", "NOTE")
 
 _ATTEMPT_COLUMNS = (
-    "FENCE", "WORKER", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB",
+    "FENCE", "WORKER", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB", "SANDBOX",
 )  # fmt: skip
 
 _AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
@@ -197,7 +197,7 @@ def _attempt_row(attempt: Attempt) -> Sequence[object]:
     return (
         attempt.fence, attempt.worker_id, output.seconds(attempt.started_at), output.seconds(attempt.ended_at),
         attempt.outcome or "open", attempt.error_code, attempt.signal, attempt.cpu_seconds,
-        None if peak is None else peak // 1_000_000,
+        None if peak is None else peak // 1_000_000, attempt.sandbox,
     )  # fmt: skip
 
 

@@ -170,11 +170,22 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """The child of an attempt. Its start in clock ticks makes the pid the name of one process for ever."""
+
+    pid: int
+    pid_started: int
+    sandbox: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     lease: Lease
     percent: float | None = None
     message: str | None = None
     lines: Sequence[str] = ()
+    process: Process | None = None
+    """Told once, when the child has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +225,9 @@ class Attempt:
     signal: str | None
     cpu_seconds: float | None
     memory_peak_bytes: int | None
+    pid: int | None
+    pid_started: int | None
+    sandbox: str | None
 
 
 @dataclass(frozen=True, slots=True)

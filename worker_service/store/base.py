@@ -73,7 +73,7 @@ class Leases(Protocol):
         """Say that the worker and its leases live; learn which are lost and which are to be cancelled."""
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
-        """Write progress (it never falls) and log lines; return the leases that are lost."""
+        """Write progress (it never falls), log lines and the child's process; return the leases that are lost."""
 
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
         """End the job as completed; result and follow-up jobs land with it or not at all (P5)."""
@@ -191,6 +191,9 @@ class Upkeep(Protocol):
 
     def check(self) -> Sequence[Check]:
         """Look for what is wrong with the database and its surroundings."""
+
+    def audit(self) -> Sequence[str]:
+        """A sentence for each promise that the rows, or the history that was kept of them, break. Reads all of it."""
 
     def backup(self, target: Path) -> None:
         """Write a sound copy while others go on; refuse a target that exists."""

@@ -271,6 +271,11 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running'
 RETURNING id;
 
+-- name: describe_attempt
+UPDATE worker_job_attempt
+   SET pid = :pid, pid_started = :pid_started, sandbox = :sandbox
+ WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL;
+
 -- name: log
 INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (:job_id, :fence, :now, :line);
 
@@ -599,7 +604,7 @@ SELECT sum((SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority < me.prior
 
 -- name: attempts
 SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
-       memory_peak_bytes
+       memory_peak_bytes, pid, pid_started, sandbox
   FROM worker_job_attempt WHERE job_id = :job_id ORDER BY fence;
 
 -- name: events
@@ -690,3 +695,85 @@ SELECT 'P8: ' || count(*) || ' jobs run with the concurrency_key ' || concurrenc
 SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
   FROM worker_job_queue q JOIN job_limit l ON l.kind = 'type' AND l.name = q.job_type
  WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most;
+
+
+-- ── History: what history.py asks of the audit tables ───────────────────────────────────────────────────────────
+-- A row that was adopted from the original table may have ended before there were events: fence 0, and none of them.
+
+-- name: history_chain
+SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
+       || ' with fence ' || fence || ', after ' || was || ' with fence ' || fence_was
+  FROM (SELECT id, job_id, fence, from_status, to_status,
+               lag(to_status, 1, CASE WHEN fence = 0 AND to_status = 'pending' THEN from_status ELSE 'pending' END)
+                   OVER job AS was,
+               lag(fence, 1, 0) OVER job AS fence_was
+          FROM worker_job_event
+        WINDOW job AS (PARTITION BY job_id ORDER BY id))
+ WHERE from_status <> was OR fence <> fence_was + (to_status = 'running')
+ LIMIT :most;
+
+-- name: history_rows
+SELECT 'P4: job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
+       || CASE WHEN e.id IS NULL THEN ', and nothing tells how' ELSE
+               ', and its last event says ' || e.to_status || ' with fence ' || e.fence END
+  FROM worker_job_queue q
+  LEFT JOIN worker_job_event e ON e.id = (SELECT max(l.id) FROM worker_job_event l WHERE l.job_id = q.id)
+ WHERE CASE WHEN e.id IS NULL THEN q.fence <> 0 OR q.status = 'running'
+            ELSE q.status <> e.to_status OR q.fence <> e.fence END
+ UNION ALL
+SELECT 'P5: job ' || q.id || ' is completed, and none of its attempts is'
+  FROM worker_job_queue q
+ WHERE q.status = 'completed' AND q.fence > 0
+   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = q.id AND a.outcome = 'completed')
+ LIMIT :most;
+
+-- name: history_attempts
+SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END
+       || ': attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
+       || ' starts and ' || ends || ' ends in the events, the last to ' || ifnull(ended_to, 'nowhere')
+  FROM (SELECT a.job_id, a.fence, a.outcome,
+               ifnull(sum(e.to_status = 'running'), 0) AS starts, ifnull(sum(e.from_status = 'running'), 0) AS ends,
+               max(CASE WHEN e.from_status = 'running' THEN e.to_status END) AS ended_to
+          FROM worker_job_attempt a
+          LEFT JOIN worker_job_event e ON e.job_id = a.job_id AND e.fence = a.fence
+         GROUP BY a.job_id, a.fence)
+ WHERE starts <> 1 OR ends <> (outcome IS NOT NULL)
+    OR ended_to <> CASE WHEN outcome IN ('completed', 'failed', 'cancelled') THEN outcome ELSE 'pending' END
+ LIMIT :most;
+
+-- name: history_strays
+SELECT 'P1: event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
+  FROM worker_job_event e
+ WHERE 'running' IN (e.from_status, e.to_status)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = e.job_id AND a.fence = e.fence)
+ LIMIT :most;
+
+-- name: history_caps
+-- Since a person last wished for it. Who lowers max_retries by hand below what was spent is told as well.
+SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
+       || ' requeues of ' || :requeues_max || ', and counts ' || q.retry_count || ' and ' || q.requeue_count
+  FROM (SELECT a.job_id, sum(a.outcome = 'retry') AS retries, sum(a.outcome = 'requeued') AS requeues
+          FROM worker_job_attempt a
+         WHERE a.outcome IN ('retry', 'requeued')
+           AND a.fence > ifnull((SELECT max(e.fence) FROM worker_job_event e
+                                  WHERE e.job_id = a.job_id AND e.to_status = 'pending'
+                                    AND e.from_status IN ('completed', 'failed', 'cancelled')), 0)
+         GROUP BY a.job_id) c
+  JOIN worker_job_queue q ON q.id = c.job_id
+ WHERE retries > q.max_retries OR requeues > :requeues_max OR retries > q.retry_count OR requeues > q.requeue_count
+ LIMIT :most;
+
+-- name: history_keys
+SELECT 'P8: job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
+       || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
+  FROM (SELECT key, job_id, begun,
+               max(ended) OVER (PARTITION BY key ORDER BY begun
+                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS others_until
+          FROM (SELECT q.concurrency_key AS key, q.id AS job_id, b.id AS begun,
+                       ifnull((SELECT min(e.id) FROM worker_job_event e WHERE e.job_id = q.id AND e.id > b.id),
+                              9223372036854775807) AS ended
+                  FROM worker_job_queue q
+                 CROSS JOIN worker_job_event b ON b.job_id = q.id AND b.to_status = 'running'
+                 WHERE q.concurrency_key IS NOT NULL))
+ WHERE others_until > begun
+ LIMIT :most;

@@ -177,7 +177,12 @@ class Leases(Connections):
                 percent = _whole_percent(report.percent)
                 if not self._write("report", **_by(lease), percent=percent, message=report.message):
                     lost.append(lease)
-                elif report.lines:
+                    continue
+                if report.process is not None:
+                    process = report.process
+                    known = {"pid": process.pid, "pid_started": process.pid_started, "sandbox": process.sandbox}
+                    self._write("describe_attempt", **_of(lease), **known)
+                if report.lines:
                     now = self._now()
                     lines = [
                         {"job_id": lease.job_id, "fence": lease.fence, "now": now, "line": line}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from worker_service.errors import Refused, StoreDamaged
 from worker_service.jobs.model import Check
+from worker_service.store import history
 from worker_service.store.sqlite_connection import SQLITE_VERSION, connect_to_read, create, spoken_errors
 from worker_service.store.sqlite_steering import Steering
 
@@ -28,7 +29,7 @@ class Upkeep(Steering):
             "integrity", not faults, faults or "every page is sound", "stop the daemon and restore the newest backup"
         )
         if not faults:
-            broken = "; ".join(line for (line,) in self._read("audit"))
+            broken = "; ".join(self.audit())
             yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_of_program()
@@ -51,6 +52,10 @@ class Upkeep(Steering):
         except StoreDamaged as error:
             return str(error)
         return "" if rows == [("ok",)] else "; ".join(row[0] for row in rows)
+
+    def audit(self) -> Sequence[str]:
+        of_rows = [line for (line,) in self._read("audit")]
+        return [*of_rows, *history.broken(lambda name, values: self._read(name, **values))]
 
     def backup(self, target: Path) -> None:
         if target.exists():
