@@ -8,7 +8,7 @@ it is open here: closing any descriptor of it would drop SQLite's locks.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -114,19 +114,9 @@ class Connections:
         with spoken_errors(self._path):
             return self._reader.execute(sql, values).fetchall()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> _Transaction:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
-        with spoken_errors(self._path):
-            connection = self._writer
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        return _Transaction(lambda: self._writer, self._path)
 
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:
@@ -235,35 +225,72 @@ class _wait_a_millisecond:
         return now < self._until
 
 
-@contextmanager
-def spoken_errors(path: Path) -> Iterator[None]:
+class spoken_errors:
     """The driver's errors as ours, in a sentence that says what to do."""
-    try:
-        yield
-    except apsw.ConstraintError as error:
-        raise rule_broken(_rule(str(error))) from error
-    except apsw.BusyError as error:
-        raise StoreBusy(f"{path} has been locked by another program for {BUSY_SECONDS:.0f} s: try again") from error
-    except apsw.ReadOnlyError as error:
-        raise StoreReadOnly(
-            f"{path} may not be written by this user: join the group that owns it, or use sudo"
-        ) from error
-    except apsw.FullError as error:
-        raise DiskFull(
-            f"the disk that holds {path} is full: free some space and try again; nothing was changed"
-        ) from error
-    except (apsw.NotADBError, apsw.CorruptError) as error:
-        if isinstance(error, apsw.NotADBError):
-            raise StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file") from error
-        raise StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup") from error
-    except apsw.CantOpenError as error:
-        if not path.exists():
-            raise StoreAbsent(f"there is no database at {path}: make one with `pagemill init`") from error
-        raise StoreReadOnly(
-            f"{path} cannot be opened by this user ({error}): it needs to write the folder, too"
-        ) from error
-    except apsw.IOError as error:
-        raise StoreError(f"{path} cannot be read or written ({error}): look at the disk and at free space") from error
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, apsw.Error) and (spoken := _spoken(error, self._path)) is not None:
+            raise spoken from error
+
+
+class _Transaction:
+    """A class and not a generator, because this is around every claim."""
+
+    def __init__(self, connection: Callable[[], apsw.Connection], path: Path) -> None:
+        self._connect = connection
+        self._errors = spoken_errors(path)
+
+    def __enter__(self) -> None:
+        with self._errors:
+            self._connection = self._connect()
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._roll_back()
+            self._errors.__exit__(kind, error, traceback)
+            return
+        with self._errors:
+            try:
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        # After some errors SQLite has done so itself.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _spoken(error: apsw.Error, path: Path) -> Exception | None:
+    match error:
+        case apsw.ConstraintError():
+            return rule_broken(_rule(str(error)))
+        case apsw.BusyError():
+            return StoreBusy(f"{path} has been locked by another program for {BUSY_SECONDS:.0f} s: try again")
+        case apsw.ReadOnlyError():
+            return StoreReadOnly(f"{path} may not be written by this user: join the group that owns it, or use sudo")
+        case apsw.FullError():
+            return DiskFull(f"the disk that holds {path} is full: free some space and try again; nothing was changed")
+        case apsw.NotADBError():
+            return StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file")
+        case apsw.CorruptError():
+            return StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup")
+        case apsw.CantOpenError() if not path.exists():
+            return StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
+        case apsw.CantOpenError():
+            return StoreReadOnly(f"{path} cannot be opened by this user ({error}): it needs to write the folder, too")
+        case apsw.IOError():
+            return StoreError(f"{path} cannot be read or written ({error}): look at the disk and at free space")
+        case _:
+            return None
 
 
 def rule_broken(rule: str) -> RuleBroken | BadPayload:

@@ -45,7 +45,7 @@ class Explaining(Reading, Leases):
         """
         if self._read("unready", now=self._now()) == [(1,)]:
             with suppress(StoreReadOnly, StoreBusy), self._rehearsal():
-                self._make_ready()
+                self._make_ready(self._now())
                 return self._is_next(job_id, self._write)
         return self._is_next(job_id, self._read)
 

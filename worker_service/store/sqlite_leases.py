@@ -129,8 +129,8 @@ class Leases(Connections):
     def claim(self, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
         claimed: list[Job] = []
         with self._transaction():
-            self._make_ready()
             values = self._claim_values(worker_id, job_class)
+            self._make_ready(values["now"])
             while (room := most - len(claimed)) > 0:
                 # A second round only where a limit cut the first one short, or the queue is empty.
                 rows = self._write("claim", most=room, **values) if room > 1 else self._write("claim_one", **values)
@@ -144,10 +144,11 @@ class Leases(Connections):
                 self._write("served", owners=json.dumps(list(dict.fromkeys(job.owner for job in claimed))))
         return claimed
 
-    def _make_ready(self) -> None:
+    def _make_ready(self, now: object) -> None:
         """Free, fail or revive what others waited for, and free what is due."""
-        self._settle()
-        self._write("free_due", now=self._now(), most=FREED_MOST)
+        if self._write("unready", now=now) == [(1,)]:
+            self._settle()
+            self._write("free_due", now=now, most=FREED_MOST)
 
     def _claim_values(self, worker_id: str, job_class: str) -> dict[str, object]:
         return {
