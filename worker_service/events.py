@@ -55,6 +55,7 @@ DATABASE_REPLACED = "database.replaced"
 DISK_LOW = "disk.filled"
 DISK_FREED = "disk.freed"
 JOBS_PRUNED = "jobs.pruned"
+OBJECTS_SWEPT = "objects.swept"
 CHORE_FAILED = "chore.failed"
 
 _JOURNAL = "/run/systemd/journal/socket"

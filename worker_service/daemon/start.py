@@ -25,6 +25,7 @@ from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import Slots
+from worker_service.daemon.sweeping import SweepObjects
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
 from worker_service.daemon.worker import Loop
@@ -210,6 +211,7 @@ def _chores(settings: Settings, loop: Loop, recovery: Recovery, log: Log) -> lis
         _Files(loop),
         DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
         Checkpoint(loop.store, database),
+        SweepObjects(loop.store, settings.workspace, log=log),
         StatusLine(loop.store, loop.slots, loop.notifier, clock=wall_clock),
     ]
     if settings.prune:
