@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -24,8 +22,8 @@ from typing import Any
 
 import msgspec
 
+from worker_service.children.alone import heard, nursery_in
 from worker_service.children.model import Checkpointed, Ended, Happening, How, Logged, Order, Progressed
-from worker_service.children.nursery import Nursery
 from worker_service.handlers.contract import Handler
 
 __all__ = ["How", "Run", "run_handler", "run_stopped_and_again"]
@@ -153,35 +151,17 @@ def _run(
     sandbox: str,
     path: Sequence[Path] = (),
 ) -> Run:
-    nursery = Nursery(
-        staging_root=directory / "staging",
-        keep_root=directory / "keep",
-        lock_fd=None,
+    with nursery_in(
+        directory,
         commands=commands or {},
         sandbox=sandbox,
-        grace_seconds=1.0,
         extra_path=[*path, *_path_of_tests()],
         extra_handlers=[] if spec is None else [spec],
         is_without_installed=spec is not None,
-    )
-    try:
-        nursery.start()
+    ) as (nursery, _):
         nursery.launch(order)
-        return _heard(nursery, (order.timeout_seconds or 0) + _PATIENCE_SECONDS)
-    finally:
-        nursery.close()
-
-
-def _heard(nursery: Nursery, seconds: float) -> Run:
-    deadline = time.monotonic() + seconds
-    happenings: list[Happening] = []
-    while (left := deadline - time.monotonic()) > 0:
-        select.select([nursery], [], [], left)
-        happenings += nursery.happened()
-        for one in happenings:
-            if isinstance(one, Ended):
-                return Run(happenings, one)
-    raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
+        happenings = list(heard(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS))
+    return Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
 
 
 def _spec_of(handler: Handler[Any]) -> str:

@@ -23,7 +23,7 @@ from tests.store.kit import (
 )
 from worker_service.clock import from_text
 from worker_service.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
-from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Process, Report, Status, Usage
+from worker_service.jobs.model import Child, Completion, Failure, Lease, NewJob, Report, Status, Usage
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.base import Store
 
@@ -802,11 +802,11 @@ def test_an_attempt_keeps_the_process_that_its_worker_told_of(
     worker()
     enqueue()
     job = claim_one(store)
-    child = Process(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
+    child = Child(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
 
-    assert store.report([Report(job.lease, process=child)]) == []
+    assert store.report([Report(job.lease, child=child)]) == []
     store.release(job.lease)
-    assert store.report([Report(job.lease, process=Process(1, 1, "none"))]) == [job.lease]
+    assert store.report([Report(job.lease, child=Child(1, 1, "none"))]) == [job.lease]
 
     [attempt] = store.attempts(job.id)
-    assert Process(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child
+    assert Child(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child

@@ -7,6 +7,7 @@ What it says goes over one pipe. Its own exit says nothing that the pipe did not
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import hashlib
 import json
 import math
@@ -247,9 +248,18 @@ def _hold(handler: Handler[Any], payload: Any, keep_root: Path) -> Path | None:
 def _door(handler: Handler[Any], room: Room, keep: Path | None) -> sandbox.Door:
     reads = [*sandbox.code_paths(), *handler.reads]
     if room.credentials is not None:
-        reads += [room.credentials / name for name in handler.credentials]
+        reads += _credentials(room.credentials, handler.credentials)
     writes = [room.staging, *([] if keep is None else [keep]), *handler.writes]
     return sandbox.Door(reads, writes, handler.limits.network)
+
+
+def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    try:
+        files = list(directory.iterdir())
+    except OSError:
+        # The handler will say what it lacks.
+        return []
+    return [file for file in files if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)]
 
 
 def _sandbox(handler: Handler[Any], room: Room) -> str:

@@ -35,7 +35,7 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced
         verdict = verdicts[one]
         if isinstance(verdict, str):
             # Its job types are not known; its name is most likely one of them.
-            introduced.setdefault(one.name, trial.set_aside(one.name, verdict))
+            introduced.setdefault(one.name, trial.set_aside(one.name, verdict, one))
             continue
         # What starts threads is not loaded here: they would be missing in every child.
         warm = _load(one, settings) if verdict.threads == 1 else {}

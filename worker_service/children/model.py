@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from worker_service.errors import PagemillError
+from worker_service.handlers.contract import Limits
 from worker_service.jobs.model import HandlerFacts, NewJob, Usage
 
 
@@ -28,6 +29,19 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """What a handler says of itself that only people ask for: its child has it from the handler."""
+
+    limits: Limits = Limits()  # noqa: RUF009  frozen
+    sandbox: str = "default"
+    has_keep: bool = False
+    environment: Sequence[str] = ()
+    credentials: Sequence[str] = ()
+    reads: Sequence[Path] = ()
+    writes: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """What the nursery found out about one handler, in a trial child."""
 
@@ -36,6 +50,11 @@ class Described:
     wall_seconds: int = 3600
     set_aside: str | None = None
     """Why it cannot be used: it hangs, crashes or cannot be imported. Its jobs fail with this sentence."""
+    distribution: str = ""
+    """Who brings it, and where it is: module:attribute. Empty where several do."""
+    spec: str = ""
+    declared: Declared | None = None
+    """None: it was set aside before it could say anything."""
 
 
 @dataclass(frozen=True, slots=True)

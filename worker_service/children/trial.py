@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from worker_service.children import gone, limits
-from worker_service.children.model import Described
+from worker_service.children.model import Declared, Described
 from worker_service.children.wire import FRAME_BYTES_MAX, Garbled, Inbox, Introduced, Tried, frame, from_trial
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
@@ -55,14 +55,32 @@ def try_all(
     return {trial.found: trial.verdict(seconds if trial in late else None) for trial in trials}
 
 
-def introduce(handler: Handler[Any]) -> Introduced:
+def introduce(handler: Handler[Any], found: Found) -> Introduced:
     missing = handler.missing() if handler.missing is not None else None
     facts = HandlerFacts(handler.job_type, handler.job_class, missing, handler.at_most_once, _schema(handler))
-    return Introduced(Described(facts, handler.reuse, handler.limits.wall_seconds), tuple(handler.environment))
+    declared = Declared(
+        limits=handler.limits,
+        sandbox=handler.sandbox,
+        has_keep=handler.keep_key is not None,
+        environment=tuple(handler.environment),
+        credentials=tuple(handler.credentials),
+        reads=tuple(handler.reads),
+        writes=tuple(handler.writes),
+    )
+    described = Described(
+        facts,
+        handler.reuse,
+        handler.limits.wall_seconds,
+        distribution=found.distribution,
+        spec=found.spec,
+        declared=declared,
+    )
+    return Introduced(described, tuple(handler.environment))
 
 
-def set_aside(job_type: str, reason: str) -> Introduced:
-    return Introduced(Described(HandlerFacts(job_type), set_aside=reason))
+def set_aside(job_type: str, reason: str, found: Found | None = None) -> Introduced:
+    distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
+    return Introduced(Described(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec))
 
 
 def threads() -> int:
@@ -120,8 +138,8 @@ def _live(found: Found, settings: Mapping[str, registry.Commands], parent: int, 
         limits.close_all_but({0, 1, 2, pipe})
         try:
             offer = registry.load(found, settings)
-            introduced = [introduce(handler) for handler in offer.handlers]
-            introduced += [set_aside(job_type, reason) for job_type, reason in offer.refused.items()]
+            introduced = [introduce(handler, found) for handler in offer.handlers]
+            introduced += [set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
             said = Tried(tuple(introduced), threads())
         except BaseException as error:  # whatever a module does at its import is told, sys.exit() included
             last = "".join(traceback.format_exception(error))[-2000:].strip()

@@ -167,7 +167,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _to_nursery: msgspec.json.Decoder[ToNursery] = msgspec.json.Decoder(ToNursery, dec_hook=_decode_other)
 _from_nursery: msgspec.json.Decoder[FromNursery] = msgspec.json.Decoder(FromNursery, dec_hook=_decode_other)
 _from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
-_tried: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried)
+_tried: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried, dec_hook=_decode_other)
 
 
 def frame(message: msgspec.Struct) -> bytes:

@@ -60,7 +60,7 @@ def verb(function: Function) -> click.Command:
     # The common options stand last in the help, after the verb's own.
     params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
     params[:] = params[-2:] + params[:-2]
-    return click.command(function.__name__, short_help=_summary(function))(named)
+    return click.command(function.__name__.replace("_", "-"), short_help=_summary(function))(named)
 
 
 def _summary(function: Function) -> str:

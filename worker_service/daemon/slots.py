@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from worker_service.jobs.model import Failure, Job, Lease, Process, Report
+from worker_service.jobs.model import Child, Failure, Job, Lease, Report
 
 Key = tuple[int, int]
 """Job id and fence: one attempt, for ever."""
@@ -34,7 +34,7 @@ class Attempt:
     message: str | None = None
     lines: list[str] = field(default_factory=list)
     lines_dropped: int = 0
-    process: Process | None = None
+    child: Child | None = None
     has_news: bool = False
     refused: Failure | None = None
 
@@ -45,8 +45,8 @@ class Attempt:
     def key(self) -> Key:
         return self.job.id, self.job.fence
 
-    def started(self, process: Process) -> None:
-        self.process = process
+    def started(self, child: Child) -> None:
+        self.child = child
         self.has_news = True
 
     def progressed(self, percent: float, message: str) -> None:
@@ -70,7 +70,7 @@ class Attempt:
         self.percent = report.percent if self.percent is None else self.percent
         self.message = report.message if self.message is None else self.message
         self.lines[:0] = report.lines
-        self.process = self.process or report.process
+        self.child = self.child or report.child
         self.has_news = True
 
     def take_report(self) -> Report:
@@ -78,8 +78,8 @@ class Attempt:
         lines = self.lines
         if self.lines_dropped:
             lines.append(_DROPPED.format(self.lines_dropped, LINES_BETWEEN_REPORTS))
-        report = Report(self.lease, self.percent, self.message, lines, self.process)
-        self.process = None
+        report = Report(self.lease, self.percent, self.message, lines, self.child)
+        self.child = None
         self.percent, self.message, self.lines, self.lines_dropped, self.has_news = None, None, [], 0, False
         return report
 

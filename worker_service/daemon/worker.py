@@ -38,7 +38,7 @@ from worker_service.daemon.slots import Attempt, Slots
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
 from worker_service.errors import LeaseLost, StoreError, WorkerUnknown
-from worker_service.jobs.model import Failure, HandlerFacts, Job, Process, Worker
+from worker_service.jobs.model import Child, Failure, HandlerFacts, Job, Worker
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class Loop:
             elif isinstance(happening, Checkpointed):
                 attempt.refuse(Failure("CHECKPOINT_UNSUPPORTED", "this version keeps no checkpoints"))
             elif isinstance(happening, Started):
-                attempt.started(Process(happening.pid, happening.pid_started, happening.sandbox))
+                attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
                 self.log.info(
                     events.JOB_STARTED,
                     job_id=happening.job_id,

@@ -147,7 +147,7 @@ class Handler(Generic[P]):
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()
-    """Names of files in $CREDENTIALS_DIRECTORY that it may read; it can read no others."""
+    """Names of files in $CREDENTIALS_DIRECTORY that it may read, or patterns such as hook-*; it can read no others."""
     reads: Sequence[Path] = ()
     """What it reads beside programs and libraries."""
     writes: Sequence[Path] = ()

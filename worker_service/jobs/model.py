@@ -170,7 +170,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class Child:
     """The child of an attempt. Its start in clock ticks makes the pid the name of one process for ever."""
 
     pid: int
@@ -184,7 +184,7 @@ class Report:
     percent: float | None = None
     message: str | None = None
     lines: Sequence[str] = ()
-    process: Process | None = None
+    child: Child | None = None
     """Told once, when the child has begun."""
 
 

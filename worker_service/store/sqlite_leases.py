@@ -179,9 +179,9 @@ class Leases(Connections):
                 if not self._write("report", **_by(lease), percent=percent, message=report.message):
                     lost.append(lease)
                     continue
-                if report.process is not None:
-                    process = report.process
-                    known = {"pid": process.pid, "pid_started": process.pid_started, "sandbox": process.sandbox}
+                if report.child is not None:
+                    child = report.child
+                    known = {"pid": child.pid, "pid_started": child.pid_started, "sandbox": child.sandbox}
                     self._write("describe_attempt", **_of(lease), **known)
                 if report.lines:
                     now = self._now()

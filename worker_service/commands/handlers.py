@@ -1,0 +1,293 @@
+"""`pagemill handlers` and `run-one`: what a handler's author asks for. No database is opened.
+
+A nursery is started and asked, for nobody else imports handlers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from worker_service.children.alone import heard, nursery_in
+from worker_service.children.model import Declared, Described, Ended, Happening, How, Logged, Order, Progressed
+from worker_service.commands import Verbs, new_handler, output
+from worker_service.commands.desk import Desk, verb
+from worker_service.errors import PagemillError, Refused
+from worker_service.words import read_payload
+
+EXIT_NOT_DONE = 1
+EXIT_BAD_PAYLOAD = 65
+EXIT_ABSENT = 69
+
+_EXIT_CODES = {
+    "PAYLOAD_INVALID": EXIT_BAD_PAYLOAD,
+    "HANDLER_SET_ASIDE": EXIT_ABSENT,
+    "SANDBOX_UNAVAILABLE": EXIT_ABSENT,
+}
+
+
+_COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX", "FROM", "STATE")
+
+
+class HandlerAbsent(PagemillError):
+    """Nothing here can run jobs of this type."""
+
+    code = "handler_absent"
+    exit_code = EXIT_ABSENT
+
+
+@click.group(
+    cls=Verbs,
+    help="\b\npagemill handlers ls\npagemill handlers show ocr_pages\npagemill handlers new count_words\n\n"
+    "The handlers that are installed, what they may use, and a new one to begin with.",
+)
+def handlers() -> None:
+    pass
+
+
+@verb
+def ls(desk: Desk) -> None:
+    """\b
+    pagemill handlers ls
+    pagemill handlers ls --json
+
+    List the handlers that are installed, what each may use, and why one cannot be used.
+    """
+    found = _ask(desk)
+    if desk.as_json:
+        output.show_json({"items": [_object(one, desk) for one in found]})
+    elif found:
+        output.show_table(_COLUMNS, [_row(one, desk) for one in found])
+    else:
+        output.say("no handler is installed: pagemill handlers new NAME writes one")
+
+
+@verb
+@click.argument("job_type", metavar="TYPE")
+@click.option("--schema", is_flag=True, help="Only the JSON Schema of its payload.")
+def show(desk: Desk, job_type: str, schema: bool) -> None:
+    """\b
+    pagemill handlers show ocr_pages
+    pagemill handlers show ocr_pages --schema > ocr_pages.schema.json
+
+    Everything that one handler declares, and the JSON Schema of its payload.
+    """
+    values = _object(_chosen(job_type, _ask(desk)), desk)
+    if schema and values["payload_schema"] is None:
+        raise Refused(f"the payload of {job_type} is of a type that JSON Schema cannot describe, or it is set aside")
+    if schema or desk.as_json:
+        output.show_json(_as_table(values["payload_schema"]) if schema else values)
+        return
+    written = values.pop("payload_schema")
+    for name, value in values.items():
+        if value not in (None, "", []):
+            said = ", ".join(map(str, value)) if isinstance(value, list) else value
+            output.show(f"{name:20} {output.clean(str(said))}")
+    if written is not None:
+        output.show()
+        output.show(json.dumps(written, ensure_ascii=False, indent=2))
+
+
+@verb
+@click.argument("name", metavar="NAME")
+def new(desk: Desk, name: str) -> None:
+    """\b
+    pagemill handlers new count_words
+
+    Write NAME.py with a handler and test_NAME.py with its test, here, and print what goes into pyproject.toml.
+
+    Nothing is overwritten. The test passes as it is: `pytest test_NAME.py`.
+    """
+    new_handler.check(name)
+    files = new_handler.files(name)
+    for file in files:
+        if Path(file).exists():
+            raise Refused(f"{file} is there already, so nothing was written")
+    for file, text in files.items():
+        with Path(file).open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    lines = new_handler.entry_point(name)
+    if desk.as_json:
+        output.show_json({"files": list(files), "entry_point": lines})
+        return
+    output.say(f"wrote {' and '.join(files)}; this goes into your pyproject.toml, then install it:")
+    output.show(lines)
+
+
+for command in (ls, show, new):
+    handlers.add_command(command)
+
+
+# ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+@click.option("--type", "job_type", required=True, metavar="TYPE", help="The job type, as `enqueue` has it.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
+@click.option("--account", metavar="NAME", help="The remote account that the job is about.")
+@click.option("--platform", default="local", metavar="NAME", help="'local' unless given.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Work in here and leave its files; else they are thrown away.",
+)
+def run_one(
+    desk: Desk, job_type: str, payload: str | None, account: str | None, platform: str, directory: Path | None
+) -> int:
+    """\b
+    pagemill run-one --type ocr_pages --payload @job.json
+    pagemill run-one --type scrape_account --account user123 --payload '{"scrape_type": "full"}'
+
+    Run one attempt in a real child, with its limits and its sandbox, and without a database.
+
+    Its log lines and progress go to stderr, its result to stdout. Nothing is enqueued, retried or published. Exit
+    code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
+    """
+    settings = desk.settings
+    text = read_payload(payload, (), settings.payload_bytes_max, _read_stdin)
+    with ExitStack() as stack:
+        if directory is None:
+            # Children that were stopped may still be removing theirs.
+            temporary = tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True)
+            directory = Path(stack.enter_context(temporary))
+        nursery, described = stack.enter_context(
+            nursery_in(directory, commands=settings.commands, sandbox=settings.sandbox)
+        )
+        _require(job_type, described)
+        nursery.launch(Order(1, 1, job_type, platform, account, text, None))
+        for happening in heard(nursery):
+            if isinstance(happening, Ended):
+                return _show_end(desk, happening)
+            _tell(happening)
+    raise AssertionError("an attempt that was launched has an end")
+
+
+def _require(job_type: str, described: Sequence[Described]) -> None:
+    found = _chosen(job_type, described)
+    reason = found.set_aside or found.facts.missing
+    if reason is not None:
+        raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
+
+
+def _tell(happening: Happening) -> None:
+    if isinstance(happening, Logged):
+        output.say(output.clean(happening.line))
+    elif isinstance(happening, Progressed):
+        output.say(output.clean(f"{happening.percent:3.0f} % {happening.message}".rstrip()))
+
+
+def _show_end(desk: Desk, ended: Ended) -> int:
+    is_done = ended.how is How.DONE
+    if desk.as_json:
+        output.show_json(
+            {
+                "outcome": ended.how.value,
+                "result": output.as_object(ended)["result"],
+                "error_code": ended.code or None,
+                "error_message": ended.message or None,
+                "after_seconds": ended.after_seconds,
+                "files": [str(file) for file in ended.files],
+                "follow_ups": [follow_up.job_type for follow_up in ended.follow_ups],
+                **output.as_object(ended.usage),
+            }
+        )
+    elif is_done:
+        output.show("null" if ended.result is None else ended.result)
+    for file in ended.files:
+        output.say(f"file: {output.clean(str(file))}")
+    for follow_up in ended.follow_ups:
+        output.say(f"it would be followed by: {output.clean(follow_up.job_type)}")
+    if not is_done and not desk.as_json:
+        _say_why(ended)
+    return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
+
+
+def _say_why(ended: Ended) -> None:
+    after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
+    output.say(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
+    for line in ended.message.splitlines():
+        output.say(f"    {output.clean(line)}")
+
+
+# ── What is installed ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ask(desk: Desk) -> list[Described]:
+    settings = desk.settings
+    with (
+        tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
+        nursery_in(Path(directory), commands=settings.commands, sandbox=settings.sandbox) as (_, described),
+    ):
+        return sorted(described, key=lambda one: one.facts.job_type)
+
+
+def _chosen(job_type: str, described: Sequence[Described]) -> Described:
+    for one in described:
+        if one.facts.job_type == job_type:
+            return one
+    known = ", ".join(sorted(one.facts.job_type for one in described)) or "none"
+    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {output.clean(known)}")
+
+
+def _row(one: Described, desk: Desk) -> Sequence[object]:
+    state = "ready"
+    if reason := one.set_aside or one.facts.missing:
+        # Of a traceback the last line says the most.
+        state = f"{'set aside' if one.set_aside else 'missing'}: {reason.strip().splitlines()[-1].strip()}"
+    if one.declared is None:
+        return (one.facts.job_type, None, None, None, None, None, None, one.distribution, state)
+    limits = one.declared.limits
+    return (
+        one.facts.job_type, one.facts.job_class, _mib(limits.memory_bytes), _time(limits.cpu_seconds),
+        _time(limits.wall_seconds), "yes" if limits.network else "no", _sandbox(one.declared, desk), one.distribution,
+        state,
+    )  # fmt: skip
+
+
+def _object(one: Described, desk: Desk) -> dict[str, object]:
+    """All that is known of it; what was set aside could not say much."""
+    facts = one.facts
+    values: dict[str, object] = {
+        "type": facts.job_type,
+        "distribution": one.distribution,
+        "spec": one.spec,
+        "set_aside": one.set_aside,
+        "missing": facts.missing,
+    }
+    if one.declared is not None:
+        values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": one.reuse}
+        values |= {"sandbox": _sandbox(one.declared, desk), "keeps_files": one.declared.has_keep}
+        values |= output.as_object(one.declared.limits)
+        values |= {"environment": list(one.declared.environment), "credentials": list(one.declared.credentials)}
+        values |= {"reads": [*map(str, one.declared.reads)], "writes": [*map(str, one.declared.writes)]}
+    values["payload_schema"] = None if facts.payload_schema is None else json.loads(facts.payload_schema)
+    return values
+
+
+def _sandbox(declared: Declared, desk: Desk) -> str:
+    return desk.settings.sandbox if declared.sandbox == "default" else declared.sandbox
+
+
+def _as_table(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mib(size: int | None) -> str | None:
+    return None if size is None else f"{size >> 20:,} MiB"
+
+
+def _time(seconds: int | None) -> str | None:
+    return None if seconds is None else output.length(timedelta(seconds=seconds))
+
+
+def _read_stdin(most: int) -> bytes:
+    # None: it was closed before we began.
+    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""
