@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker_service.config import Settings, load_settings
+from worker_service.daemon.start import wants
 from worker_service.errors import ConfigError
 
 
@@ -218,3 +219,22 @@ def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(home: dict[str, str]
 @pytest.mark.parametrize("name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID"])
 def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path: Path, name: str) -> None:
     load_settings(environ={**home, name: "x"}, directory=tmp_path)
+
+
+def test_commands_in_types_stand_for_every_table_of_the_file(home: dict[str, str], tmp_path: Path) -> None:
+    file = write(tmp_path / "pagemill.toml", '[commands.a]\nargv = ["/a"]\n[commands.b]\nargv = ["/b"]\n')
+    environ = home | {"WORKER_CONFIG": str(file)}
+
+    taken = load_settings(environ=environ | {"WORKER_TYPES": "@commands,c"}, directory=tmp_path)
+    left = load_settings(environ=environ | {"WORKER_TYPES": "!@commands"}, directory=tmp_path)
+
+    assert taken.types == ("@commands", "a", "b", "c")
+    assert left.types == ("!@commands", "!a", "!b")
+
+
+def test_commands_in_types_where_there_are_none_is_no_type_and_not_every_one(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    settings = load_settings(environ=home | {"WORKER_TYPES": "@commands"}, directory=tmp_path)
+
+    assert not wants(settings.types, "ocr_pages")

@@ -81,7 +81,7 @@ def installed(wheel: Path, place: Path) -> Installed:
     return Installed(environment, directory)
 
 
-def test_the_wheel_carries_the_packages_the_schema_and_every_statement(wheel: Path) -> None:
+def test_the_wheel_carries_the_packages_the_schema_every_statement_and_unit(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
 
     sources = {
@@ -90,7 +90,8 @@ def test_the_wheel_carries_the_packages_the_schema_and_every_statement(wheel: Pa
         for path in (ROOT / package).rglob("*")
         if path.suffix in {".py", ".sql"}
     }
-    assert sources | {"worker_service/schema.sql"} <= names
+    units = {f"worker_service/systemd/{path.name}" for path in (ROOT / "systemd").iterdir()}
+    assert sources | units | {"worker_service/schema.sql"} <= names
     assert {name.split("/")[0] for name in names} == {
         "worker_service",
         "job_handlers",

@@ -37,7 +37,8 @@ class Settings:
     grace_period_seconds: float
     """How long a daemon that was asked to stop lets its children finish."""
     types: Sequence[str]
-    """The job types that this worker takes; with ! those that it does not. Empty: all."""
+    """The job types that this worker takes; with ! those that it does not. Empty: all. `@commands` stands for every
+    table [commands.X], and is followed by what it stands for."""
     log_format: str
     workspace: Path
     sandbox: str
@@ -99,11 +100,18 @@ def load_settings(
         else:
             values[key] = _processors() if key == "concurrency" else _DEFAULTS[key]
         origins[key] = origin
+    values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
         # A short orphan time alone is no contradiction.
         values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
     _refuse_slow_heart(values["heartbeat_interval"], values["orphan_after"])
     return Settings(**{_FIELDS.get(key, key): value for key, value in values.items()}, origins=origins)
+
+
+def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, ...]:
+    # The word itself stays: `@commands` where there are none is no job type at all, not every one.
+    stands_for = {"@commands": tuple(commands), "!@commands": tuple(f"!{name}" for name in commands)}
+    return tuple(name for word in types for name in (word, *stands_for.get(word, ())))
 
 
 def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:

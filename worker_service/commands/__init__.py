@@ -43,13 +43,19 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Daemon": {
         "run": ("run", "Run jobs, until somebody asks it to stop."),
+        "top": ("top", "What goes on now, drawn again every second."),
         "workers": ("workers", "The daemons on this database."),
         "status": ("health", "Whether all is well, for monitoring."),
         "doctor": ("health", "Look for what is wrong, and say how to put it right."),
     },
+    "Handlers": {
+        "handlers": ("handlers", "The handlers that are installed, and a new one."),
+        "run-one": ("handlers", "Run one attempt here and now, without a database."),
+    },
     "Upkeep": {
         "init": ("database", "Make the database."),
         "db": ("database", "Migrate, back up, check or open the database."),
+        "service": ("service", "Put the daemon under systemd, or take it away."),
         "config": ("settings", "The settings, and where each comes from."),
         "completion": ("completion", "Print the script that completes pagemill's words in a shell."),
     },
@@ -83,7 +89,8 @@ class Pagemill(Verbs):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return None
-        command: click.Command = getattr(import_module(f"{__name__}.{_MODULES[cmd_name]}"), cmd_name)
+        module = import_module(f"{__name__}.{_MODULES[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -111,7 +118,7 @@ class Pagemill(Verbs):
     "pagemill retry --status failed --since 1d       run it all again\n\n"
     "A queue of jobs in one SQLite database, to see and to steer. Each verb has its own --help with examples.",
     epilog="Exit codes: 0 done · 1 refused, or some failed · 2 usage · 3 not yet · 65 bad payload · 66 no such job · "
-    "69 database absent · 70 bug · 74 I/O · 75 busy, try again · 77 not allowed · 78 configuration · "
+    "69 database or handler absent · 70 bug · 74 I/O · 75 busy, try again · 77 not allowed · 78 configuration · "
     "124 wait timed out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")

@@ -1,0 +1,137 @@
+"""A box: a real systemd in namespaces of its own, on a view of this machine's root that forgets what is written.
+
+It boots in about half a second and downloads nothing. In it stand this checkout, the Python that runs the tests and
+its packages, each at a path that the unit's hardening does not hide.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+PYTHONPATH = "/opt/checkout:/opt/packages"
+_SYSTEMD = Path("/lib/systemd/systemd")
+_PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "journalctl", "systemd-sysusers")
+_UP_SECONDS = 20.0
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class NoBox(Exception):
+    """This machine cannot boot one."""
+
+
+def reason_against() -> str | None:
+    """Why this machine cannot boot a box, as far as that is known without trying."""
+    if sys.platform != "linux":
+        return "needs Linux"
+    if not _SYSTEMD.exists():
+        return "systemd is not installed"
+    if os.geteuid() != 0:
+        return "only root can boot a systemd"
+    absent = [name for name in _PROGRAMS if shutil.which(name) is None]
+    return f"not installed: {', '.join(absent)}" if absent else None
+
+
+class Box:
+    def __init__(self, place: Path) -> None:
+        self._place = place / "box"
+        self._place.mkdir()
+        self._log = place / "boot.log"
+        self._group = _cgroup_here() / f"pagemill-box-{secrets.token_hex(4)}"
+        self._group.mkdir()
+        seen = {
+            ROOT: "/opt/checkout",
+            Path(sys.base_prefix): "/opt/python",
+            Path(sysconfig.get_path("purelib")): "/opt/packages",
+        }
+        pairs = [str(path) for pair in seen.items() for path in pair]
+        # The shell goes into the group before it makes the namespaces, so that the box's own tree begins there.
+        enter = 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"'
+        namespaces = "--pid --mount --uts --ipc --net --cgroup --fork --kill-child".split()
+        boot = [str(Path(__file__).with_name("boot")), str(self._place), *pairs]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", enter, "sh", str(self._group), "unshare", *namespaces, *boot],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._init: int | None = None
+        try:
+            self._wait_until_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """A command in the box, as root."""
+        surroundings = ["env", "-i", f"PATH={_PATH}", "LANG=C.UTF-8", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0"]
+        entering = ["nsenter", "-t", str(self._init), "-a", "--wdns=/"]
+        return subprocess.run(
+            [*entering, *surroundings, *words], input=stdin, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def must(self, *words: str, stdin: str = "") -> str:
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def write(self, path: str, text: str) -> None:
+        self.must("sh", "-c", 'mkdir -p "$(dirname "$1")" && cat >"$1"', "sh", path, stdin=text)
+
+    def close(self) -> None:
+        # --kill-child: with its parent goes the box's process 1, and with that all of the box.
+        self._process.kill()
+        self._process.wait()
+        deadline = time.monotonic() + _UP_SECONDS
+        while not self._is_group_removed() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + _UP_SECONDS
+        while not self._is_up():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise NoBox(f"systemd did not boot in a box: {self._log.read_text()[-1000:]}")
+            time.sleep(0.02)
+
+    def _is_up(self) -> bool:
+        try:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            if not children or Path(f"/proc/{children[0]}/comm").read_text().strip() != "systemd":
+                return False
+        except OSError:
+            return False
+        self._init = int(children[0])
+        return self.run("systemctl", "is-active", "--quiet", "box.target").returncode == 0
+
+    def _is_group_removed(self) -> bool:
+        groups = [folder for folder, _, _ in os.walk(self._group, topdown=False)]
+        try:
+            for folder in groups:
+                Path(folder).rmdir()
+        except OSError:
+            # Somebody in it has not ended yet.
+            return False
+        return True
+
+
+def _cgroup_here() -> Path:
+    """Our own group in the tree of cgroup 2."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)
+    if root is None:
+        raise NoBox("cgroup 2 is not mounted")
+    own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    place = root / own.lstrip("/")
+    if not os.access(place, os.W_OK):
+        raise NoBox(f"{place} cannot be written")
+    return place

@@ -1,0 +1,127 @@
+"""`service`: pagemill.service as it is shipped, in a box, with jobs that are commands of a TOML file."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_against
+
+FILES = ROOT / "systemd"
+STATE = "/var/lib/pagemill"
+DEADLINE_SECONDS = 20.0
+
+SETTINGS = """
+concurrency = 1
+io_concurrency = 2
+
+[commands.touch]
+argv = ["/bin/sh", "-c", "echo ran >>/var/lib/pagemill/touched"]
+
+[commands.nap]
+argv = ["/bin/sh", "-c", "echo begun >>/var/lib/pagemill/naps; sleep \\"$0\\"; echo ended >>/var/lib/pagemill/naps", \
+"{payload.seconds}"]
+"""
+
+
+def wait_until(is_so: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds:g} s: {what}")
+        time.sleep(0.05)
+
+
+class Service:
+    """The installed service, and what a person would do to it."""
+
+    def __init__(
+        self, box: Box, unit: str = "pagemill.service", *, instance: str = "", types: str | None = None
+    ) -> None:
+        self.box = box
+        self.unit = unit.replace("@", f"@{instance}")
+        box.write(f"/etc/systemd/system/{unit}", (FILES / unit).read_text())
+        box.write("/usr/lib/sysusers.d/pagemill.conf", (FILES / "pagemill.sysusers.conf").read_text())
+        box.write("/usr/lib/tmpfiles.d/pagemill.conf", (FILES / "pagemill.tmpfiles.conf").read_text())
+        box.must("systemd-sysusers", "pagemill.conf")
+        box.must("systemd-tmpfiles", "--create", "pagemill.conf")
+        self.settings(SETTINGS)
+        # The unit's own hardening stays: only where the program is, and what it takes, is the test's.
+        lines = f"ExecStart=\nExecStart={PYTHON} -m worker_service\nEnvironment=PYTHONPATH={PYTHONPATH}"
+        self.drop_in("00-program", lines if types is None else f"{lines}\nEnvironment=WORKER_TYPES={types}")
+        self.give("init")
+
+    def settings(self, text: str) -> None:
+        self.box.write("/etc/pagemill/pagemill.toml", text)
+
+    def drop_in(self, name: str, lines: str) -> None:
+        self.box.write(f"/etc/systemd/system/{self.unit}.d/{name}.conf", f"[Service]\n{lines}\n")
+        self.box.must("systemctl", "daemon-reload")
+
+    def systemctl(self, verb: str, *words: str) -> str:
+        done = self.box.run("systemctl", verb, *words, self.unit)
+        assert done.returncode == 0, done.stderr + self.box.run("journalctl", "--no-pager", "-n", "40").stdout
+        return done.stdout
+
+    def shown(self, name: str) -> str:
+        return self.systemctl("show", "-p", name, "--value").strip()
+
+    @property
+    def main_pid(self) -> int:
+        return int(self.shown("MainPID"))
+
+    def wait_for(self, name: str, *values: str) -> None:
+        wait_until(lambda: self.shown(name) in values, f"{name} is one of {values}, it is {self.shown(name)}")
+
+    def give(self, *words: str) -> str:
+        """`pagemill …`, by the service's own user."""
+        return self.by("pagemill", "pagemill", PYTHON, "-m", "worker_service.commands", *words)
+
+    def by(self, user: str, group: str, *words: str) -> str:
+        """A command by this user, who is also in the group pagemill."""
+        who = ["setpriv", f"--reuid={user}", f"--regid={group}", "--groups=pagemill"]
+        own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={STATE}/pagemill.db"]
+        # As the unit's own.
+        umask = ["sh", "-c", 'umask 0007; exec "$@"', "sh"]
+        return self.box.must("env", *own, *who, *umask, *words)
+
+    def enqueue(self, job_type: str, *words: str) -> int:
+        return int(self.give("enqueue", job_type, *words))
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.give("show", str(job_id), "--json"))
+        return found
+
+    def lines(self, name: str) -> list[str]:
+        """What the jobs have written."""
+        return self.box.run("cat", f"{STATE}/{name}").stdout.split()
+
+    def journal(self, *matches: str) -> list[dict[str, str]]:
+        said = self.box.must("journalctl", "--no-pager", "-o", "json", *matches)
+        return [json.loads(line) for line in said.splitlines()]
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    is_expected = bool(os.environ.get("CI")) and os.geteuid() == 0 and Path("/lib/systemd/systemd").exists()
+    refuse = pytest.fail if is_expected else pytest.skip
+    if reason := reason_against():
+        refuse(reason)
+    try:
+        made = Box(tmp_path)
+    except NoBox as error:
+        refuse(str(error))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def service(box: Box) -> Service:
+    # The jobs of these tests are commands, which the shipped unit leaves to another.
+    return Service(box, types="")

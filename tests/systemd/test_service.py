@@ -1,0 +1,278 @@
+"""What the unit promises, under a real systemd: ready, killed, wedged, stopped, misconfigured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+
+import pytest
+
+from tests.systemd.box import PYTHON, PYTHONPATH, Box
+from tests.systemd.conftest import STATE, Service, wait_until
+
+# One group: each test boots a machine of its own, and their times are measured.
+pytestmark = pytest.mark.xdist_group("systemd")
+
+PROGRAM = "/opt/pagemill/bin/python"
+URL = "http://127.0.0.1:8000/read.py"
+
+# What handlers of documents do, by the same libraries.
+READ = f"""
+import shutil, subprocess, urllib.request
+import pymupdf
+document = pymupdf.open()
+page = document.new_page(width=612, height=792)
+page.insert_text((72, 100), "Total revenue 12345 dollars", fontsize=24)
+print("rendered", page.get_pixmap(dpi=72).width, flush=True)
+with urllib.request.urlopen("{URL}") as answer:
+    assert b"pymupdf" in answer.read()
+print("fetched", flush=True)
+page.get_pixmap(dpi=150).save("page.png")
+if shutil.which("tesseract"):
+    text = subprocess.run(["tesseract", "page.png", "-"], check=True, capture_output=True, text=True).stdout
+    print("read", text.strip(), flush=True)
+"""
+
+
+def is_completed(service: Service, job_id: int) -> bool:
+    return bool(service.job(job_id)["status"] == "completed")
+
+
+def outcomes(service: Service, job_id: int) -> list[str]:
+    return [attempt["outcome"] for attempt in service.job(job_id)["attempts"]]
+
+
+def events(service: Service, name: str) -> list[dict[str, str]]:
+    return service.journal(f"PAGEMILL_EVENT={name}")
+
+
+def test_start_returns_when_it_is_ready_and_the_status_says_what_it_does(service: Service) -> None:
+    service.systemctl("start")
+
+    assert service.shown("ActiveState") == "active"
+    assert service.shown("StatusText") == "0/1 cpu · 0/2 io · 0 pending"
+    # It said that it had begun before it said that it was ready, which is what start waits for.
+    [begun] = events(service, "daemon.started")
+    assert begun["_SYSTEMD_UNIT"] == "pagemill.service"
+    assert int(begun["_PID"]) == service.main_pid
+
+
+def test_a_job_runs_and_the_journal_can_be_asked_for_it(service: Service) -> None:
+    service.systemctl("start")
+
+    job = service.enqueue("touch")
+
+    wait_until(lambda: is_completed(service, job), "the job is completed")
+    assert service.lines("touched") == ["ran"]
+    of_job = service.journal(f"PAGEMILL_JOB_ID={job}")
+    assert [entry["PAGEMILL_EVENT"] for entry in of_job] == ["job.claimed", "job.started", "job.completed"]
+    assert {entry["SYSLOG_IDENTIFIER"] for entry in of_job} == {"pagemill"}
+    assert {entry["PRIORITY"] for entry in of_job} == {"6"}
+
+
+def test_start_fails_where_the_daemon_never_becomes_ready(service: Service) -> None:
+    service.drop_in("never", "ExecStart=\nExecStart=/bin/sleep 60\nTimeoutStartSec=1\nRestart=no")
+
+    assert service.box.run("systemctl", "start", service.unit).returncode == 1
+
+    assert service.shown("Result") == "timeout"
+
+
+def test_after_kill_9_the_job_runs_again_and_ends_once(service: Service) -> None:
+    service.systemctl("start")
+    job = service.enqueue("nap", "--set", "seconds=2")
+    wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
+    killed = service.main_pid
+
+    service.systemctl("kill", "--signal=KILL", "--kill-whom=main")
+    service.wait_for("NRestarts", "1")
+    service.wait_for("ActiveState", "active")
+
+    wait_until(lambda: is_completed(service, job), "the job is completed")
+    assert service.main_pid != killed
+    # The first one went with its daemon: it never got to its end.
+    assert service.lines("naps") == ["begun", "begun", "ended"]
+    found = service.job(job)
+    assert (found["fence"], found["requeue_count"], found["retry_count"]) == (2, 1, 0)
+    assert outcomes(service, job)[-1] == "completed"
+
+
+def test_a_stopped_daemon_is_restarted_by_the_watchdog(service: Service) -> None:
+    service.drop_in("watchdog", "WatchdogSec=2\nTimeoutAbortSec=2")
+    service.systemctl("start")
+    job = service.enqueue("nap", "--set", "seconds=3")
+    wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
+    wedged, begun = service.main_pid, time.monotonic()
+
+    service.systemctl("kill", "--signal=STOP", "--kill-whom=main")
+    service.wait_for("NRestarts", "1")
+    service.wait_for("ActiveState", "active")
+
+    assert time.monotonic() - begun < 10
+    assert service.main_pid != wedged
+    assert any("Watchdog timeout" in entry["MESSAGE"] for entry in service.journal("UNIT=pagemill.service"))
+    wait_until(lambda: is_completed(service, job), "the job is completed")
+    assert service.lines("naps").count("ended") == 1
+
+
+def test_a_healthy_daemon_outlives_many_watchdog_times(service: Service) -> None:
+    service.drop_in("watchdog", "WatchdogSec=1")
+    service.systemctl("start")
+    healthy = service.main_pid
+
+    # Here a length of time is the condition.
+    time.sleep(3.5)
+
+    assert (service.main_pid, service.shown("NRestarts")) == (healthy, "0")
+
+
+def test_a_stop_lets_the_running_job_end(service: Service) -> None:
+    service.systemctl("start")
+    job = service.enqueue("nap", "--set", "seconds=1")
+    wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
+
+    service.systemctl("stop")
+
+    assert (service.shown("ActiveState"), service.shown("Result")) == ("inactive", "success")
+    assert is_completed(service, job)
+    assert service.lines("naps") == ["begun", "ended"]
+
+
+def test_a_stop_releases_what_does_not_end_in_time_and_spends_no_retry(service: Service) -> None:
+    service.drop_in("grace", "Environment=WORKER_GRACE_PERIOD=1s")
+    service.systemctl("start")
+    job = service.enqueue("nap", "--set", "seconds=3600")
+    wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
+    begun = time.monotonic()
+
+    service.systemctl("stop")
+
+    # Well before TimeoutStopSec: it went by itself, and nothing was left for systemd to kill.
+    assert time.monotonic() - begun < 10
+    assert service.shown("Result") == "success"
+    found = service.job(job)
+    assert (found["status"], found["retry_count"], found["requeue_count"]) == ("pending", 0, 0)
+    assert outcomes(service, job) == ["released"]
+    assert service.box.run("pgrep", "-u", "pagemill").stdout == ""
+
+
+def test_wrong_settings_are_not_tried_again(service: Service) -> None:
+    service.settings("concurency = 2\n")
+
+    service.box.run("systemctl", "start", service.unit)
+
+    service.wait_for("ActiveState", "failed")
+    # Above RestartSec: by now it would have been tried again.
+    time.sleep(1.5)
+    assert (service.shown("NRestarts"), service.shown("ExecMainStatus")) == ("0", "78")
+    told = [entry["MESSAGE"] for entry in service.journal("_SYSTEMD_UNIT=pagemill.service")]
+    assert any("did you mean concurrency?" in line for line in told)
+
+
+def test_who_is_in_the_group_enqueues_by_sqlite3_and_others_see_nothing(service: Service) -> None:
+    service.systemctl("start")
+    insert = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local') RETURNING id"
+
+    told = service.by("nobody", "nogroup", "sqlite3", "-cmd", ".timeout 5000", f"{STATE}/pagemill.db", insert)
+
+    wait_until(lambda: is_completed(service, int(told)), "the job is completed")
+    listed = service.box.must("stat", "-c", "%a %U %G", STATE, f"{STATE}/pagemill.db")
+    assert listed.splitlines() == ["2770 pagemill pagemill", "660 pagemill pagemill"]
+
+
+def test_within_its_hardening_pages_are_rendered_and_read_and_files_fetched(service: Service) -> None:
+    service.box.write("/opt/read.py", READ)
+    service.settings(f"""
+        [commands.read]
+        argv = ["{PYTHON}", "/opt/read.py"]
+        env = ["PYTHONPATH"]
+        sandbox = "off"
+        [commands.jailed]
+        argv = ["/bin/sh", "-c", "echo kept >page.txt && ! echo lost >/var/lib/pagemill/lost && cat page.txt"]
+        sandbox = "strict"
+    """)
+    serve = f"--unit=web --working-directory=/opt {PYTHON} -m http.server --bind 127.0.0.1 8000"
+    service.box.must("systemd-run", *serve.split())
+    wait_until(lambda: _answers(service.box), "the server is up")
+    service.systemctl("start")
+
+    job, jailed = service.enqueue("read"), service.enqueue("jailed")
+
+    wait_until(lambda: {service.job(j)["status"] for j in (job, jailed)} <= {"completed", "failed"}, "both have ended")
+    found = service.job(job)
+    assert found["status"] == "completed", found["log"]
+    said = [line["line"] for line in found["log"]]
+    assert said[:2] == ["rendered 612", "fetched"]
+    assert said[2:] == (["read Total revenue 12345 dollars"] if shutil.which("tesseract") else [])
+    # The sandbox of its own that a job may have is not in the way of the unit's, nor the other way round.
+    assert service.job(jailed)["status"] == "completed", service.job(jailed)["log"]
+    [begun] = service.journal(f"PAGEMILL_JOB_ID={jailed}", "PAGEMILL_EVENT=job.started")
+    assert begun["PAGEMILL_SANDBOX"] != "off"
+    assert service.lines("lost") == []
+
+
+def _answers(box: Box) -> bool:
+    fetch = f"import urllib.request; urllib.request.urlopen('{URL}')"
+    return box.run(PYTHON, "-c", fetch).returncode == 0
+
+
+def test_commands_are_run_by_a_worker_of_their_own(box: Box) -> None:
+    documents, commands = Service(box), Service(box, "pagemill-commands.service")
+    documents.systemctl("start")
+    job = documents.enqueue("touch")
+    # Only the other one may start it.
+    assert documents.job(job)["status"] == "pending"
+
+    commands.systemctl("start")
+
+    wait_until(lambda: is_completed(documents, job), "the job is completed")
+    [claimed] = events(documents, "job.claimed")
+    assert (claimed["_SYSTEMD_UNIT"], int(claimed["_PID"])) == ("pagemill-commands.service", commands.main_pid)
+    [begun] = [e for e in events(documents, "daemon.started") if e["_SYSTEMD_UNIT"] == "pagemill-commands.service"]
+    assert json.loads(begun["PAGEMILL_TYPES"]) == ["nap", "touch"]
+
+
+def test_an_offline_worker_runs_what_it_is_named_after_and_has_no_network(box: Box) -> None:
+    offline = Service(box, "pagemill-offline@.service", instance="touch")
+    offline.systemctl("start")
+    other, job = offline.enqueue("nap", "--set", "seconds=0"), offline.enqueue("touch")
+
+    wait_until(lambda: is_completed(offline, job), "the job is completed")
+
+    assert offline.job(other)["status"] == "pending"
+    own, outside = (box.must("readlink", f"/proc/{pid}/ns/net") for pid in (offline.main_pid, 1))
+    assert own != outside
+
+
+def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> None:
+    box.write(PROGRAM, f'#!/bin/sh\nPYTHONPATH={PYTHONPATH} exec {PYTHON} "$@"\n')
+    box.must("chmod", "755", PROGRAM)
+    words = [PROGRAM, "-m", "worker_service.commands", "service"]
+    insert = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
+    settings = "[commands.touch]\nargv = ['/bin/touch', '/var/lib/pagemill/touched']\n"
+
+    box.write("/etc/pagemill/pagemill.toml", settings)
+    said = box.must(*words, "install", "--python", PROGRAM)
+
+    assert "keep   /etc/pagemill/pagemill.toml" in said.splitlines()
+    units = ["pagemill.service", "pagemill-commands.service"]
+    for unit in units:
+        box.must("systemctl", "is-active", unit)
+        box.must("systemctl", "is-enabled", unit)
+    who = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--groups=pagemill"]
+    box.must(*who, "sqlite3", "-cmd", ".timeout 5000", f"{STATE}/pagemill.db", insert)
+    wait_until(lambda: box.run("test", "-e", f"{STATE}/touched").returncode == 0, "the job has run")
+
+    # Again: the newer version is the one that runs.
+    before = box.must("systemctl", "show", "-p", "MainPID", units[0])
+    box.must(*words, "install", "--python", PROGRAM)
+    assert box.must("systemctl", "show", "-p", "MainPID", units[0]) != before
+
+    box.must(*words, "uninstall")
+
+    for unit in units:
+        assert box.run("systemctl", "cat", unit).returncode != 0
+    assert box.run("pgrep", "-u", "pagemill").stdout == ""
+    box.must("test", "-e", f"{STATE}/pagemill.db")
+    assert "nothing of it is installed" in box.run(*words, "uninstall").stderr

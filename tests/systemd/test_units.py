@@ -1,0 +1,79 @@
+"""systemd understands every unit, and none is more exposed than it says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from worker_service.config import load_settings
+
+PLACE = Path(__file__).resolve().parents[2] / "systemd"
+UNITS = sorted(path.name for path in PLACE.glob("*.service"))
+EXPOSURE_MOST = {"pagemill.service": 15, "pagemill-commands.service": 15, "pagemill-offline@.service": 5}
+"""Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_systemd() -> None:
+    if shutil.which("systemd-analyze") is None:
+        (pytest.fail if os.environ.get("CI") and os.geteuid() == 0 else pytest.skip)("systemd is not installed")
+
+
+def analyze(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_understands_each_unit(unit: str, tmp_path: Path) -> None:
+    # A template is understood by one of its instances.
+    instance = tmp_path / unit.replace("@", "@ocr_pages")
+    instance.write_bytes((PLACE / unit).read_bytes())
+
+    done = analyze("verify", str(instance))
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", EXPOSURE_MOST)
+def test_each_unit_of_the_system_is_hardened(unit: str, tmp_path: Path) -> None:
+    instance = tmp_path / unit.replace("@", "@ocr_pages")
+    instance.write_bytes((PLACE / unit).read_bytes())
+
+    done = analyze("security", "--offline=true", f"--threshold={EXPOSURE_MOST[unit]}", str(instance))
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_unit_is_hardened_but_that_of_a_user() -> None:
+    assert set(UNITS) - set(EXPOSURE_MOST) == {"pagemill-user.service"}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
+    """Else a fix of one would be forgotten in the others."""
+    treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",
+               "OOMPolicy", "Type", "StartLimitIntervalSec", "StartLimitBurst"}  # fmt: skip
+
+    assert _values(name, treated) == _values("pagemill.service", treated)
+
+
+def test_one_unit_takes_the_commands_and_the_other_leaves_them(tmp_path: Path) -> None:
+    file = tmp_path / "pagemill.toml"
+    file.write_text('[commands.a]\nargv = ["/a"]\n[commands.b]\nargv = ["/b"]\n')
+
+    def types(unit: str) -> set[str]:
+        [written] = [line.partition("=")[2] for line in _values(unit, {"Environment"}) if "WORKER_TYPES" in line]
+        environ = {"HOME": str(tmp_path), "WORKER_CONFIG": str(file), "WORKER_TYPES": written.partition("=")[2]}
+        return set(load_settings(environ=environ, directory=tmp_path).types)
+
+    assert types("pagemill-commands.service") == {"@commands", "a", "b"}
+    assert types("pagemill.service") == {"!@commands", "!a", "!b"}
+
+
+def _values(unit: str, names: set[str]) -> set[str]:
+    lines = (PLACE / unit).read_text().splitlines()
+    return {line for line in lines if line.partition("=")[0] in names}

@@ -1,0 +1,307 @@
+"""`pagemill service`: put the daemon under systemd, and take it away again.
+
+Prints every file and every command before it does the first of them. The files are those of `systemd/`, which the
+wheel carries along; only the path of Python in them is this installation's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from worker_service.commands import Verbs, output
+from worker_service.commands.desk import Desk, Function, verb
+from worker_service.errors import PagemillError, Refused
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+UNITS = ("pagemill.service", "pagemill-commands.service")
+OFFLINE_UNIT = "pagemill-offline@.service"
+"""Written, and left to the owner to enable."""
+USER_UNIT = "pagemill-user.service"
+_NAMES = {
+    "sysusers.d/pagemill.conf": "pagemill.sysusers.conf",
+    "tmpfiles.d/pagemill.conf": "pagemill.tmpfiles.conf",
+}
+STATE, CONFIGURATION = "/var/lib/pagemill", "/etc/pagemill"
+# What ProtectHome hides from the unit.
+_HIDDEN = ("/root", "/home", "/run/user")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class NotAllowed(PagemillError):
+    code = "not_allowed"
+    exit_code = 77
+
+
+class SystemdAbsent(PagemillError):
+    code = "program_absent"
+    exit_code = 69
+
+
+class StepFailed(PagemillError):
+    """A command of the plan ended badly. What was done before it stays, and doing it all again does no harm."""
+
+    code = "step_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    path: Path
+    text: str
+    is_kept: bool = False
+    """A file that is there already stays as it is: it is the owner's."""
+
+    def __str__(self) -> str:
+        return f"keep   {self.path}" if self._is_left() else f"write  {self.path}"
+
+    def do(self) -> None:
+        if self._is_left():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: systemd may read it at any time.
+        half = self.path.with_name(f".{self.path.name}.new")
+        half.write_text(self.text, "utf-8")
+        half.chmod(0o644)
+        half.replace(self.path)
+
+    def _is_left(self) -> bool:
+        return self.is_kept and self.path.exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    path: Path
+
+    def __str__(self) -> str:
+        return f"remove {self.path}"
+
+    def do(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    argv: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"run    {shlex.join(self.argv)}"
+
+    def do(self) -> None:
+        try:
+            done = subprocess.run(
+                self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError as error:
+            raise SystemdAbsent(f"{self.argv[0]} is not installed: this needs a machine with systemd") from error
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {output.clean(said)}")
+
+
+Step = Write | Remove | Run
+
+
+# ── The verbs ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.group(
+    cls=Verbs,
+    help="\b\nsudo pagemill service install --dry-run\nsudo pagemill service install\n"
+    "pagemill service install --user\nsudo pagemill service uninstall\n\n"
+    "Put the daemon under systemd, and take it away again.",
+)
+def service() -> None:
+    pass
+
+
+def _placing(function: Function) -> Function:
+    root = click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True)
+    click.option("--dry-run", is_flag=True, help="Only say what would be done.")(function)
+    click.option("--user", "for_user", is_flag=True, help="For yourself alone, with systemctl --user.")(function)
+    return click.option("--root", type=root, help="In the file system of an image; nothing is started.")(function)
+
+
+@verb
+@_placing
+@click.option("--python", metavar="PATH", help="The Python that has pagemill; by default this one.")
+def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python: str | None) -> None:
+    """\b
+    sudo pagemill service install --dry-run
+    sudo pagemill service install
+    pagemill service install --user
+
+    Print every file and command that puts the daemon under systemd, then do it. Again does no harm: it takes newer
+    units and restarts. Settings that are there are kept.
+
+    Two daemons: pagemill.service for documents, and pagemill-commands.service for your own programs, which is
+    hardened less.
+    """
+    _check(for_user=for_user, dry_run=dry_run, root=root)
+    if not for_user:
+        _refuse_hidden(python)
+    python = python or sys.executable
+    steps = _user_install(python) if for_user else _install(python, root)
+    _do(desk, [*steps], dry_run=dry_run)
+    if not desk.as_json and not dry_run and root is None:
+        user = " --user" if for_user else ""
+        output.say(f"next: systemctl{user} status pagemill")
+        if for_user:
+            output.say("to have it run when you are not logged in: loginctl enable-linger")
+        else:
+            output.say("who may enqueue joins the group: usermod -aG pagemill NAME")
+
+
+@verb
+@_placing
+def uninstall(desk: Desk, for_user: bool, dry_run: bool, root: Path | None) -> None:
+    """\b
+    sudo pagemill service uninstall --dry-run
+    sudo pagemill service uninstall
+    pagemill service uninstall --user
+
+    Stop the daemon and take its units away. The database, the settings and the user pagemill stay.
+
+    Running jobs get their time to end; what does not end in it goes back into the queue.
+    """
+    _check(for_user=for_user, dry_run=dry_run, root=root)
+    steps = [*(_user_uninstall() if for_user else _uninstall(root))]
+    _do(desk, steps, dry_run=dry_run)
+    if not steps and not desk.as_json:
+        output.say("nothing of it is installed")
+    elif not desk.as_json and not dry_run and not for_user and root is None:
+        output.say(f"kept: {STATE}, {CONFIGURATION} and the user pagemill")
+
+
+service.add_command(install)
+service.add_command(uninstall)
+
+
+# ── What is to be done ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _install(python: str, root: Path | None) -> Iterator[Step]:
+    def at(path: str) -> Path:
+        return (root or Path("/")) / path.lstrip("/")
+
+    below = [] if root is None else [f"--root={root}"]
+    for unit in (*UNITS, OFFLINE_UNIT):
+        yield Write(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
+    for name, shipped in _NAMES.items():
+        yield Write(at(f"/etc/{name}"), _file(shipped))
+    yield Write(at(f"{CONFIGURATION}/pagemill.toml"), _file("pagemill.toml"), is_kept=True)
+    yield Run(["systemd-sysusers", *below, "pagemill.conf"])
+    yield Run(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
+    if root is not None:
+        yield Run(["systemctl", *below, "enable", *UNITS])
+        return
+    # As the service would: with its settings, its user, and a umask that lets the group write.
+    own = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}", f"CONFIGURATION_DIRECTORY={CONFIGURATION}"]
+    who = ["setpriv", "--reuid=pagemill", "--regid=pagemill", "--init-groups"]
+    init = 'umask 0007 && exec "$0" -m worker_service.commands init'
+    yield Run(["env", "-i", *own, *who, "sh", "-c", init, python])
+    yield Run(["systemctl", "daemon-reload"])
+    yield Run(["systemctl", "enable", *UNITS])
+    # Not --now, which would leave the old version running.
+    yield Run(["systemctl", "restart", *UNITS])
+
+
+def _uninstall(root: Path | None) -> Iterator[Step]:
+    etc = (root or Path("/")) / "etc"
+    units = [unit for unit in UNITS if (etc / "systemd/system" / unit).exists()]
+    # systemctl refuses a unit that is not there; then there is nothing to stop either.
+    if units and root is None:
+        yield Run(["systemctl", "disable", "--now", *units])
+        yield Run(["systemctl", "disable", OFFLINE_UNIT])
+        yield Run(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
+    elif units:
+        yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT])
+    written = (*(f"systemd/system/{unit}" for unit in (*UNITS, OFFLINE_UNIT)), *_NAMES)
+    yield from (Remove(etc / name) for name in written if (etc / name).exists())
+    if units and root is None:
+        yield Run(["systemctl", "daemon-reload"])
+
+
+def _user_install(python: str) -> Iterator[Step]:
+    yield Write(_user_unit(), unit_text(USER_UNIT, python))
+    yield Run([python, "-m", "worker_service.commands", "init"])
+    yield Run(["systemctl", "--user", "daemon-reload"])
+    yield Run(["systemctl", "--user", "enable", "pagemill.service"])
+    yield Run(["systemctl", "--user", "restart", "pagemill.service"])
+
+
+def _user_uninstall() -> Iterator[Step]:
+    if not _user_unit().exists():
+        return
+    yield Run(["systemctl", "--user", "disable", "--now", "pagemill.service"])
+    yield Remove(_user_unit())
+    yield Run(["systemctl", "--user", "daemon-reload"])
+
+
+def _user_unit() -> Path:
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(given) if given.startswith("/") else Path.home() / ".config"
+    return base / "systemd" / "user" / "pagemill.service"
+
+
+def unit_text(unit: str, python: str) -> str:
+    """A shipped unit with the Python of this installation."""
+    # systemd reads % as the begin of a specifier and takes quoted words as they are.
+    word = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    quote = '"' if re.search(r"[\s\"\\]", python) else ""
+    line = f"ExecStart={quote}{word}{quote} -m worker_service"
+    return re.sub(r"^ExecStart=.*$", lambda _: line, _file(unit), flags=re.MULTILINE)
+
+
+def _file(name: str) -> str:
+    carried = _PACKAGE / "systemd" / name
+    return (carried if carried.exists() else _PACKAGE.parent / "systemd" / name).read_text("utf-8")
+
+
+# ── Whether, and how ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
+    context = click.get_current_context()
+    if context.params.get("database") or (context.find_root().obj or {}).get("database"):
+        raise click.UsageError(f"set the database in the settings: {CONFIGURATION}/pagemill.toml", context)
+    if for_user and root is not None:
+        raise click.UsageError("--user is for yourself on this machine, --root for an image: give one", context)
+    if not (for_user or dry_run or root is not None) and os.geteuid() != 0:
+        raise NotAllowed("only root can do this for the whole machine: use sudo, or --user for yourself alone")
+
+
+def _refuse_hidden(python: str | None) -> None:
+    """The unit would not see a Python, or its packages, in somebody's home."""
+    ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, _PACKAGE)
+    for path in [python] if python is not None else ours:
+        if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
+            raise Refused(
+                f"{path} is hidden from the service, which sees no homes: install pagemill elsewhere, such as "
+                "python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install pagemill, and use its pagemill"
+            )
+
+
+def _do(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
+    if desk.as_json:
+        output.show_json({"dry_run": dry_run, "items": [_as_object(step) for step in steps]})
+    else:
+        for step in steps:
+            output.show(str(step))
+    if dry_run:
+        return
+    for step in steps:
+        step.do()
+
+
+def _as_object(step: Step) -> dict[str, object]:
+    if isinstance(step, Run):
+        return {"step": "run", "argv": list(step.argv)}
+    return {"step": str(step).split()[0], "path": str(step.path)}
