@@ -1,0 +1,136 @@
+"""The audit of a history: silent over whatever the store does, and not over what it must never do."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import MovableClock, new_worker
+from worker_service.jobs.model import Failure, Lease, NewJob, Status
+from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+from worker_service.store.history import SENTENCES_MOST
+
+TRIGGERS = ("job_guard", "job_moved", "job_starts", "attempt_guard", "event_guard", "attempt_insert_guard")
+
+
+@pytest.fixture
+def begin(store: Store) -> Callable[..., Lease]:
+    """Enqueue a job and claim it."""
+    store.register(new_worker("w1"))
+
+    def _begin(key: str | None = None) -> Lease:
+        store.enqueue(NewJob("ocr_pages", concurrency_key=key))
+        return store.claim("w1", 1)[0].lease
+
+    return _begin
+
+
+def tampered(store: Store, path: Path, statements: str) -> Sequence[str]:
+    """What the audit says after somebody has taken the guards away and written into the books."""
+    dropped = "".join(f"DROP TRIGGER {name};" for name in TRIGGERS)
+    subprocess.run(["sqlite3", str(path), f"{dropped} DROP INDEX job_key_running; {statements}"], check=True)
+    return store.audit()
+
+
+def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lease], clock: MovableClock) -> None:
+    store.complete(begin("k"))
+    store.release(begin("k"))
+    store.complete(store.claim("w1", 1)[0].lease)
+    store.snooze(begin(), clock.after(5))
+    failing = begin()
+    store.fail(failing, Failure("X", "x"), retry_at=clock.after(1))
+    clock.advance(10)
+    for job in store.claim("w1", 9):
+        store.fail(job.lease, Failure("X", "x"), retry_at=None)
+    begin()
+    for _ in range(REQUEUES_MAX + 1):
+        store.requeue("w1")
+        store.register(new_worker("w1"))
+        store.claim("w1", 1)
+    ended = Selector(statuses=(Status.FAILED,))
+    assert store.count(ended) > 1
+    store.undo(store.retry(ended, actor="ann").action_id, actor="ann")
+    store.undo(store.delete(ended, actor="ann").action_id, actor="ann")
+    store.retry(ended, actor="ann")
+    store.cancel(Selector(statuses=(Status.PENDING,)), actor="ann")
+    cancelled = begin()
+    store.cancel(Selector(ids=(cancelled.job_id,)), actor="ann")
+    store.confirm_cancel(cancelled)
+
+    assert store.audit() == []
+
+
+def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
+    store: Store, begin: Callable[..., Lease], clock: MovableClock
+) -> None:
+    store.release(begin("k"))
+    clock.advance(-3600)
+
+    store.complete(store.claim("w1", 1)[0].lease)
+
+    assert store.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        ("UPDATE worker_job_event SET from_status = 'failed' WHERE to_status = 'running'", "P1: job 1: event"),
+        ("UPDATE worker_job_event SET fence = 3", "P1: job 1: event"),
+        ("DELETE FROM worker_job_event", "nothing tells how"),
+        ("UPDATE worker_job_queue SET status = 'failed'", "P4: job 1 is failed with fence 1"),
+        ("UPDATE worker_job_attempt SET outcome = 'failed'", "P5: job 1 is completed, and none of its attempts is"),
+        ("UPDATE worker_job_attempt SET outcome = NULL, ended_at = NULL", "an attempt of job 1 is open"),
+        ("DELETE FROM worker_job_attempt", "P1: event 1 of job 1 is about attempt 1, which is not there"),
+        (
+            "INSERT INTO worker_job_event (job_id, fence, from_status, to_status, at)"
+            " SELECT job_id, fence, from_status, to_status, at FROM worker_job_event WHERE to_status = 'completed'",
+            "P5: attempt 1 of job 1 (completed) has 1 starts and 2 ends",
+        ),
+    ],
+)
+def test_books_that_do_not_agree_are_told(
+    store: Store, begin: Callable[..., Lease], path: Path, statements: str, said: str
+) -> None:
+    store.complete(begin())
+
+    told = tampered(store, path, statements)
+
+    assert [line for line in told if said in line], told
+    assert [check.detail for check in store.check() if check.name == "promises"] == ["; ".join(told)]
+
+
+def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
+    first, second = begin("k"), begin("other")
+    store.complete(first)
+    store.complete(second)
+    assert store.audit() == []
+
+    told = tampered(store, path, "UPDATE worker_job_queue SET concurrency_key = 'k'")
+
+    assert told == ["P8: job 2 began at event 2, while another with the concurrency_key k ran until event 3"]
+
+
+def test_a_requeue_too_many_is_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
+    begin()
+    store.requeue("w1")
+    assert store.audit() == []
+
+    told = tampered(store, path, "UPDATE worker_job_queue SET requeue_count = 0")
+
+    assert told == ["P6: job 1 had 0 retries of 3 and 1 requeues of 5, and counts 0 and 0"]
+
+
+def test_of_what_broke_a_thousand_times_a_few_are_told(store: Store, path: Path) -> None:
+    store.register(new_worker("w1", cpu=1000))
+    store.enqueue_many([NewJob("ocr_pages")] * 200)
+    for job in store.claim("w1", 200):
+        store.complete(job.lease)
+
+    told = tampered(store, path, "UPDATE worker_job_queue SET status = 'failed'")
+
+    assert len(told) == SENTENCES_MOST

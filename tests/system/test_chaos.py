@@ -1,0 +1,25 @@
+"""A short storm; `./run chaos --minutes N` is a long one."""
+
+from __future__ import annotations
+
+import random
+
+from tests.system.chaos import KINDS, Storm
+from tests.system.conftest import System
+
+SECONDS = 20.0
+AT_LEAST = 3
+SECONDS_MOST = 90.0
+"""On a machine that has much else to do, it goes on until each kind has landed."""
+
+
+def test_whatever_is_killed_each_acknowledged_job_takes_effect_once(system: System) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    storm = Storm(system, seed)
+
+    storm.run(SECONDS, at_least=AT_LEAST, most_seconds=SECONDS_MOST)
+
+    print(storm.summary())
+    assert storm.faults == []
+    assert [kind for kind in KINDS if storm.landed[kind] < AT_LEAST] == []
