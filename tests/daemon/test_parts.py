@@ -23,7 +23,7 @@ from worker_service.daemon.health import Level, examine, health, state_of
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
-from worker_service.daemon.start import beat_seconds, wants
+from worker_service.daemon.start import beat_seconds, limits, wants
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
 from worker_service.jobs.model import Counts, NewJob, Pause, Status, WorkerState
@@ -334,3 +334,25 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
     assert findings["integrity"].level is Level.OK
     assert (findings["worker w1"].level, findings["worker w2"].level) == (Level.CRITICAL, Level.OK)
     assert "systemctl start" in findings["worker w1"].fix
+
+
+# ── Limits ──
+
+
+def test_a_commands_max_running_is_a_limit_of_its_type_unless_one_is_set(tmp_path: Path) -> None:
+    file = tmp_path / "pagemill.toml"
+    file.write_text(
+        'payload_bytes_max = 4096\n[limits.type]\nfetch = 7\n[limits.owner]\n"*" = 2\n'
+        '[commands.scrape]\nargv = ["/bin/true"]\nmax_running = 1\n'
+        '[commands.fetch]\nargv = ["/bin/true"]\nmax_running = 3\n'
+        '[commands.free]\nargv = ["/bin/true"]\n'
+    )
+
+    found = limits(load_settings(environ={"WORKER_CONFIG": str(file), "HOME": str(tmp_path)}, directory=tmp_path))
+
+    assert found == {
+        "type": {"scrape": 1, "fetch": 7},
+        "class": {},
+        "owner": {"*": 2},
+        "payload": {"bytes": 4096},
+    }
