@@ -121,8 +121,7 @@ class Leases(Connections):
                 self._write("set_limit", kind=kind, name=name, most=number)
 
     def silent_workers(self, stale_before: datetime) -> list[Worker]:
-        with self._transaction():
-            return [Worker(*row) for row in self._write("silent_workers", stale_before=as_text(stale_before))]
+        return [Worker(*row) for row in self._read("silent_workers", stale_before=as_text(stale_before))]
 
     # ── Claim, beat, report ──
 
