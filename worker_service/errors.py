@@ -88,6 +88,11 @@ class JobNotFound(PagemillError):
     exit_code = 66
 
 
+class DocumentNotFound(PagemillError):
+    code = "document_not_found"
+    exit_code = 66
+
+
 class Refused(PagemillError):
     """The job is not in a state that allows this."""
 

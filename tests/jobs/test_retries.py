@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_service.jobs.model import Job, Status
-from worker_service.jobs.retries import GiveUp, Retry, after_failure, backoff
+from worker_service.config_values import RetryRule
+from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.retries import GiveUp, Retry, after_failure, backoff, with_retries_of_type
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 
@@ -74,6 +75,30 @@ def test_a_wish_does_not_buy_another_retry() -> None:
     used_up = JOB._replace(retry_count=3)
 
     assert after_failure(used_up, now=NOW, jitter=0.5, after=timedelta(seconds=1)) == GiveUp()
+
+
+def test_a_type_may_wait_as_its_rule_says() -> None:
+    rules = {"ocr_pages": RetryRule(first_seconds=30, most_seconds=100)}
+    of_rule, of_another = JOB._replace(job_type="ocr_pages"), JOB._replace(job_type="download")
+
+    waits = [after_failure(of_rule._replace(retry_count=n, max_retries=9), now=NOW, jitter=0.5, rules=rules)
+             for n in (0, 1, 2, 8)]  # fmt: skip
+
+    assert waits == [Retry(NOW + timedelta(seconds=seconds)) for seconds in (30, 60, 100, 100)]
+    assert after_failure(of_another, now=NOW, jitter=0.5, rules=rules) == Retry(NOW + timedelta(seconds=10))
+
+
+def test_a_rule_adds_no_retry_to_a_row_that_is_there() -> None:
+    used_up = JOB._replace(job_type="ocr_pages", retry_count=3)
+
+    assert after_failure(used_up, now=NOW, jitter=0.5, rules={"ocr_pages": RetryRule(max=9)}) == GiveUp()
+
+
+def test_a_follow_up_gets_the_retries_of_its_type_unless_its_handler_asks_for_others() -> None:
+    rules = {"ocr_pages": RetryRule(max=5), "assemble": RetryRule(first_seconds=1)}
+    wished = [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=0), NewJob("assemble"), NewJob("download")]
+
+    assert [job.max_retries for job in with_retries_of_type(wished, rules)] == [5, 0, 3, 3]
 
 
 def test_only_a_running_job_has_a_lease() -> None:

@@ -19,6 +19,7 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.errors import JobNotFound, PagemillError
+from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
@@ -27,6 +28,7 @@ from worker_service.store.base import Store
 
 
 def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableClock) -> None:
+    store.enqueue(NewJob("ingest", document=DocumentRequest("report.pdf", "report")))
     wish = NewJob(
         "ocr_pages",
         platform="gdrive",
@@ -41,8 +43,8 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
         unique_key="u",
         concurrency_key="k",
         batch_id=3,
-        document_id=4,
-        generation=5,
+        document_id=1,
+        generation=1,
     )
 
     job = store.get(store.enqueue(wish).job_id)

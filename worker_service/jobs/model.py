@@ -8,6 +8,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from worker_service.jobs.documents import (
+    CrawlPage,
+    Decision,
+    DocumentFacts,
+    DocumentRequest,
+    FileAgain,
+    NewFile,
+)
+
 
 class Status(StrEnum):
     PENDING = "pending"
@@ -43,13 +52,22 @@ class NewJob:
     after: Sequence[int] = ()
     after_any: bool = False
     """Run once the jobs in `after` have ended in any way; else only once they have completed."""
+    after_earlier: bool = False
+    """Run once the jobs that stand before it in the same list of follow-ups have completed as well."""
+    document: DocumentRequest | None = None
+    """Insert it only if the document is to be read; it then works for that document's next generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
     job_id: int
+    """0: none was inserted, because its document needs none."""
     existing: bool = False
-    """A live job already had this unique_key; `job_id` is that one, and nothing was inserted."""
+    """A live job already had this unique_key, or works for this document; `job_id` is that one, and nothing was
+    inserted."""
+    document_id: int | None = None
+    decision: Decision | None = None
+    """What became of the wish to have the document read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +177,8 @@ class Held:
     lease: Lease
     is_cancelled: bool
     """Somebody asked the job to stop."""
+    is_hurried: bool = False
+    """And without grace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +223,21 @@ class Completion:
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()
     usage: Usage = Usage()
+    files: Sequence[NewFile | FileAgain] = ()
+    document: DocumentFacts | None = None
+    publishes: bool = False
+    """The generation of the document that the job is for becomes the one that people read."""
+    child: Child | None = None
+    """Where no report has told it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What lands with a handler's checkpoint, in one transaction."""
+
+    state: str
+    follow_ups: Sequence[NewJob] = ()
+    crawl: CrawlPage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,23 @@
 """Another attempt, or not, and when. Reads no clock, writes no row.
 
-Attempts, crashes and requeues are each capped (P6). The requeue cap is the store's, inside the statement.
+Attempts, crashes and requeues are each capped (P6). The requeue cap is the store's, inside the statement. How often a
+job is tried stands in its row; the rule of its type says how long the waits are, and what a new job's row says where
+nobody else does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from worker_service.jobs.model import Job
+from worker_service.config_values import RetryRule
+from worker_service.jobs.model import Job, NewJob
 
 REQUEUES_MAX = 5
 
-_FIRST_WAIT_SECONDS = 10.0
-_LONGEST_WAIT_SECONDS = 3600.0
+_PLAIN = RetryRule()
+_RETRIES_OF_A_NEW_JOB = NewJob("any").max_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +30,34 @@ class GiveUp:
     pass
 
 
-def backoff(retry_count: int, *, jitter: float) -> timedelta:
+def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _PLAIN) -> timedelta:
     """10 s, 20 s, 40 s … up to an hour, spread by up to a quarter either way. `jitter` is 0 to 1."""
-    seconds = min(_FIRST_WAIT_SECONDS * 2 ** min(retry_count, 20), _LONGEST_WAIT_SECONDS)
+    seconds = min(rule.first_seconds * 2 ** min(retry_count, 30), rule.most_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 
 
 def after_failure(
-    job: Job, *, now: datetime, jitter: float, is_permanent: bool = False, after: timedelta | None = None
+    job: Job,
+    *,
+    now: datetime,
+    jitter: float,
+    is_permanent: bool = False,
+    after: timedelta | None = None,
+    rules: Mapping[str, RetryRule] = {},
 ) -> Retry | GiveUp:
     """Choose between another attempt and giving up. `after` is the handler's own wish, and never made shorter."""
     if is_permanent or job.retry_count >= job.max_retries:
         return GiveUp()
-    return Retry(run_at=now + (after if after is not None else backoff(job.retry_count, jitter=jitter)))
+    if after is None:
+        after = backoff(job.retry_count, jitter=jitter, rule=rules.get(job.job_type, _PLAIN))
+    return Retry(run_at=now + after)
+
+
+def with_retries_of_type(jobs: Sequence[NewJob], rules: Mapping[str, RetryRule]) -> Sequence[NewJob]:
+    """New jobs of a handler: where it asks for no number of its own, they get what the settings say of their type."""
+    return [replace(job, max_retries=_max(job, rules)) for job in jobs] if rules else jobs
+
+
+def _max(job: NewJob, rules: Mapping[str, RetryRule]) -> int:
+    rule = rules.get(job.job_type, _PLAIN)
+    return rule.max if rule.max is not None and job.max_retries == _RETRIES_OF_A_NEW_JOB else job.max_retries

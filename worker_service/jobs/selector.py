@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
 from worker_service.errors import BadInput
 from worker_service.jobs.model import Status
@@ -33,14 +35,21 @@ class Selector:
         return self == Selector()
 
 
+S = TypeVar("S", bound=StrEnum)
+
+
 def parse_status(word: str) -> Status:
+    return one_of(Status, word)
+
+
+def one_of(statuses: type[S], word: str) -> S:
     try:
-        return Status(word)
+        return statuses(word)
     except ValueError:
         import difflib  # only for a mistake
 
-        near = difflib.get_close_matches(word, list(Status), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(Status)}."
+        near = difflib.get_close_matches(word, list(statuses), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(statuses)}."
         raise BadInput(f"there is no status {word!r}: {hint}") from None
 
 

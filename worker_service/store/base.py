@@ -1,4 +1,4 @@
-"""What a store promises, in sentences, in four parts: one for each kind of caller. `Store` is their sum.
+"""What a store promises, in sentences, in parts: one for each kind of caller. `Store` is their sum.
 
 Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
 written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
@@ -8,17 +8,20 @@ Decisions (when to try again, who is dead) arrive as values; the store guards, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from worker_service.jobs.documents import Answer, DocumentRequest, PageResult, PublishedFile, Question
+from worker_service.jobs.library import Document, DocumentSelector, Found, KeywordCount, PageSummary
 from worker_service.jobs.model import (
     Action,
     Attempt,
     Beat,
     Changed,
     Check,
+    Checkpoint,
     Completion,
     Counts,
     Enqueued,
@@ -40,6 +43,8 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.selector import Selector
 
+A = TypeVar("A", bound=Answer)
+
 
 class Intake(Protocol):
     """For producers."""
@@ -48,7 +53,12 @@ class Intake(Protocol):
         """Insert a job that survives a power cut from now on, or return the live job with its unique_key."""
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Insert all of them or none, in one transaction."""
+        """Insert all of them or none, in one transaction.
+
+        A job with a `document` is inserted only if its document is to be read, and takes the next generation of it."""
+
+    def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
+        """Note a document that nobody has asked to be read yet; return its id, also of one that is there already."""
 
 
 class Leases(Protocol):
@@ -74,6 +84,21 @@ class Leases(Protocol):
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
         """Write progress (it never falls), log lines and the child's process; return the leases that are lost."""
+
+    def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        """Keep a job's state for its next attempt; follow-ups and what a crawl found land with it or not at all."""
+
+    def checkpoint_of(self, job_id: int) -> str | None:
+        """The state (JSON) of the job's last checkpoint."""
+
+    def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
+        """Keep what was read of pages, in one transaction; return the leases that are lost."""
+
+    def answer(self, lease: Lease, question: Question[A]) -> A:
+        """Answer what a handler asks about its own document or crawl. Reads only."""
+
+    def inputs(self, document_id: int) -> Sequence[PublishedFile]:
+        """The newest published file of a document in each role."""
 
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
         """End the job as completed; result and follow-up jobs land with it or not at all (P5)."""
@@ -108,8 +133,8 @@ class Leases(Protocol):
 class Steering(Protocol):
     """For people. What changes many jobs is one action, and can be undone."""
 
-    def cancel(self, selector: Selector, *, actor: str) -> Changed:
-        """Pending jobs end; running ones are asked to stop."""
+    def cancel(self, selector: Selector, *, actor: str, is_hurried: bool = False) -> Changed:
+        """Pending jobs end; running ones are asked to stop, or (hurried) are stopped by their workers without grace."""
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         """Ended jobs run again with a fresh budget, and what failed only because of them is revived."""
@@ -167,6 +192,12 @@ class Reading(Protocol):
     def workers(self) -> Sequence[WorkerState]:
         """All that have a row, alive or not."""
 
+    def limits(self) -> Mapping[str, Mapping[str, int]]:
+        """By kind, then by name: how many may run at once, as the daemon that started last wrote it."""
+
+    def payload_schemas(self, job_type: str) -> Sequence[str | None]:
+        """What the workers that live say of the payload of this type. None: one cannot describe it."""
+
     def leases_of(self, worker_id: str) -> Sequence[Held]:
         """The leases that this worker holds by its rows, and which of them are to stop."""
 
@@ -186,8 +217,64 @@ class Reading(Protocol):
         """A number that changes when anybody else commits. Costs microseconds."""
 
 
+class Library(Protocol):
+    """Documents for everyone who reads. Only pages of a document's current generation are shown (P11)."""
+
+    def documents(
+        self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
+    ) -> Sequence[Document]:
+        """The newest first; the next page begins before the last id of this one."""
+
+    def document(self, document_id: int) -> Document:
+        """Raise `DocumentNotFound` if there is none."""
+
+    def page_summaries(self, document_id: int) -> Sequence[PageSummary]: ...
+
+    def page_texts(
+        self, document_id: int, first: int = 1, last: int | None = None, *, with_layout: bool = False
+    ) -> Sequence[PageResult]: ...
+
+    def files(self, document_id: int) -> Sequence[PublishedFile]:
+        """All that were published of it, the newest first."""
+
+    def search(
+        self,
+        query: str,
+        *,
+        owner: str | None = None,
+        document_id: int | None = None,
+        most: int = 20,
+        marks: tuple[str, str] = ("[", "]"),
+    ) -> Found:
+        """The best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents and case do not matter.
+
+        Of very many hits only the pages stored last are compared, and the answer says so."""
+
+    def keyword_counts(self, terms: Sequence[str], *, owner: str | None = None) -> Sequence[KeywordCount]:
+        """How often each term (a word, a phrase, or begin*) stands on each page, where it does."""
+
+
 class Upkeep(Protocol):
     """For the operator and the daemon's chores."""
+
+    def delete_documents(self, document_ids: Sequence[int]) -> int:
+        """Remove documents with their pages and files; refused while jobs still work for one of them."""
+
+    def forget_pages(self, most: int = 1000) -> int:
+        """Remove up to `most` pages, results and files that nobody refers to any more, of each. Call again until it
+        returns 0."""
+
+    def gone_files(self, most: int = 1000) -> Sequence[str]:
+        """Paths below the workspace that nothing in the database names any more."""
+
+    def forget_gone_files(self, paths: Sequence[str]) -> None:
+        """They are removed."""
+
+    def unknown_types(self) -> Sequence[str]:
+        """Of the jobs that are ready: the types for which no worker that lives has a handler."""
+
+    def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
+        """End up to `most` jobs of such a type, ready since then or longer, as failed with UNKNOWN_TYPE."""
 
     def check(self) -> Sequence[Check]:
         """Look for what is wrong with the database and its surroundings."""
@@ -198,11 +285,11 @@ class Upkeep(Protocol):
     def backup(self, target: Path) -> None:
         """Write a sound copy while others go on; refuse a target that exists."""
 
-    def checkpoint(self) -> None:
+    def shorten_log(self) -> None:
         """Move the write-ahead log into the database file."""
 
     def close(self) -> None: ...
 
 
-class Store(Intake, Leases, Steering, Reading, Upkeep, Protocol):
+class Store(Intake, Leases, Steering, Reading, Library, Upkeep, Protocol):
     """All of it."""

@@ -27,8 +27,16 @@ RULES = (
     "history_strays",
     # P6: retries and requeues are counted, and capped.
     "history_caps",
+    # P7: who was asked to stop still runs, or was cancelled.
+    "history_cancels",
     # P8: of the jobs with one concurrency_key, one began only after the other had ended.
     "history_keys",
+    # P11: no live work of an older generation that was not asked to stop; no page of a generation to come.
+    "history_generations",
+    # P11: a document is queued or indexing exactly while a job of its newest generation lives, or else it has failed.
+    "history_documents",
+    # P5: a success has the files and the completed job that made it one; each page has its result.
+    "history_published",
 )
 
 

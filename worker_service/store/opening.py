@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
 from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
+from worker_service.jobs.generations import Patience
 from worker_service.store.base import Store
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
@@ -28,12 +30,14 @@ def open_store(
     orphan_after_seconds: int = 300,
     clock: Clock = wall_clock,
     is_durable: bool = True,
+    patience: Patience = Patience(),  # noqa: B008  frozen
 ) -> Store:
     """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost."""
     _refuse_network_file_system(path)
     store = SqliteStore(
         path, sqlite_statements(), clock, orphan_after_seconds=orphan_after_seconds, is_durable=is_durable
     )
+    store._patience = patience
     try:
         with spoken_errors(path):
             version = schema_version_of(store._reader)
@@ -70,9 +74,20 @@ def initialise(path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> boo
 
 
 def _make_file(path: Path) -> None:
-    """Let the umask say who may write: SQLite itself never gives the group more than reading."""
+    """Let the umask say who may write: SQLite itself never gives the group more than reading.
+
+    In a directory that its group shares, the group may write whatever the umask of whoever came first. The files beside
+    the database get its mode from SQLite.
+    """
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            made, folder = os.fstat(file), path.parent.stat()
+            is_shared = folder.st_mode & stat.S_IWGRP and not folder.st_mode & stat.S_IWOTH
+            if is_shared and made.st_gid == folder.st_gid:
+                os.fchmod(file, stat.S_IMODE(made.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
+        finally:
+            os.close(file)
 
 
 def schema_version(path: Path) -> int | None:

@@ -303,7 +303,8 @@ RETURNING job_id, fence;
 -- `close_attempt` and its guards for many at once. NOT INDEXED: by rowid, never through all that run.
 UPDATE worker_job_attempt
    SET ended_at = :now, outcome = 'completed', signal = d.value ->> 3, cpu_seconds = d.value ->> 4,
-       memory_peak_bytes = d.value ->> 5
+       memory_peak_bytes = d.value ->> 5, pid = ifnull(d.value ->> 7, pid),
+       pid_started = ifnull(d.value ->> 8, pid_started), sandbox = ifnull(d.value ->> 9, sandbox)
   FROM json_each(:done) d
   CROSS JOIN worker_job_queue q NOT INDEXED
     ON q.id = d.value ->> 0 AND q.fence = d.value ->> 1 AND q.worker_id = d.value ->> 2 AND q.status = 'running'
@@ -316,7 +317,8 @@ UPDATE worker_job_queue NOT INDEXED
    SET status = 'completed', completed_at = :now, result = d.value ->> 6, progress_percent = 100,
        error_code = NULL, error_message = NULL
   FROM json_each(:done) d
- WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running';
+ WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running'
+RETURNING id, document_id, generation, owner, platform;
 
 -- name: fail
 UPDATE worker_job_queue
@@ -403,6 +405,30 @@ UPDATE worker_job_queue
                LIMIT :most)
 RETURNING id;
 
+-- name: unknown_types
+-- Of the jobs that are ready: the types for which no worker that lives has a handler.
+WITH RECURSIVE lane(job_type, owner, source) AS ({lanes})
+SELECT DISTINCT job_type FROM lane
+ WHERE NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
+                    WHERE h.job_type = lane.job_type AND w.heartbeat_at > :stale_before)
+ ORDER BY job_type;
+
+-- name: fail_unknown
+-- Whose grace has passed since they became ready: were inserted, fell due, or came back from an attempt or an end.
+UPDATE worker_job_queue
+   SET status = 'failed', held = 0, completed_at = :now, error_code = 'UNKNOWN_TYPE',
+       error_message = 'no worker that lives has had a handler for ' || job_type || ' since ' || :since
+                       || ': install it, or correct the job type, then retry'
+ WHERE id IN (SELECT q.id FROM worker_job_queue q INDEXED BY job_ready
+               WHERE q.status = 'pending' AND q.held = 0 AND q.job_type = :job_type
+                 AND max(q.created_at, ifnull(q.run_at, ''),
+                         ifnull((SELECT max(e.at) FROM worker_job_event e
+                                  WHERE e.job_id = q.id AND e.to_status = 'pending'), '')) <= :since
+               LIMIT :most)
+   AND NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
+                    WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before)
+RETURNING id;
+
 -- name: to_revive
 -- They failed only because of it, and it is wanted again.
 SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
@@ -445,6 +471,15 @@ UPDATE worker_job_queue
        completed_at = CASE status WHEN 'pending' THEN :now END,
        held = 0
  WHERE id = :job_id AND status IN ('pending', 'running');
+
+-- name: cancel_now
+-- The open attempt is told the signal by which it is to end; the worker that reads it gives no grace. The end of the
+-- attempt writes over it.
+UPDATE worker_job_attempt
+   SET signal = 'SIGKILL'
+ WHERE job_id = :job_id AND ended_at IS NULL
+   AND EXISTS (SELECT 1 FROM worker_job_queue q
+                WHERE q.id = :job_id AND q.status = 'running' AND q.cancel_requested_at IS NOT NULL);
 
 -- name: retry
 -- The same move that a person makes by hand; the table resets the rest.
@@ -647,9 +682,20 @@ SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.dra
        (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id)
   FROM worker w ORDER BY w.started_at, w.id;
 
+-- name: limits
+SELECT kind, name, most FROM job_limit ORDER BY kind, name;
+
+-- name: payload_schemas
+SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before;
+
 -- name: leases_of
-SELECT id, fence, cancel_requested_at IS NOT NULL FROM worker_job_queue
- WHERE status = 'running' AND worker_id = :worker_id;
+SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,
+       q.cancel_requested_at IS NOT NULL
+       AND EXISTS (SELECT 1 FROM worker_job_attempt a
+                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.signal = 'SIGKILL')
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
 -- name: counts_by_type
 SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running'),
@@ -761,6 +807,13 @@ SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retri
          GROUP BY a.job_id) c
   JOIN worker_job_queue q ON q.id = c.job_id
  WHERE retries > q.max_retries OR requeues > :requeues_max OR retries > q.retry_count OR requeues > q.requeue_count
+ LIMIT :most;
+
+-- name: history_cancels
+-- A retry by a person takes the request back.
+SELECT 'P7: job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
+  FROM worker_job_queue
+ WHERE cancel_requested_at IS NOT NULL AND status NOT IN ('running', 'cancelled')
  LIMIT :most;
 
 -- name: history_keys

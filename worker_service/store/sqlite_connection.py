@@ -35,6 +35,9 @@ Values = tuple[Any, ...] | dict[str, Any]
 
 Connection = apsw.Connection
 
+SqlRefused = apsw.SQLError
+"""A statement, or a search, that SQLite cannot make sense of."""
+
 BUSY_SECONDS = 30.0
 
 # Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
@@ -42,6 +45,9 @@ _CHECKPOINT_PAGES = 900
 
 # The driver forgets a statement after so many others; each job of a batch counts, and preparing a claim takes 1.5 ms.
 _STATEMENTS_KEPT = 512
+
+# Filled only as far as somebody reads; a search goes through many pages of its index.
+_READER_CACHE_KIB = 32 * 1024
 
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
@@ -167,10 +173,20 @@ def connect_to_read(path: Path) -> apsw.Connection:
         try:
             _set_up(connection)
             connection.execute("PRAGMA query_only = 1")
+            connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def teach_to_count(connection: Connection) -> None:
+    """SQL gets `occurrences(table)`: how often a search matched in the row that it found."""
+    connection.register_fts5_function("occurrences", _occurrences)
+
+
+def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
+    return found.inst_count
 
 
 def create(path: Path) -> apsw.Connection:

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 from worker_service.errors import StoreBusy, StoreReadOnly
 from worker_service.jobs.model import Gate, Status
+from worker_service.store.sqlite_asking import Asking
 from worker_service.store.sqlite_connection import Row
 from worker_service.store.sqlite_leases import Leases
-from worker_service.store.sqlite_reading import Reading
 
 AHEAD_MOST = 1000
 
 
-class Explaining(Reading, Leases):
+class Explaining(Asking, Leases):
     def explain(self, job_id: int) -> Sequence[Gate]:
         if self.get(job_id).status != Status.PENDING:
             return []

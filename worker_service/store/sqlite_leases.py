@@ -1,4 +1,4 @@
-"""Intake and leases of the SQLite store: what producers and daemons do to a row.
+"""Leases of the SQLite store: what daemons do to a row.
 
 Each verb is one transaction. A verb that ends an attempt closes the attempt first; the table lets no running row move
 before that. After anything that may concern waiting jobs, the same transaction settles them.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import chain
 from math import isfinite
 
 from worker_service.clock import as_text
-from worker_service.errors import CancelRequested, LeaseLost, Refused, WorkerUnknown
+from worker_service.errors import Refused, WorkerUnknown
 from worker_service.jobs.model import (
     Beat,
     Completion,
-    Enqueued,
     Failure,
     Job,
     Lease,
@@ -27,55 +25,14 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.sqlite_connection import Connections, rule_broken
+from worker_service.store.sqlite_documents import STALE, Documents, by, of, work_from
 from worker_service.store.sqlite_reading import job_from
 
 FREED_MOST = 1000
 LOG_LINES_MOST = 3000
-NEW_JOB_COLUMNS = 17
-ROWS_AT_ONCE = 50
-_SETTLED_MOST = 1000
 
 
-class Leases(Connections):
-    # ── Intake ──
-
-    def enqueue(self, job: NewJob) -> Enqueued:
-        with self._transaction():
-            return self._insert(job)
-
-    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._transaction():
-            return self._insert_many(jobs)
-
-    def _insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
-        if not jobs:
-            return []
-        if any(job.unique_key or job.after for job in jobs):
-            return [self._insert(job, parent_id) for job in jobs]
-        now = self._now()
-        rows = [_row_of(job, now, parent_id) for job in jobs]
-        whole = len(rows) - len(rows) % ROWS_AT_ONCE
-        chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
-        self._write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
-        self._write_each("enqueue", rows[whole:])
-        # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
-        last = self._writer.last_insert_rowid()
-        return [Enqueued(job_id) for job_id in range(last - len(jobs) + 1, last + 1)]
-
-    def _insert(self, job: NewJob, parent_id: int | None = None) -> Enqueued:
-        broken_rule = self._try("enqueue", _row_of(job, self._now(), parent_id))
-        if broken_rule is not None:
-            for (live_id,) in self._write("live_with_unique_key", unique_key=job.unique_key):
-                return Enqueued(live_id, existing=True)
-            raise rule_broken(broken_rule)
-        job_id = self._writer.last_insert_rowid()
-        if job.after:
-            needs = "ended" if job.after_any else "completed"
-            self._write_each("wait_for", [{"job_id": job_id, "needs_id": other, "needs": needs} for other in job.after])
-            self._settle()
-        return Enqueued(job_id)
-
+class Leases(Documents):
     # ── Workers ──
 
     def register(self, worker: Worker) -> None:
@@ -175,13 +132,13 @@ class Leases(Connections):
             for report in reports:
                 lease = report.lease
                 percent = _whole_percent(report.percent)
-                if not self._write("report", **_by(lease), percent=percent, message=report.message):
+                if not self._write("report", **by(lease), percent=percent, message=report.message):
                     lost.append(lease)
                     continue
                 if report.child is not None:
                     child = report.child
                     known = {"pid": child.pid, "pid_started": child.pid_started, "sandbox": child.sandbox}
-                    self._write("describe_attempt", **_of(lease), **known)
+                    self._write("describe_attempt", **of(lease), **known)
                 if report.lines:
                     now = self._now()
                     lines = [
@@ -204,9 +161,10 @@ class Leases(Connections):
             closed = set(self._write("close_completed", now=now, done=_completed(completions)))
             # A lease that is named twice lands once.
             landed = {done.lease: done for done in completions if (done.lease.job_id, done.lease.fence) in closed}
-            self._write("complete", now=now, done=_completed(landed.values()))
+            rows = self._write("complete", now=now, done=_completed(landed.values()))
+            works = {row[0]: work_from(row[1:]) for row in rows}
             for done in landed.values():
-                self._insert_many(done.follow_ups, parent_id=done.lease.job_id)
+                self._land(done, works[done.lease.job_id], now)
             self._settle()
         return [done.lease for done in completions if landed.get(done.lease) is not done]
 
@@ -217,25 +175,24 @@ class Leases(Connections):
             is_retried = retry_at is not None and job.retry_count < job.max_retries
             self._close(lease, "retry" if is_retried else "failed", failure=failure)
             if retry_at is not None and is_retried:
-                self._write("fail_for_now", **_of(lease), run_at=as_text(retry_at), **error)
+                self._write("fail_for_now", **of(lease), run_at=as_text(retry_at), **error)
             else:
-                self._write("fail", **_of(lease), now=self._now(), **error)
+                self._write("fail", **of(lease), now=self._now(), **error)
             self._settle()
 
     def snooze(self, lease: Lease, until: datetime) -> None:
         with self._transaction():
             self._close(lease, "snoozed")
-            self._write("snooze", **_of(lease), run_at=as_text(until))
+            self._write("snooze", **of(lease), run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
         with self._transaction():
             self._close(lease, "released")
-            self._write("release", **_of(lease))
+            self._write("release", **of(lease))
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
         with self._transaction():
-            self._close(lease, "cancelled", failure=Failure("CANCELLED", "somebody asked it to stop", usage))
-            self._write("confirm_cancel", **_of(lease), now=self._now())
+            self._end_cancelled(lease, usage)
             self._settle()
 
     def requeue(self, worker_id: str) -> list[Job]:
@@ -252,10 +209,9 @@ class Leases(Connections):
         gone = f"worker {lease.worker_id} died while it ran this job"
         if fate == "pending":
             self._close(lease, "requeued", failure=Failure("WORKER_DIED", gone))
-            self._write("requeue", **_of(lease))
+            self._write("requeue", **of(lease))
         elif fate == "cancelled":
-            self._close(lease, "cancelled", failure=Failure("CANCELLED", "somebody asked it to stop"))
-            self._write("confirm_cancel", **_of(lease), now=self._now())
+            self._end_cancelled(lease, Usage())
         else:
             failure = (
                 Failure("WORKER_DIED", f"{gone}, and it may run at most once")
@@ -263,7 +219,17 @@ class Leases(Connections):
                 else Failure("REQUEUED_TOO_OFTEN", f"{gone}, for the {REQUEUES_MAX + 1}th time")
             )
             self._close(lease, "failed", failure=failure)
-            self._write("fail", **_of(lease), now=self._now(), error_code=failure.code, error_message=failure.message)
+            self._write("fail", **of(lease), now=self._now(), error_code=failure.code, error_message=failure.message)
+
+    def _end_cancelled(self, lease: Lease, usage: Usage) -> None:
+        failure = Failure("CANCELLED", "somebody asked it to stop", usage)
+        for document_id, generation in self._write("stale_work", job_id=lease.job_id):
+            sentence = f"generation {generation} of document {document_id} is no longer the newest"
+            failure = Failure(STALE, sentence, usage)
+        self._close(lease, "cancelled", failure=failure)
+        is_stale = failure.code == STALE
+        error = {"error_code": STALE, "error_message": failure.message} if is_stale else {}
+        self._write("confirm_cancel_stale" if is_stale else "confirm_cancel", **of(lease), now=self._now(), **error)
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
         with self._transaction():
@@ -281,65 +247,10 @@ class Leases(Connections):
                 return job
         raise self._why_lost(lease)
 
-    def _why_lost(self, lease: Lease) -> LeaseLost:
-        for row in self._write("get", job_id=lease.job_id):
-            job = job_from(row)
-            if job.worker_id == lease.worker_id and job.fence == lease.fence and job.cancel_requested_at:
-                return CancelRequested(f"job {job.id} was asked to stop: it can only end as cancelled")
-        return LeaseLost(f"job {lease.job_id}: fence {lease.fence} is no longer current")
-
-    # ── Jobs that wait for others ──
-
-    def _settle(self) -> None:
-        """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
-        moved = 0
-        while moved < _SETTLED_MOST and (settled := self._write("settled")):
-            [(needs_id,)] = settled
-            values = {"needs_id": needs_id, "most": _SETTLED_MOST - moved}
-            wave = len(self._write("settle_fail", now=self._now(), **values))
-            wave += sum(
-                self._try("revive", {"job_id": job_id}) is None for (job_id,) in self._write("to_revive", **values)
-            )
-            wave += len(self._write("settle_meet", **values))
-            if wave < _SETTLED_MOST - moved:
-                self._write("forget_settled", needs_id=needs_id)
-            moved += 1 + wave
-
 
 def _whole_percent(percent: float | None) -> int:
     """What is no number is no progress."""
     return min(100, max(0, int(percent))) if percent is not None and isfinite(percent) else 0
-
-
-def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
-    """In the order of the statement's names: a tuple binds faster than a dict."""
-    return (
-        job.job_type,
-        job.platform,
-        job.account,
-        job.payload,
-        job.priority,
-        job.owner,
-        job.source,
-        None if job.run_at is None else as_text(job.run_at),
-        now,
-        job.max_retries,
-        job.timeout_seconds,
-        job.unique_key,
-        job.concurrency_key,
-        job.batch_id,
-        job.document_id,
-        job.generation,
-        parent_id,
-    )
-
-
-def _of(lease: Lease) -> dict[str, object]:
-    return {"job_id": lease.job_id, "fence": lease.fence}
-
-
-def _by(lease: Lease) -> dict[str, object]:
-    return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
 
 
 def _closing(
@@ -350,7 +261,7 @@ def _closing(
     usage: Usage = Usage(),  # noqa: B008  frozen
 ) -> dict[str, object]:
     return {
-        **_by(lease),
+        **by(lease),
         "outcome": outcome,
         "now": now,
         "error_code": failure.code if failure else None,
@@ -373,6 +284,7 @@ def _completed(completions: Iterable[Completion]) -> str:
                 done.usage.cpu_seconds,
                 done.usage.memory_peak_bytes,
                 done.result,
+                *((done.child.pid, done.child.pid_started, done.child.sandbox) if done.child else (None, None, None)),
             )
             for done in completions
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from worker_service.clock import from_text
@@ -23,7 +23,7 @@ from worker_service.jobs.model import (
     WorkerState,
 )
 from worker_service.jobs.selector import Selector
-from worker_service.store.sqlite_connection import Connections, Row
+from worker_service.store.sqlite_connection import Connections, Row, spoken_errors
 from worker_service.store.sqlite_selecting import where
 
 JOB_COLUMNS = Job._fields
@@ -88,10 +88,20 @@ class Reading(Connections):
         rows = self._read("workers")
         return [WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:])) for row in rows]
 
+    def limits(self) -> Mapping[str, Mapping[str, int]]:
+        limits: dict[str, dict[str, int]] = {}
+        for kind, name, most in self._read("limits"):
+            limits.setdefault(kind, {})[name] = most
+        return limits
+
+    def payload_schemas(self, job_type: str) -> Sequence[str | None]:
+        rows = self._read("payload_schemas", job_type=job_type, stale_before=self._stale_before())
+        return [schema for (schema,) in rows]
+
     def leases_of(self, worker_id: str) -> Sequence[Held]:
         return [
-            Held(Lease(job_id, fence, worker_id), bool(is_cancelled))
-            for job_id, fence, is_cancelled in self._read("leases_of", worker_id=worker_id)
+            Held(Lease(job_id, fence, worker_id), bool(is_cancelled), bool(is_hurried))
+            for job_id, fence, is_cancelled, is_hurried in self._read("leases_of", worker_id=worker_id)
         ]
 
     def counts(self) -> Counts:
@@ -128,5 +138,7 @@ class Reading(Connections):
         return from_text(at) if at else None
 
     def change_counter(self) -> int:
-        [(counter,)] = self._read_sql("PRAGMA data_version", [])
+        # Of the connection that writes, where there is one: its own commits do not count.
+        with spoken_errors(self._path):
+            [(counter,)] = (self._writing or self._reader).execute("PRAGMA data_version").fetchall()
         return int(counter)

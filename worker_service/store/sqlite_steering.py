@@ -44,20 +44,29 @@ class _Action:
     verb: str
     actor: str
     values: dict[str, object]
+    also: str | None
+    """A second statement for each job."""
     id: int | None = None
 
 
 class Steering(Explaining):
-    def cancel(self, selector: Selector, *, actor: str) -> Changed:
+    def cancel(self, selector: Selector, *, actor: str, is_hurried: bool = False) -> Changed:
         def refusal(job_id: int, status: Status) -> str | None:
             return f"it is already {status}" if status.is_ended else None
 
-        return self._act("cancel", selector, _LIVE, refusal, actor, now=self._now())
+        # In one transaction: a worker must not hear of the one without the other.
+        also = "cancel_now" if is_hurried else None
+        return self._act("cancel", selector, _LIVE, refusal, actor, also, now=self._now())
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         def refusal(job_id: int, status: Status) -> str | None:
             if not status.is_ended:
                 return f"it is {status}, and has not ended"
+            for document_id, generation in self._write("stale_work", job_id=job_id):
+                return (
+                    f"generation {generation} of document {document_id} is no longer the newest: "
+                    f"`pagemill reindex {document_id}` has it read again"
+                )
             for needs_id, needs_status in self._write("broken_need", job_id=job_id):
                 return f"it waits for job {needs_id}, which is {needs_status}: retry that one"
             for (live_id,) in self._write("live_twin", job_id=job_id):
@@ -82,13 +91,20 @@ class Steering(Explaining):
         return self._act("priority", selector, "status = 'pending'", refusal, actor, priority=level)
 
     def _act(
-        self, verb: str, selector: Selector, condition: str, refusal: _Refusal, actor: str, **values: object
+        self,
+        verb: str,
+        selector: Selector,
+        condition: str,
+        refusal: _Refusal,
+        actor: str,
+        also: str | None = None,
+        **values: object,
     ) -> Changed:
         """Run the statement of this name over the jobs, and remember each before and after."""
         # Jobs that were named are all looked at, so that each refusal has its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
         job_ids = sorted(set(selector.ids)) if is_named else self.ids(selector, condition)
-        action = _Action(verb, actor, values)
+        action = _Action(verb, actor, values, also)
         done: list[int] = []
         asked: list[int] = []
         refused: dict[int, str] = {}
@@ -118,6 +134,8 @@ class Steering(Explaining):
         # Written first: what an open action of deletion names keeps its history.
         self._write("remember", **item, after=None)
         self._write(action.verb, job_id=job_id, **action.values)
+        if action.also is not None:
+            self._write(action.also, job_id=job_id)
         for now_status, after in self._write("row_of", job_id=job_id):
             self._write("remember", **item, after=after)
             return Status(now_status)
@@ -200,7 +218,7 @@ class Steering(Explaining):
                 for action_id, job_id, is_deleted in items:
                     self._write("forget_action_item", action_id=action_id, job_id=job_id)
                     if is_deleted and not self._write("row_of", job_id=job_id):
-                        for kept in ("attempts", "events", "log", "needs"):
+                        for kept in ("attempts", "events", "log", "needs", "checkpoint"):
                             self._write(f"forget_{kept}", job_id=job_id)
                 self._write("forget_old_actions", before=before)
             if not items:

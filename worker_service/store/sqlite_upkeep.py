@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
+from worker_service.clock import as_text
 from worker_service.errors import Refused, StoreDamaged
 from worker_service.jobs.model import Check
 from worker_service.store import history
@@ -20,6 +22,16 @@ _WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
 
 class Upkeep(Steering):
+    def unknown_types(self) -> Sequence[str]:
+        return [job_type for (job_type,) in self._read("unknown_types", stale_before=self._stale_before())]
+
+    def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
+        values = {"now": self._now(), "since": as_text(since), "stale_before": self._stale_before(), "most": most}
+        with self._transaction():
+            failed = [job_id for (job_id,) in self._write("fail_unknown", job_type=job_type, **values)]
+            self._settle()
+        return failed
+
     def check(self) -> Sequence[Check]:
         return list(self._checks())
 
@@ -74,7 +86,7 @@ class Upkeep(Steering):
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def checkpoint(self) -> None:
+    def shorten_log(self) -> None:
         with spoken_errors(self._path):
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

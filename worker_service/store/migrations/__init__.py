@@ -13,7 +13,7 @@ from pathlib import Path
 from worker_service.errors import SchemaMismatch, StoreAbsent
 from worker_service.store.sqlite_connection import Connection, connect, create, spoken_errors
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def schema_sql() -> str:

@@ -1,0 +1,75 @@
+"""Hands that bring documents to where a test begins: a wish, a running job, pages, a publication."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.store.kit import ByHand, new_worker
+from worker_service.jobs.documents import DocumentRequest, PageResult
+from worker_service.jobs.model import Completion, Enqueued, Job, Lease, NewJob
+from worker_service.store.base import Store
+
+TYPES = ("download", "ingest", "ocr_pages", "assemble", "action")
+
+
+def work_as(store: Store, worker_id: str = "w1") -> None:
+    store.register(new_worker(worker_id, types=TYPES, cpu=1000, io=1000))
+
+
+def wish(
+    key: str = "report.pdf",
+    *,
+    owner: str = "",
+    content: str = "c1",
+    settings: str = "s1",
+    is_forced: bool = False,
+) -> NewJob:
+    request = DocumentRequest(key, f"{key} of {owner or 'nobody'}", content, settings, is_forced)
+    return NewJob("ingest", platform="gdrive", owner=owner, document=request)
+
+
+def ask_for(store: Store, key: str = "report.pdf", **fields: Any) -> Enqueued:
+    return store.enqueue(wish(key, **fields))
+
+
+def claim(store: Store, job_type: str | None = None) -> Job:
+    """The one job that can run now."""
+    jobs = store.claim("w1", 1) or store.claim("w1", 1, "io")
+    [job] = jobs
+    assert job_type in (None, job.job_type)
+    return job
+
+
+def pages_of(*texts: str, first: int = 1, mark: str = "") -> list[PageResult]:
+    return [PageResult(number, f"{mark}{number}:{text}", text, "ocr", 90.0) for number, text in enumerate(texts, first)]
+
+
+def save(store: Store, lease: Lease, *texts: str, first: int = 1) -> list[Lease]:
+    return store.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
+
+
+def ranges(*parts: tuple[int, int]) -> list[NewJob]:
+    """What an ingest leads to."""
+    jobs = [NewJob("ocr_pages", payload=json.dumps({"pages": list(part)})) for part in parts]
+    return [*jobs, NewJob("assemble", after_earlier=True)]
+
+
+def publish(store: Store, key: str = "report.pdf", *texts: str, **fields: Any) -> int:
+    """Read a document in one go, by its ingest alone; return its id."""
+    asked = ask_for(store, key, **fields)
+    job = claim(store, "ingest")
+    assert save(store, job.lease, *texts) == []
+    assert store.complete_many([Completion(job.lease, publishes=True)]) == []
+    assert asked.document_id is not None
+    return asked.document_id
+
+
+def document_row(by_hand: ByHand, document_id: int = 1) -> dict[str, object]:
+    [row] = by_hand(f"SELECT * FROM document WHERE id = {document_id}")
+    return row
+
+
+def state(by_hand: ByHand, document_id: int = 1) -> tuple[object, object, object, object]:
+    row = document_row(by_hand, document_id)
+    return row["index_status"], row["index_generation"], row["current_generation"], row["error_code"]

@@ -1,0 +1,211 @@
+"""What a person with the distribution's own `sqlite3` can do to documents, and what is refused in words."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import ByHand, RefusedByHand
+from tests.store.papers import ask_for, claim, save, state, work_as
+from worker_service.jobs.documents import NewFile
+from worker_service.jobs.model import Checkpoint, Completion, Failure, NewJob
+from worker_service.store.base import Store
+
+
+@pytest.fixture(autouse=True)
+def a_small_library(store: Store) -> None:
+    """Document 1 is read; document 2 is being read by job 2; job 3 keeps a checkpoint."""
+    work_as(store)
+    ask_for(store)
+    job = claim(store)
+    save(store, job.lease, "text")
+    files = [NewFile("a.txt", "objects/1-1/a.txt", "text", 4, "c1")]
+    store.complete_many([Completion(job.lease, files=files, publishes=True)])
+    ask_for(store, "other.pdf")
+    save(store, claim(store).lease, "other", "more")
+    store.enqueue(NewJob("action"))
+    store.checkpoint(claim(store).lease, Checkpoint("1"))
+
+
+REFUSED = {
+    "UPDATE document SET id = 9 WHERE id = 1": "named for ever",
+    "UPDATE OR REPLACE document SET source_key = 'other.pdf' WHERE id = 1": "named for ever",
+    "UPDATE document SET owner = 'ann'": "named for ever",
+    "UPDATE document SET index_generation = 0, index_status = 'not_indexed' WHERE id = 1": "grows by one",
+    "UPDATE document SET index_generation = 5, index_status = 'queued' WHERE id = 1": "grows by one",
+    "UPDATE document SET index_generation = 2 WHERE id = 1": "grows by one",
+    "UPDATE document SET current_generation = NULL WHERE id = 1": "publishes it",
+    "UPDATE document SET index_status = 'success', current_generation = 1 WHERE id = 2": "publishes it",
+    "UPDATE document SET index_status = 'queued' WHERE id = 1": "follows the jobs",
+    "UPDATE document SET index_status = 'failed' WHERE id = 2": "follows the jobs",
+    "UPDATE document SET index_status = 'not_indexed' WHERE id = 2": "follows the jobs",
+    "UPDATE document SET index_status = 'done' WHERE id = 2": "index_status",
+    "UPDATE document SET pages = -1": "pages is 0 or more",
+    "UPDATE document SET updated_at = 'yesterday'": "updated_at is a time",
+    "INSERT INTO document (id, platform, source_key) VALUES (9, 'p', 'k')": "chooses the id",
+    "INSERT INTO document (platform, source_key) VALUES ('', 'k')": "not empty",
+    "INSERT INTO document (platform, source_key, index_status, index_generation, current_generation)"
+    " VALUES ('p', 'k', 'success', 1, 1)": "a new document is not_indexed",
+    "INSERT OR REPLACE INTO document (platform, source_key) VALUES ('gdrive', 'report.pdf')": "there already",
+    "DELETE FROM document WHERE id = 2": "cancel them first",
+    "INSERT INTO worker_job_queue (job_type, platform, generation) VALUES ('t', 'p', 1)": "give document_id",
+    "INSERT INTO worker_job_queue (job_type, platform, document_id) VALUES ('t', 'p', 99)": "no document",
+    "INSERT INTO worker_job_queue (job_type, platform, document_id, generation) VALUES ('t', 'p', 1, 2)": "reindex",
+    "UPDATE worker_job_queue SET generation = 7 WHERE id = 2": "do not change",
+    "UPDATE file SET path = 'objects/2-1/x'": "does not change",
+    "UPDATE file SET document_id = 2": "does not change",
+    "INSERT INTO file (job_id, fence, name, path, size, created_at) VALUES (2, 1, 'x', 'x', 1, '')": "completed",
+    "INSERT INTO file (job_id, fence, name, path, size, created_at) VALUES (1, 1, 'x', '../x', 1, '')": "workspace",
+    "INSERT INTO file (job_id, fence, name, path, size, created_at) VALUES (1, 1, 'x', '/etc/x', 1, '')": "workspace",
+    "UPDATE page_result SET text = 'forged'": "does not change",
+    "DELETE FROM page_result": "a document has this page",
+    "INSERT INTO page VALUES (1, 1, 2, 1)": "only a running job",
+    "INSERT INTO page VALUES (2, 2, 1, 1)": "only a running job",
+    "INSERT INTO page VALUES (2, 1, 9, 99)": "only a running job",
+    "INSERT INTO page VALUES (2, 1, 0, 1)": "number is 1 or more",
+    "UPDATE page SET result_id = 2 WHERE document_id = 1": "only a running job",
+    "DELETE FROM page WHERE document_id = 1": "people read this page",
+    "INSERT OR REPLACE INTO checkpoint VALUES (1, 1, '', '2')": "keeps its checkpoint",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_what_would_break_a_document_is_refused_in_words(by_hand: ByHand, statement: str) -> None:
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand) as refused:
+        by_hand(statement)
+
+    assert REFUSED[statement] in str(refused.value)
+    assert by_hand.dump() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE document SET name = 'Annual report', note = 'checked' WHERE id = 1",
+        "UPDATE document SET gone_at = '2026-11-18 10:00:00.000' WHERE id = 1",
+        "INSERT INTO document (platform, source_key) VALUES ('local', '/srv/a.pdf')",
+        "DELETE FROM document WHERE id = 1",
+        "DELETE FROM file WHERE id = 1",
+        "DELETE FROM checkpoint",
+        "DELETE FROM crawl",
+    ],
+)
+def test_what_harms_nobody_works_by_hand(store: Store, by_hand: ByHand, statement: str) -> None:
+    by_hand(statement)
+
+    assert [line for line in store.audit() if "has no file" not in line] == []
+
+
+def test_a_cancel_and_a_retry_by_hand_carry_the_document_along(store: Store, by_hand: ByHand) -> None:
+    by_hand("UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 2")
+    assert state(by_hand, 2) == ("indexing", 1, None, None)
+    store.requeue("w1")
+    assert state(by_hand, 2) == ("failed", 1, None, "CANCELLED")
+
+    by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE id = 2")
+
+    assert state(by_hand, 2) == ("indexing", 1, None, None)
+    assert store.audit() == []
+
+
+def test_a_pending_job_deleted_by_hand_fails_its_document(store: Store, by_hand: ByHand) -> None:
+    asked = ask_for(store, "third.pdf")
+
+    by_hand(f"DELETE FROM worker_job_queue WHERE id = {asked.job_id}")
+
+    assert state(by_hand, 3) == ("failed", 1, None, "JOB_DELETED")
+
+
+def test_p11_a_new_generation_by_hand_stops_older_work_and_it_never_comes_back(store: Store, by_hand: ByHand) -> None:
+    asked = ask_for(store, "third.pdf")
+
+    by_hand("UPDATE document SET index_generation = 2, index_status = 'queued' WHERE id IN (2, 3)")
+
+    assert store.get(asked.job_id).error_code == "STALE_GENERATION"
+    assert [held.lease.job_id for held in store.leases_of("w1") if held.is_cancelled] == [2]
+    with pytest.raises(RefusedByHand, match="pagemill reindex"):
+        by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {asked.job_id}")
+
+
+def test_a_page_range_is_named_in_either_spelling(store: Store, by_hand: ByHand) -> None:
+    store.requeue("w1")
+    work_as(store)
+    for payload in ('{"page_range": [3, 4]}', '{"pages": "5-6"}', '{"pages": 7}', "{}", None):
+        asked = ask_for(store, f"{payload}.pdf")
+        [ingest] = [job for job in store.claim("w1", 9) if job.id == asked.job_id]
+        store.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages", payload=payload)])])
+        [part] = store.claim("w1", 9)
+        store.fail(part.lease, Failure("X", "broke"), retry_at=None)
+
+    said = [row["error_message"] for row in by_hand("SELECT error_message FROM document WHERE id > 2 ORDER BY id")]
+
+    assert said == ["pages 3-4: broke", "pages 5-6: broke", "pages 7: broke", "broke", "broke"]
+
+
+def test_people_see_documents_in_a_view(by_hand: ByHand) -> None:
+    rows = by_hand("SELECT id, status, percent, readable FROM v_documents ORDER BY id")
+
+    assert rows == [
+        {"id": 1, "status": "success", "percent": 100, "readable": 1},
+        {"id": 2, "status": "indexing", "percent": 0, "readable": None},
+    ]
+
+
+def test_the_distributions_own_program_searches_as_well(by_hand: ByHand) -> None:
+    rows = by_hand(
+        "SELECT p.document_id, p.number, snippet(page_text, 0, '[', ']', '', 5) AS found FROM page_text"
+        " JOIN page p ON p.result_id = page_text.rowid"
+        " JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation"
+        " WHERE page_text MATCH 'text OR other'"
+    )
+
+    assert rows == [{"document_id": 1, "number": 1, "found": "[text]"}]
+    by_hand("INSERT INTO page_text (page_text, rank) VALUES ('integrity-check', 1)")
+
+
+# ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GUARDS = ("document_guard", "document_generation", "document_follows", "page_insert_guard", "page_delete_guard",
+          "page_result_delete_guard", "file_insert_guard", "job_document_guard", "attempt_guard")  # fmt: skip
+
+
+def tampered(store: Store, path: Path, statement: str) -> Sequence[str]:
+    """What the audit says after somebody has taken the guards away."""
+    dropped = "".join(f"DROP TRIGGER {name};" for name in GUARDS)
+    subprocess.run(["sqlite3", str(path), f"{dropped} PRAGMA ignore_check_constraints = 1; {statement}"], check=True)
+    return store.audit()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "UPDATE document SET index_generation = 2, index_status = 'queued' WHERE id = 2",
+            "P11: job 2 works for generation 1 of document 2, whose newest is 2",
+        ),
+        (
+            "UPDATE document SET index_generation = 2, index_status = 'queued' WHERE id = 1",
+            "P11: document 1 is queued, and no job of its generation lives",
+        ),
+        ("INSERT INTO page VALUES (1, 2, 1, 1)", "P11: document 1 has pages of generation 2, and its newest is 1"),
+        (
+            "UPDATE document SET index_status = 'success' WHERE id = 2",
+            "P11: document 2 is success, and people read generation 0 of 1",
+        ),
+        ("DELETE FROM file", "P5: document 1 is a success, and has no file"),
+        ("DELETE FROM page_result WHERE id = 1", "P5: page 1 of document 1 has no result"),
+        (
+            "UPDATE worker_job_attempt SET outcome = 'failed' WHERE job_id = 1",
+            "P5: file 1 was published by attempt 1 of job 1, which is failed",
+        ),
+    ],
+)
+def test_books_of_documents_that_do_not_agree_are_told(store: Store, path: Path, statement: str, said: str) -> None:
+    assert store.audit() == []
+
+    assert said in tampered(store, path, statement)

@@ -1,0 +1,717 @@
+"""What every store promises of documents: whose turn a generation is, what lands with a completion, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.store.kit import ByHand, MovableClock, ids, status_of
+from tests.store.papers import ask_for, claim, document_row, pages_of, publish, ranges, save, state, wish, work_as
+from worker_service.errors import CancelRequested, LeaseLost, Refused, RuleBroken
+from worker_service.jobs.documents import (
+    CrawlItem,
+    CrawlItems,
+    CrawlPage,
+    Decision,
+    DocumentFacts,
+    DocumentPages,
+    DocumentRequest,
+    FileAgain,
+    IndexStatus,
+    IsCurrent,
+    KnownPages,
+    NewFile,
+    PageResult,
+    SameContent,
+)
+from worker_service.jobs.generations import Patience, decide
+from worker_service.jobs.model import Checkpoint, Completion, Failure, Job, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
+
+
+@pytest.fixture(autouse=True)
+def worker_is_there(store: Store) -> None:
+    work_as(store)
+
+
+# ── A wish ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("status", "still", "same", "forced", "decision"),
+    [
+        ("not_indexed", 0, True, False, Decision.ACCEPTED),
+        ("queued", 599, True, False, Decision.UNDER_WAY),
+        ("queued", 600, True, False, Decision.TAKEN_OVER),
+        ("queued", 0, False, False, Decision.ACCEPTED),
+        ("queued", 0, True, True, Decision.UNDER_WAY),
+        ("queued", -3600, True, False, Decision.UNDER_WAY),
+        ("indexing", 600, True, False, Decision.UNDER_WAY),
+        ("indexing", 2700, True, False, Decision.TAKEN_OVER),
+        ("indexing", 0, False, False, Decision.ACCEPTED),
+        ("success", 99999, True, False, Decision.UNCHANGED),
+        ("success", 0, True, True, Decision.ACCEPTED),
+        ("success", 0, False, False, Decision.ACCEPTED),
+        ("failed", 0, True, False, Decision.ACCEPTED),
+    ],
+)
+@pytest.mark.parametrize("what", ["content", "settings"])
+def test_the_rules_of_a_wish(
+    status: str, still: float, same: bool, forced: bool, decision: Decision, what: str
+) -> None:
+    decided = decide(
+        IndexStatus(status),
+        still_seconds=still,
+        same_content=same or what != "content",
+        same_settings=same or what != "settings",
+        is_forced=forced,
+        patience=Patience(),
+    )
+
+    assert decided is decision
+
+
+def test_a_first_wish_takes_generation_one_and_inserts_its_job(store: Store, by_hand: ByHand) -> None:
+    asked = ask_for(store, owner="ann")
+
+    job = store.get(asked.job_id)
+    assert (asked.decision, asked.existing) == (Decision.ACCEPTED, False)
+    assert (job.document_id, job.generation, job.owner) == (asked.document_id, 1, "ann")
+    assert state(by_hand) == ("queued", 1, None, None)
+
+
+def test_a_document_can_be_recorded_before_anybody_wants_it_read(store: Store, by_hand: ByHand) -> None:
+    request = DocumentRequest("/srv/a.pdf", "a.pdf", "c1")
+
+    recorded = [store.record_document(request, platform="local", owner="ann") for _ in range(2)]
+
+    assert recorded == [1, 1]
+    assert state(by_hand) == ("not_indexed", 0, None, None)
+    asked = store.enqueue(NewJob("ingest", platform="local", owner="ann", document=request))
+    assert (asked.document_id, asked.decision) == (1, Decision.ACCEPTED)
+
+
+def test_a_second_wish_finds_the_first_under_way(store: Store, by_hand: ByHand) -> None:
+    first = ask_for(store)
+
+    again, other = store.enqueue_many([wish(), wish("other.pdf")])
+
+    assert (again.job_id, again.existing, again.decision) == (first.job_id, True, Decision.UNDER_WAY)
+    assert other.decision is Decision.ACCEPTED
+    assert by_hand.one("SELECT count(*) FROM worker_job_queue") == 2
+
+
+def test_the_same_source_of_another_owner_is_another_document(store: Store) -> None:
+    assert ask_for(store, owner="ann").document_id != ask_for(store, owner="bob").document_id
+
+
+@pytest.mark.parametrize("fields", [{"content": "c2"}, {"settings": "s2"}, {"is_forced": True}])
+def test_a_success_is_read_again_only_if_something_changed_or_by_force(
+    store: Store, by_hand: ByHand, fields: dict[str, Any]
+) -> None:
+    publish(store, "report.pdf", "text")
+
+    same = ask_for(store)
+    changed = ask_for(store, **fields)
+
+    assert (same.job_id, same.decision) == (0, Decision.UNCHANGED)
+    assert changed.decision is Decision.ACCEPTED
+    assert state(by_hand) == ("queued", 2, 1, None)
+
+
+def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Store, by_hand: ByHand) -> None:
+    ask_for(store)
+    ingest = claim(store)
+    store.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
+    save(store, ingest.lease, "old")
+
+    newer = ask_for(store, content="c2")
+
+    waiting = [job for job in store.list(Selector()) if job.parent_id == ingest.id]
+    assert {(job.status, job.error_code) for job in waiting} == {(CANCELLED, "STALE_GENERATION")}
+    assert [lease.job_id for lease in store.beat("w1", [ingest.lease]).to_cancel] == [ingest.id]
+    assert store.complete_many([Completion(ingest.lease, publishes=True)]) == [ingest.lease]
+    assert save(store, ingest.lease, "late", first=2) == [ingest.lease]
+    with pytest.raises(CancelRequested, match="older generation"):
+        store.checkpoint(ingest.lease, Checkpoint("2"))
+    assert not store.answer(ingest.lease, IsCurrent()).is_current
+    store.confirm_cancel(ingest.lease)
+    assert (store.get(ingest.id).status, store.get(ingest.id).error_code) == (CANCELLED, "STALE_GENERATION")
+    assert state(by_hand) == ("queued", 2, None, None)
+    assert status_of(store, newer.job_id) is PENDING
+    assert store.audit() == []
+
+
+def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None:
+    ask_for(store)
+    ingest = claim(store)
+    ask_for(store, content="c2")
+
+    store.requeue("w1")
+
+    assert (store.get(ingest.id).status, store.get(ingest.id).error_code) == (CANCELLED, "STALE_GENERATION")
+
+
+def test_a_document_that_stands_still_is_taken_over(store: Store, clock: MovableClock, by_hand: ByHand) -> None:
+    first = ask_for(store)
+    clock.advance(599)
+    assert ask_for(store).decision is Decision.UNDER_WAY
+
+    clock.advance(1)
+
+    assert ask_for(store).decision is Decision.TAKEN_OVER
+    assert status_of(store, first.job_id) is CANCELLED
+    assert state(by_hand) == ("queued", 2, None, None)
+
+
+def test_every_stored_page_says_that_a_document_moves(store: Store, clock: MovableClock) -> None:
+    ask_for(store)
+    ingest = claim(store)
+    clock.advance(2699)
+    save(store, ingest.lease, "one")
+
+    clock.advance(2699)
+    assert ask_for(store).decision is Decision.UNDER_WAY
+
+    clock.advance(1)
+    assert ask_for(store).decision is Decision.TAKEN_OVER
+
+
+def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
+    first = ask_for(store)
+    ask_for(store, content="c2")
+
+    changed = store.retry(ids(first.job_id), actor="ann")
+
+    assert "pagemill reindex 1" in changed.refused[first.job_id]
+    assert status_of(store, first.job_id) is CANCELLED
+
+
+def test_an_undo_brings_no_older_generation_back(store: Store, by_hand: ByHand) -> None:
+    first = ask_for(store)
+    cancelled = store.cancel(ids(first.job_id), actor="ann").action_id
+    second = ask_for(store)
+    deleted = store.delete(ids(second.job_id), actor="ann").action_id
+    ask_for(store)
+
+    assert "reindex" in store.undo(cancelled, actor="ann").refused[first.job_id]
+    assert "reindex" in store.undo(deleted, actor="ann").refused[second.job_id]
+    assert state(by_hand) == ("queued", 3, None, None)
+
+
+# ── A document follows its jobs ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_up_to(store: Store) -> tuple[Job, Job]:
+    """A document of two ranges, both running."""
+    ask_for(store)
+    ingest = claim(store, "ingest")
+    facts = DocumentFacts(kind="pdf", pages=24)
+    assert store.complete_many([Completion(ingest.lease, follow_ups=ranges((1, 12), (13, 24)), document=facts)]) == []
+    return claim(store, "ocr_pages"), claim(store, "ocr_pages")
+
+
+def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -> None:
+    first, second = read_up_to(store)
+    assert state(by_hand) == ("indexing", 1, None, None)
+    assert (first.document_id, first.generation) == (1, 1)
+    save(store, first.lease, *("text" for _ in range(12)))
+    assert by_hand.one("SELECT percent FROM v_documents") == 50
+
+    store.complete_many([Completion(first.lease), Completion(second.lease)])
+    assembling = claim(store, "assemble")
+    files = [NewFile("report.txt", "objects/4-1/report.txt", "text", 3)]
+    actions = [NewJob("action")]
+    store.complete_many([Completion(assembling.lease, files=files, follow_ups=actions, publishes=True)])
+
+    assert state(by_hand) == ("success", 1, 1, None)
+    assert by_hand.one("SELECT percent FROM v_documents") == 100
+    store.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
+    store.retry(Selector(job_types=("action",)), actor="ann")
+    assert state(by_hand) == ("success", 1, 1, None)
+    assert store.audit() == []
+
+
+def test_one_failed_range_fails_the_document_and_a_retry_mends_it(store: Store, by_hand: ByHand) -> None:
+    first, second = read_up_to(store)
+    store.complete(first.lease)
+
+    store.fail(second.lease, Failure("PAGE_BROKEN", "it broke"), retry_at=None)
+
+    row = document_row(by_hand)
+    assert state(by_hand) == ("failed", 1, None, "PAGE_BROKEN")
+    assert row["error_message"] == "pages 13-24: it broke"
+    assert store.audit() == []
+
+    store.retry(ids(second.id), actor="ann")
+    assert state(by_hand) == ("indexing", 1, None, None)
+    store.complete(claim(store, "ocr_pages").lease)
+    assembling = claim(store, "assemble")
+    files = [NewFile("report.txt", "objects/4-1/report.txt", "text", 3)]
+    store.complete_many([Completion(assembling.lease, files=files, publishes=True)])
+    assert state(by_hand) == ("success", 1, 1, None)
+    assert store.audit() == []
+
+
+def test_a_failure_that_is_tried_again_fails_nothing(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
+    first, _ = read_up_to(store)
+
+    store.fail(first.lease, Failure("X", "x"), retry_at=clock.after(5))
+
+    assert state(by_hand) == ("indexing", 1, None, None)
+
+
+def test_of_two_failed_ranges_one_retry_is_not_enough(store: Store, by_hand: ByHand) -> None:
+    first, second = read_up_to(store)
+    for job in (first, second):
+        store.fail(job.lease, Failure("X", "x"), retry_at=None)
+
+    store.retry(ids(first.id), actor="ann")
+    store.complete(claim(store, "ocr_pages").lease)
+
+    assert state(by_hand) == ("failed", 1, None, "X")
+    assert str(document_row(by_hand)["error_message"]).startswith("pages 13-24")
+    assert store.audit() == []
+
+
+@pytest.mark.parametrize("way", ["pending", "running"])
+def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: Store, by_hand: ByHand, way: str) -> None:
+    asked = ask_for(store)
+    job = claim(store) if way == "running" else None
+    action = store.cancel(ids(asked.job_id), actor="ann").action_id
+    if job is not None:
+        store.confirm_cancel(job.lease)
+
+    assert state(by_hand) == ("failed", 1, None, "CANCELLED")
+
+    if way == "pending":
+        store.undo(action, actor="ann")
+        assert state(by_hand) == ("queued", 1, None, None)
+    else:
+        store.retry(ids(asked.job_id), actor="ann")
+        assert state(by_hand) == ("indexing", 1, None, None)
+    assert store.audit() == []
+
+
+def test_a_deleted_job_fails_its_document_and_undo_brings_both_back(store: Store, by_hand: ByHand) -> None:
+    asked = ask_for(store)
+
+    action = store.delete(ids(asked.job_id), actor="ann").action_id
+    assert state(by_hand) == ("failed", 1, None, "JOB_DELETED")
+
+    store.undo(action, actor="ann")
+    assert state(by_hand) == ("queued", 1, None, None)
+
+
+def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHand) -> None:
+    ask_for(store)
+    store.complete(claim(store).lease)
+    assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
+
+    action = store.retry(ids(1), actor="ann").action_id
+    assert state(by_hand) == ("indexing", 1, None, None)
+    store.undo(action, actor="ann")
+
+    assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
+    assert store.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "sentence"),
+    [
+        ('{"skipped": "not a report"}', "SKIPPED", "not a report"),
+        ('{"pages": 3}', "NOT_PUBLISHED", "no job is left that would publish"),
+        (None, "NOT_PUBLISHED", "no job is left"),
+        ("[1]", "NOT_PUBLISHED", "no job is left"),
+    ],
+)
+def test_a_job_that_leads_nowhere_leaves_its_document_failed(
+    store: Store, by_hand: ByHand, result: str | None, code: str, sentence: str
+) -> None:
+    ask_for(store)
+
+    store.complete(claim(store).lease, result)
+
+    assert state(by_hand) == ("failed", 1, None, code)
+    assert sentence in str(document_row(by_hand)["error_message"])
+
+
+def test_a_failed_reading_leaves_the_earlier_one_to_people(store: Store, by_hand: ByHand) -> None:
+    publish(store, "report.pdf", "first")
+    ask_for(store, content="c2")
+    job = claim(store)
+    save(store, job.lease, "second")
+    store.fail(job.lease, Failure("X", "x"), retry_at=None)
+
+    assert state(by_hand) == ("failed", 2, 1, "X")
+    assert [page.text for page in store.page_texts(1)] == ["first"]
+
+
+def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_hand: ByHand) -> None:
+    ask_for(store)
+    job = claim(store)
+    save(store, job.lease, "one", "two")
+    store.complete_many([Completion(job.lease, document=DocumentFacts(pages=2), publishes=True)])
+    ask_for(store, content="c2")
+    job = claim(store)
+    save(store, job.lease, "uno")
+    assert by_hand.one("SELECT percent FROM v_documents") == 0
+
+    store.complete_many([Completion(job.lease, document=DocumentFacts(pages=4), follow_ups=ranges((2, 4)))])
+
+    assert by_hand.one("SELECT percent FROM v_documents") == 25
+
+
+# ── What lands with a completion ────────────────────────────────────────────────────────────────────────────────────
+
+
+def download(store: Store, *, content: str = "c1") -> Job:
+    store.enqueue(NewJob("download", platform="gdrive", owner="ann"))
+    [job] = store.claim("w1", 1, "io")
+    files = [
+        NewFile("a.pdf", f"objects/{job.id}-{job.fence}/a.pdf", "original", 10, content, "m1"),
+        NewFile("log.txt", f"objects/{job.id}-{job.fence}/log.txt"),
+    ]
+    follow_ups = [wish("a.pdf", owner="ann", content=content)]
+    assert store.complete_many([Completion(job.lease, files=files, follow_ups=follow_ups)]) == []
+    return job
+
+
+def test_p5_the_original_of_a_download_belongs_to_the_document_it_asks_for(store: Store, by_hand: ByHand) -> None:
+    job = download(store)
+
+    [original] = store.inputs(1)
+    assert (original.name, original.role, original.job_id, original.sha256) == ("a.pdf", "original", job.id, "c1")
+    assert by_hand("SELECT document_id FROM file WHERE role = ''") == [{"document_id": None}]
+    assert claim(store, "ingest").parent_id == job.id
+
+
+def test_the_newest_file_of_each_role_is_the_input(store: Store) -> None:
+    download(store)
+    later = download(store, content="c2")
+
+    [original] = store.inputs(1)
+
+    assert (original.job_id, original.sha256) == (later.id, "c2")
+
+
+def test_files_outlive_the_jobs_that_published_them(store: Store, clock: MovableClock) -> None:
+    job = download(store)
+
+    while store.prune(Selector(statuses=(COMPLETED,))):
+        pass
+
+    assert job.id not in [each.id for each in store.list(Selector())]
+    assert [file.name for file in store.inputs(1)] == ["a.pdf"]
+    assert store.gone_files() == []
+
+
+def test_the_same_content_is_found_by_sha256_for_all_and_by_md5_for_its_owner(store: Store) -> None:
+    download(store)
+    store.enqueue_many([NewJob("download", owner=owner) for owner in ("ann", "bob")])
+    ann, bob = store.claim("w1", 2, "io")
+
+    by_hash = [store.answer(job.lease, SameContent(sha256="c1")).files for job in (ann, bob)]
+    by_md5 = [store.answer(job.lease, SameContent(md5="m1", size=10)).files for job in (ann, bob)]
+
+    assert [len(files) for files in by_hash] == [1, 1]
+    assert [len(files) for files in by_md5] == [1, 0]
+    assert store.answer(ann.lease, SameContent(md5="m1", size=11)).files == []
+
+
+def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store) -> None:
+    download(store)
+    [original] = store.inputs(1)
+    ask_for(store, "b.pdf", owner="bob")
+    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    again = [FileAgain(original.id, "original", "b.pdf")]
+    store.complete_many(
+        [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
+    )
+
+    [copy] = store.inputs(2)
+    assert (copy.name, copy.path, copy.sha256) == ("b.pdf", original.path, "c1")
+    store.delete_documents([1])
+    assert store.gone_files() == []
+    store.delete_documents([2])
+    assert store.gone_files() == [original.path]
+    store.forget_gone_files([original.path])
+    assert store.gone_files() == []
+
+
+def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+
+    with pytest.raises(RuleBroken, match="no file 77"):
+        store.complete_many([Completion(job.lease, files=[FileAgain(77)])])
+
+    assert status_of(store, job.id) is RUNNING
+
+
+def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
+    ask_for(store, owner="ann")
+    follow_ups = [*ranges((1, 2)), NewJob("action", owner="bob"), wish("other.pdf", content="x")]
+
+    store.complete_many([Completion(claim(store).lease, follow_ups=follow_ups)])
+
+    jobs = sorted(store.list(Selector()), key=lambda job: job.id)[1:]
+    assert [(job.document_id, job.generation, job.owner) for job in jobs] == [
+        (1, 1, "ann"),
+        (1, 1, "ann"),
+        (1, 1, "bob"),
+        (2, 1, "ann"),
+    ]
+
+
+def test_a_follow_up_waits_for_all_that_stand_before_it(store: Store) -> None:
+    ask_for(store)
+    store.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])
+    [assembling] = store.list(Selector(job_types=("assemble",)))
+
+    assert [needs for needs, _ in store.waits_for(assembling.id)] == [2, 3, 4]
+    for job in store.claim("w1", 9):
+        assert job.job_type == "ocr_pages"
+        store.complete(job.lease)
+    assert claim(store).id == assembling.id
+
+
+def test_only_a_job_of_a_document_can_publish(store: Store) -> None:
+    store.enqueue(NewJob("action"))
+    job = claim(store)
+
+    with pytest.raises(RuleBroken, match="publishes"):
+        store.complete_many([Completion(job.lease, publishes=True)])
+
+
+def test_facts_of_a_document_are_learned(store: Store, by_hand: ByHand) -> None:
+    ask_for(store)
+    facts = DocumentFacts(kind="pdf", pages=3, note="repaired")
+
+    store.complete_many([Completion(claim(store).lease, document=facts, publishes=True)])
+
+    row = document_row(by_hand)
+    assert (row["kind"], row["pages"], row["note"], row["content"]) == ("pdf", 3, "repaired", "c1")
+
+
+def test_a_completion_that_makes_another_of_the_same_transaction_stale_lands_alone(store: Store) -> None:
+    ask_for(store)
+    old = claim(store)
+    store.enqueue(NewJob("action"))
+    asking = claim(store)
+    newer = Completion(asking.lease, follow_ups=[wish(content="c2")])
+
+    with pytest.raises(RuleBroken):
+        store.complete_many([newer, Completion(old.lease, publishes=True)])
+
+    assert store.complete_many([newer]) == []
+    assert store.complete_many([Completion(old.lease, publishes=True)]) == [old.lease]
+
+
+# ── Under the lease ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_is_kept_over_attempts_and_forgotten_with_the_completion(store: Store) -> None:
+    store.enqueue(NewJob("action"))
+    first = claim(store)
+    assert store.checkpoint_of(first.id) is None
+    store.checkpoint(first.lease, Checkpoint('{"page": 1}'))
+    store.checkpoint(first.lease, Checkpoint('{"page": 2}', [NewJob("ocr_pages")]))
+    store.release(first.lease)
+
+    assert store.checkpoint_of(first.id) == '{"page": 2}'
+    assert store.count(Selector(job_types=("ocr_pages",))) == 1
+    with pytest.raises(LeaseLost):
+        store.checkpoint(first.lease, Checkpoint("3", [NewJob("ocr_pages")]))
+    assert store.count(Selector(job_types=("ocr_pages",))) == 1
+
+    second = store.claim("w1", 1)[0]
+    store.complete(second.lease)
+    assert store.checkpoint_of(first.id) is None
+
+
+def test_a_checkpoint_that_is_not_json_is_refused_with_all_that_came_along(store: Store) -> None:
+    store.enqueue(NewJob("action"))
+    job = claim(store)
+
+    with pytest.raises(RuleBroken, match="JSON"):
+        store.checkpoint(job.lease, Checkpoint("{", [NewJob("ocr_pages")]))
+
+    assert store.count(Selector()) == 1
+
+
+def test_a_deleted_job_takes_its_checkpoint_along_unless_it_can_come_back(store: Store, by_hand: ByHand) -> None:
+    store.enqueue_many([NewJob("action"), NewJob("action")])
+    for job in store.claim("w1", 2):
+        store.checkpoint(job.lease, Checkpoint("1"))
+        store.fail(job.lease, Failure("X", "x"), retry_at=None)
+
+    action = store.delete(ids(1), actor="ann").action_id
+    by_hand("DELETE FROM worker_job_queue WHERE id = 2")
+    store.undo(action, actor="ann")
+
+    assert (store.checkpoint_of(1), store.checkpoint_of(2)) == ("1", None)
+
+
+def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: ByHand) -> None:
+    ask_for(store), ask_for(store, "copy.pdf", owner="bob")
+    first, second = store.claim("w1", 2)
+    layout = json.dumps({"words": ["text"] * 50})
+    page = PageResult(1, "d1", "text", "ocr", 88.5, layout)
+
+    store.save_pages([(first.lease, page), (first.lease, page)])
+    assert store.answer(second.lease, KnownPages(["d1", "d2"])).digests == ["d1"]
+    store.save_pages([(second.lease, PageResult(1, "d1")), (second.lease, PageResult(2, "d2"))])
+
+    [copied] = store.answer(second.lease, DocumentPages(1, 9, with_layout=True)).pages
+    assert copied == page
+    assert store.answer(second.lease, DocumentPages(1, 9)).pages[0].layout is None
+    assert by_hand.one("SELECT count(*) FROM page_result") == 1
+
+
+def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+
+    save(store, job.lease, "one")
+    save(store, job.lease, "uno")
+
+    assert [page.text for page in store.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
+
+
+def test_a_page_that_sqlite_could_not_take_spoils_none_beside_it(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+    odd = [PageResult(1, "d1", "a\ud800b", "ocr", 100.5), PageResult(2, "d2", "\0 text", "ocr", float("nan"), "[]")]
+
+    assert store.save_pages([(job.lease, page) for page in [*odd, PageResult(3, "d3", "good")]]) == []
+
+    read = store.answer(job.lease, DocumentPages(1, 9)).pages
+    assert [(page.text, page.confidence) for page in read] == [("a?b", 100.0), ("\0 text", 0.0), ("good", None)]
+
+
+def test_a_follow_up_belongs_to_the_owner_of_its_parent(store: Store) -> None:
+    store.enqueue(NewJob("action", owner="ann"))
+    job = claim(store)
+    store.checkpoint(job.lease, Checkpoint("1", [NewJob("download"), NewJob("download", owner="bob")]))
+    store.complete_many([Completion(job.lease, follow_ups=[wish()])])
+
+    assert sorted(each.owner for each in store.list(Selector()) if each.parent_id) == ["ann", "ann", "bob"]
+
+
+def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: Store, by_hand: ByHand) -> None:
+    ask_for(store), ask_for(store, "other.pdf")
+    lost, held = (job.lease for job in store.claim("w1", 2))
+    store.release(lost)
+
+    [page] = pages_of("text")
+    assert store.save_pages([(lost, page), (held, page)]) == [lost]
+    assert by_hand("SELECT document_id FROM page") == [{"document_id": 2}]
+
+
+def test_p7_nothing_lands_after_a_request_to_stop(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+    store.cancel(ids(job.id), actor="ann")
+
+    assert save(store, job.lease, "late") == [job.lease]
+    with pytest.raises(CancelRequested):
+        store.checkpoint(job.lease, Checkpoint("1"))
+
+
+def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
+    publish(store, "f1", "text", owner="ann")
+    store.enqueue(NewJob("action", platform="gdrive", owner="ann"))
+    job = claim(store)
+    seen = [CrawlItem("d", kind="folder", name="Reports"), CrawlItem("f1", "d", "a.pdf", "file", "r1", 10)]
+    store.checkpoint(job.lease, Checkpoint("1", crawl=CrawlPage("drive:ann", seen, walk=1, state='{"token": "t1"}')))
+    more = [
+        CrawlItem("d", kind="folder", name="Reports"),
+        CrawlItem("f2", "d", "b.pdf", "file", "r1", note="too large"),
+    ]
+    store.checkpoint(job.lease, Checkpoint("2", crawl=CrawlPage("drive:ann", more, walk=2)))
+
+    memory = store.answer(job.lease, CrawlItems("drive:ann", ["f1", "f2", "f3"]))
+    unseen = store.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2))
+    assert memory.state == '{"token": "t1"}'
+    assert [(item.id, item.note, item.walk) for item in memory.items] == [("f1", "", 1), ("f2", "too large", 2)]
+    assert [(item.id, item.parent_id, item.name, item.revision, item.size) for item in unseen.items] == [
+        ("f1", "d", "a.pdf", "r1", 10)
+    ]
+    assert store.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2, after="f1")).items == []
+    assert store.answer(job.lease, CrawlItems("drive:bob", ["f1"])).items == []
+
+    store.checkpoint(job.lease, Checkpoint("3", crawl=CrawlPage("drive:ann", [CrawlItem("f1", is_gone=True)])))
+    [gone] = store.answer(job.lease, CrawlItems("drive:ann", ["f1"])).items
+    assert (gone.is_gone, gone.name) == (True, "a.pdf")
+    assert document_row(by_hand)["gone_at"]
+    store.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [seen[1]])))
+    assert document_row(by_hand)["gone_at"] is None
+
+
+# ── By people ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_document_is_deleted_with_its_pages_and_files_unless_a_job_works_for_it(
+    store: Store, by_hand: ByHand
+) -> None:
+    download(store)
+    with pytest.raises(Refused, match="cancel it first"):
+        store.delete_documents([1])
+    job = claim(store)
+    save(store, job.lease, "text")
+    store.complete_many([Completion(job.lease, publishes=True)])
+
+    assert store.delete_documents([1, 99]) == 1
+
+    assert by_hand("SELECT * FROM page") == []
+    assert store.gone_files() == ["objects/1-1/a.pdf"]
+    assert "reindex" in store.retry(ids(job.id), actor="ann").refused[job.id]
+    assert ask_for(store, "a.pdf", owner="ann").document_id == 2
+
+
+def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
+    store: Store, by_hand: ByHand, clock: MovableClock
+) -> None:
+    publish(store, "report.pdf", "first")
+    publish(store, "report.pdf", "second", content="c2")
+    ask_for(store, "other.pdf")
+    asking = claim(store)
+    known = store.answer(asking.lease, KnownPages(["1:first"])).digests
+    clock.advance(1)
+
+    while store.forget_pages():
+        pass
+
+    assert by_hand("SELECT generation FROM page") == [{"generation": 2}]
+    assert known == ["1:first"]
+    assert by_hand.one("SELECT count(*) FROM page_result") == 2
+    assert store.answer(asking.lease, KnownPages(["1:first"])).digests == []
+    store.complete(asking.lease)
+    clock.advance(1)
+    while store.forget_pages():
+        pass
+    assert by_hand("SELECT text FROM page_result") == [{"text": "second"}]
+    assert store.search("first").hits == []
+
+
+def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: Store, clock: MovableClock) -> None:
+    publish(store, "report.pdf", "first")
+    publish(store, "report.pdf", "second", content="c2")
+    ask_for(store, "other.pdf")
+    asking = claim(store)
+    while store.forget_pages():
+        pass
+
+    store.save_pages([(asking.lease, PageResult(1, "1:first"))])
+    store.complete_many([Completion(asking.lease, publishes=True)])
+    clock.advance(9)
+    while store.forget_pages():
+        pass
+
+    assert [page.text for page in store.page_texts(2)] == ["first"]

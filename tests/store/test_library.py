@@ -1,0 +1,236 @@
+"""What people read and find: the pages of current generations, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.store.kit import MovableClock
+from tests.store.papers import ask_for, claim, publish, save, work_as
+from worker_service.errors import BadInput, DocumentNotFound
+from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
+from worker_service.jobs.library import DocumentSelector, KeywordCount
+from worker_service.jobs.model import Completion, Failure
+from worker_service.store import sqlite_library
+from worker_service.store.base import Store
+
+
+@pytest.fixture(autouse=True)
+def worker_is_there(store: Store) -> None:
+    work_as(store)
+
+
+def found(store: Store, query: str, **where: object) -> list[tuple[int, int]]:
+    return [(hit.document_id, hit.number) for hit in store.search(query, **where).hits]  # type: ignore[arg-type]
+
+
+# ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_document_is_shown_with_all_that_is_known_of_it(store: Store, clock: MovableClock) -> None:
+    asked = ask_for(store, owner="ann")
+    job = claim(store)
+    save(store, job.lease, "one")
+    facts = DocumentFacts(kind="pdf", pages=2, note="repaired")
+    store.complete_many([Completion(job.lease, document=facts, publishes=True)])
+
+    document = store.document(asked.document_id or 0)
+
+    assert (document.owner, document.platform, document.source_key) == ("ann", "gdrive", "report.pdf")
+    assert (document.status, document.percent, document.pages, document.kind) == (IndexStatus.SUCCESS, 100, 2, "pdf")
+    assert (document.index_generation, document.current_generation, document.note) == (1, 1, "repaired")
+    assert document.updated_at == clock.text
+
+
+def test_documents_are_listed_newest_first_and_page_by_page(store: Store) -> None:
+    made = [publish(store, f"{number}.pdf", "text") for number in range(5)]
+
+    first = store.documents(DocumentSelector(), most=2)
+    rest = store.documents(DocumentSelector(), most=9, before_id=first[-1].id)
+
+    assert [document.id for document in [*first, *rest]] == made[::-1]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (DocumentSelector(ids=(1, 99)), [1]),
+        (DocumentSelector(owners=("bob",)), [2]),
+        (DocumentSelector(owners=("ann", "bob")), [3, 2, 1]),
+        (DocumentSelector(statuses=(IndexStatus.FAILED,)), [3]),
+        (DocumentSelector(statuses=(IndexStatus.FAILED, IndexStatus.SUCCESS), owners=("ann",)), [3, 1]),
+        (DocumentSelector(platforms=("gdrive",)), [3, 2, 1]),
+        (DocumentSelector(platforms=("local",)), []),
+        (DocumentSelector(name="CLIMATE"), [1]),
+        (DocumentSelector(name="%"), []),
+    ],
+)
+def test_a_selector_chooses_documents(store: Store, selector: DocumentSelector, expected: list[int]) -> None:
+    publish(store, "Climate 2025.pdf", "a", owner="ann")
+    publish(store, "b.pdf", "b", owner="bob")
+    ask_for(store, "c.pdf", owner="ann")
+    store.fail(claim(store).lease, Failure("X", "x"), retry_at=None)
+
+    assert [document.id for document in store.documents(selector)] == expected
+
+
+def test_a_document_that_is_not_there_is_named(store: Store) -> None:
+    with pytest.raises(DocumentNotFound, match="no document 7"):
+        store.document(7)
+
+
+def test_pages_are_summed_up_and_read(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+    pages = [PageResult(1, "a", "Grüße", "layer"), PageResult(2, "b", "scan", "ocr", 87.5, '{"words": []}')]
+    store.save_pages([(job.lease, page) for page in pages])
+    assert store.page_texts(1) == []
+    store.complete_many([Completion(job.lease, publishes=True)])
+
+    summaries = [(page.number, page.method, page.confidence, page.characters) for page in store.page_summaries(1)]
+
+    assert summaries == [(1, "layer", None, 5), (2, "ocr", 87.5, 4)]
+    assert store.page_texts(1, 2, 2, with_layout=True) == [pages[1]]
+    assert [page.text for page in store.page_texts(1, 1, 1)] == ["Grüße"]
+
+
+def test_files_of_a_document_are_listed_newest_first(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+    files = [NewFile("a.txt", "objects/1-1/a.txt", "text"), NewFile("a.json", "objects/1-1/a.json", "pages")]
+    store.complete_many([Completion(job.lease, files=files, publishes=True)])
+
+    assert [file.name for file in store.files(1)] == ["a.json", "a.txt"]
+    assert store.files(2) == []
+
+
+# ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("climate", [1, 2]),
+        ("CLIMATE risk", [1, 2]),
+        ("climate NEAR risk", [1]),
+        ('"climate NEAR risk"', []),
+        ("NEAR(climate risk, 3)", [1]),
+        ('"climate risk"', []),
+        ('"risk of climate"', [1]),
+        ("clim*", [1, 2]),
+        ("climate NOT disclosure", [1]),
+        ("emissions OR disclosure", [2, 3]),
+        ("uber", [3]),
+        ("über", [3]),
+        ('"co2-emissions"', [3]),
+        ("nothing", []),
+    ],
+)
+def test_words_phrases_nearness_and_beginnings_are_found(store: Store, query: str, numbers: list[int]) -> None:
+    publish(
+        store,
+        "report.pdf",
+        "the risk of climate change",
+        "climate and, many many many many many many many many many words later, risk disclosure",
+        "Über CO2-Emissions",
+    )
+
+    assert sorted(number for _, number in found(store, query)) == numbers
+
+
+def test_near_between_two_words_is_understood_as_people_write_it(store: Store) -> None:
+    publish(store, "report.pdf", "the risk of climate change", "climate " + "and " * 20 + "risk")
+
+    assert found(store, "climate NEAR risk") == [(1, 1)]
+    assert found(store, "climate NEAR/25 risk") == [(1, 1), (1, 2)]
+
+
+def test_a_hit_shows_its_words_in_their_place(store: Store) -> None:
+    publish(store, "report.pdf", "x " * 200 + "the risk of climate change" + " y" * 200, owner="ann")
+
+    [hit] = store.search("climate", marks=("<b>", "</b>")).hits
+
+    assert "the risk of <b>climate</b> change" in hit.snippet
+    assert len(hit.snippet) < 200
+    assert (hit.name, hit.number) == ("report.pdf of ann", 1)
+
+
+def test_the_better_page_comes_first(store: Store) -> None:
+    publish(store, "report.pdf", "climate " + "and so on " * 50, "climate climate climate", "nothing", "nothing")
+
+    assert found(store, "climate") == [(1, 2), (1, 1)]
+
+
+def test_a_search_stays_within_an_owner_or_a_document(store: Store) -> None:
+    publish(store, "a.pdf", "climate", "climate change", owner="ann")
+    publish(store, "b.pdf", "climate of bob", owner="bob")
+
+    assert found(store, "climate", owner="bob") == [(2, 1)]
+    assert sorted(found(store, "climate", document_id=1)) == [(1, 1), (1, 2)]
+    assert found(store, "climate", document_id=1, owner="bob") == []
+    assert len(found(store, "climate", most=2)) == 2
+
+
+def test_p11_only_the_current_generation_is_found(store: Store) -> None:
+    publish(store, "report.pdf", "old words", "gone words")
+    ask_for(store, content="c2")
+    job = claim(store)
+    save(store, job.lease, "new words")
+
+    assert [found(store, word) for word in ("old", "new", "words")] == [[(1, 1)], [], [(1, 1), (1, 2)]]
+
+    store.complete_many([Completion(job.lease, publishes=True)])
+
+    assert [found(store, word) for word in ("old", "new", "words")] == [[], [(1, 1)], [(1, 1)]]
+    assert [page.text for page in store.page_texts(1)] == ["new words"]
+
+
+def test_one_page_of_two_documents_is_found_in_both(store: Store) -> None:
+    publish(store, "a.pdf", "climate")
+    publish(store, "b.pdf", "climate")
+
+    assert sorted(found(store, "climate")) == [(1, 1), (2, 1)]
+
+
+def test_of_very_many_hits_the_newest_are_compared_and_that_is_said(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, "report.pdf", *(f"climate {number}" for number in range(9)))
+    assert not store.search("climate", most=3).is_partial
+
+    monkeypatch.setattr(sqlite_library, "RANKED_MOST", 4)
+
+    some = store.search("climate", most=9)
+    assert (some.is_partial, sorted(hit.number for hit in some.hits)) == (True, [6, 7, 8, 9])
+
+
+@pytest.mark.parametrize("query", ['"climate', "climate AND", "co2-emissions", "NEAR(", "*", "a:b", "", " ", "(", "'"])
+def test_a_search_that_makes_no_sense_is_refused_in_a_sentence(store: Store, query: str) -> None:
+    publish(store, "report.pdf", "climate")
+
+    with pytest.raises(BadInput, match="search"):
+        store.search(query)
+    with pytest.raises(BadInput, match="search"):
+        store.search(query, document_id=1)
+
+
+def test_keywords_are_counted_by_document_and_page(store: Store) -> None:
+    publish(store, "a.pdf", "climate, Climate and climatic", "nothing", "climate risk", owner="ann")
+    publish(store, "b.pdf", "climate risk climate risk", owner="bob")
+
+    assert store.keyword_counts(["climate", "climate risk", "clim*", 'ris"k']) == [
+        KeywordCount("climate", 1, 1, 2),
+        KeywordCount("climate", 1, 3, 1),
+        KeywordCount("climate", 2, 1, 2),
+        KeywordCount("climate risk", 1, 3, 1),
+        KeywordCount("climate risk", 2, 1, 2),
+        KeywordCount("clim*", 1, 1, 3),
+        KeywordCount("clim*", 1, 3, 1),
+        KeywordCount("clim*", 2, 1, 2),
+    ]
+    assert [count.document_id for count in store.keyword_counts(["climate"], owner="bob")] == [2]
+
+
+@pytest.mark.parametrize("term", ["", "*", '"', " - "])
+def test_a_term_without_a_letter_is_refused(store: Store, term: str) -> None:
+    with pytest.raises(BadInput, match="can be counted"):
+        store.keyword_counts([term])

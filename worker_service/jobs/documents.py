@@ -1,0 +1,244 @@
+"""Documents, the files and pages that belong to them, and what a crawl has found. Frozen values, like all of `jobs`.
+
+A document is one thing to read: where it comes from, what its file holds, and how far its text is. Its generation
+counts the wishes to read it; only work of the newest one may publish (P11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+
+class IndexStatus(StrEnum):
+    NOT_INDEXED = "not_indexed"
+    QUEUED = "queued"
+    INDEXING = "indexing"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRequest:
+    """The wish that a document be read. Carried by the job that would do it: the transaction that inserts the job
+    takes the document's next generation, or finds that nothing is to be done, and inserts no job."""
+
+    source_key: str
+    """What it is at its source: a Drive file's id, a URL, an absolute path. With platform and owner it names the
+    document for ever."""
+    name: str
+    content: str = ""
+    """SHA-256 of its file. Empty: not known yet."""
+    settings: str = ""
+    """Canonical JSON of how it is to be read: what can change the text. Another one reads again."""
+    is_forced: bool = False
+
+
+class Decision(StrEnum):
+    """What became of a wish."""
+
+    ACCEPTED = "accepted"
+    TAKEN_OVER = "taken over"
+    """Older work had not moved for too long."""
+    UNDER_WAY = "under way"
+    """The same is queued or indexing already: that will do."""
+    UNCHANGED = "unchanged"
+    """It was read with success, and neither its content nor what was asked for has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFacts:
+    """What a job learned of its document. None: nothing new."""
+
+    kind: str | None = None
+    """pdf, image, sheet."""
+    pages: int | None = None
+    content: str | None = None
+    note: str | None = None
+    """For a person, such as "repaired"."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageResult:
+    """What was read of one page. Pages with the same digest are the same, whosever they are."""
+
+    number: int
+    """From 1."""
+    digest: str
+    text: str | None = None
+    """None: a page with this digest is stored already, and this document has it too."""
+    method: str = ""
+    """layer, ocr, rows or blank."""
+    confidence: float | None = None
+    """0 to 100, of recognised text."""
+    layout: str | None = None
+    """JSON: size of the page and its words with their boxes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    id: int
+    job_id: int
+    role: str
+    name: str
+    path: str
+    """Below the workspace."""
+    size: int
+    sha256: str
+    md5: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that a completion publishes."""
+
+    name: str
+    path: str
+    """Below the workspace, where it lies already."""
+    role: str = ""
+    size: int = 0
+    sha256: str = ""
+    md5: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileAgain:
+    """A published file that a completion publishes once more."""
+
+    file_id: int
+    role: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlItem:
+    """A file or folder as a crawl saw it last."""
+
+    id: str
+    parent_id: str = ""
+    name: str = ""
+    kind: str = ""
+    """file, folder, or what else the source calls it."""
+    revision: str = ""
+    """Changes when its content does."""
+    size: int | None = None
+    note: str = ""
+    """Why it was not enqueued; empty: it was."""
+    is_gone: bool = False
+    detail: str = ""
+    """What the crawl itself wants to know again."""
+    walk: int = 0
+    """In an answer: the number of the full walk that saw it last."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlPage:
+    """What a crawl has found, landing together with a checkpoint."""
+
+    crawl: str
+    """The crawl's own key, the same from run to run."""
+    items: Sequence[CrawlItem] = ()
+    walk: int = 0
+    """Number of the full walk that saw them."""
+    state: str | None = None
+    """JSON, for the next run; None: as it was."""
+
+
+# ── Questions that a handler may ask, each with its answer ──
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    pass
+
+
+A_co = TypeVar("A_co", bound=Answer, covariant=True)
+
+
+class Question(Generic[A_co]):
+    """Few, typed, read-only. What is asked of a document means the job's own."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDigests(Answer):
+    digests: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPages(Question[KnownDigests]):
+    """Which of these digests have a stored page?"""
+
+    digests: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages(Answer):
+    pages: Sequence[PageResult] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPages(Question[Pages]):
+    """The stored pages of the job's document and generation, from number `first` to `last`."""
+
+    first: int
+    last: int
+    with_layout: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Files(Answer):
+    files: Sequence[PublishedFile] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SameContent(Question[Files]):
+    """Published files with the same content: by SHA-256 of anybody, by MD5 and size of the job's owner only."""
+
+    sha256: str = ""
+    md5: str = ""
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Currency(Answer):
+    is_current: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class IsCurrent(Question[Currency]):
+    """Is the job's generation still the newest of its document? To be asked before an expensive piece of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlMemory(Answer):
+    state: str | None = None
+    items: Sequence[CrawlItem] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlItems(Question[CrawlMemory]):
+    """What is known of these items of a crawl, and the crawl's state. Instead of `ids`, either asks for up to 1,000
+    items that are there, in the order of their ids and after `after`."""
+
+    crawl: str
+    ids: Sequence[str] = ()
+    not_seen_in: int | None = None
+    """Those that no walk since the one of this number has seen."""
+    with_note: str | None = None
+    after: str = ""
+
+
+QUESTIONS: dict[str, tuple[type[Question[Answer]], type[Answer]]] = {
+    question.__name__: (question, answer)
+    for question, answer in (
+        (KnownPages, KnownDigests),
+        (DocumentPages, Pages),
+        (SameContent, Files),
+        (IsCurrent, Currency),
+        (CrawlItems, CrawlMemory),
+    )
+}

@@ -1,0 +1,41 @@
+"""Whether a wish to read a document takes its next generation, or needs nothing: the rules, in one place.
+
+Asked inside the transaction that would insert the job. Reads no clock and no row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker_service.jobs.documents import Decision, IndexStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For how long a document may stand still before somebody else may take it over."""
+
+    queued_seconds: float = 600
+    indexing_seconds: float = 2700
+
+
+def decide(
+    status: IndexStatus,
+    *,
+    still_seconds: float,
+    same_content: bool,
+    same_settings: bool,
+    is_forced: bool,
+    patience: Patience,
+) -> Decision:
+    """`still_seconds`: since the document, or any page of it, last moved."""
+    is_same = same_content and same_settings
+    match status:
+        case IndexStatus.QUEUED | IndexStatus.INDEXING:
+            if not is_same:
+                return Decision.ACCEPTED
+            waits = patience.queued_seconds if status is IndexStatus.QUEUED else patience.indexing_seconds
+            return Decision.TAKEN_OVER if still_seconds >= waits else Decision.UNDER_WAY
+        case IndexStatus.SUCCESS if is_same and not is_forced:
+            return Decision.UNCHANGED
+        case _:
+            return Decision.ACCEPTED

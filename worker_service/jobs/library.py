@@ -1,0 +1,83 @@
+"""What people are shown of documents, their pages and what a search finds. Frozen values, like all of `jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker_service.jobs.documents import IndexStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentSelector:
+    """Which documents. Empty: all of them."""
+
+    ids: Sequence[int] = ()
+    statuses: Sequence[IndexStatus] = ()
+    owners: Sequence[str] = ()
+    platforms: Sequence[str] = ()
+    name: str = ""
+    """A part of its name, in small or capital letters."""
+    source_keys: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    id: int
+    owner: str
+    platform: str
+    source_key: str
+    name: str
+    content: str
+    kind: str | None
+    pages: int | None
+    status: IndexStatus
+    percent: int
+    """Of its newest generation; it never falls within one."""
+    index_generation: int
+    current_generation: int | None
+    settings: str
+    note: str | None
+    error_code: str | None
+    error_message: str | None
+    created_at: str
+    updated_at: str
+    gone_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PageSummary:
+    number: int
+    method: str
+    confidence: float | None
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A page that a search has found."""
+
+    document_id: int
+    name: str
+    number: int
+    snippet: str
+    rank: float
+    """The smaller, the better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best hits, the best first."""
+
+    hits: Sequence[Hit] = ()
+    is_partial: bool = False
+    """There were so many that only the pages stored last were compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordCount:
+    term: str
+    document_id: int
+    number: int
+    """Of the page."""
+    count: int

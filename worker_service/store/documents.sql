@@ -1,0 +1,328 @@
+-- The statements about documents, their files and pages, checkpoints and crawls. Beside sqlite.sql, and like it.
+
+
+-- ── A wish to read ──────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: document_named
+SELECT id, index_status, content, settings, updated_at FROM document
+ WHERE owner = :owner AND platform = :platform AND source_key = :source_key;
+
+-- name: add_document
+INSERT INTO document (owner, platform, source_key, name, content, created_at, updated_at)
+VALUES (:owner, :platform, :source_key, :name, :content, :now, :now)
+RETURNING id;
+
+-- name: next_generation
+-- The table makes older work stale (P11). What was counted of another content is not known of this one.
+UPDATE document
+   SET index_generation = index_generation + 1, index_status = 'queued', settings = :settings,
+       pages = CASE WHEN :content IN ('', content) THEN pages END,
+       kind = CASE WHEN :content IN ('', content) THEN kind END,
+       content = CASE :content WHEN '' THEN content ELSE :content END,
+       name = CASE :name WHEN '' THEN name ELSE :name END,
+       note = NULL, error_code = NULL, error_message = NULL, gone_at = NULL, updated_at = :now
+ WHERE id = :document_id
+RETURNING index_generation;
+
+-- name: rename_document
+UPDATE document SET name = :name, gone_at = NULL
+ WHERE id = :document_id AND (name <> :name OR gone_at IS NOT NULL) AND :name <> '';
+
+-- name: live_work
+SELECT q.id FROM document d
+  JOIN worker_job_queue q ON q.document_id = d.id AND q.generation = d.index_generation
+                         AND q.status IN ('pending', 'running')
+ WHERE d.id = :document_id ORDER BY q.id LIMIT 1;
+
+-- name: stale_work
+-- Does this job belong to a generation that is no longer the newest of its document?
+SELECT q.document_id, q.generation FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.generation IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation);
+
+-- name: confirm_cancel_stale
+UPDATE worker_job_queue
+   SET status = 'cancelled', completed_at = :now, error_code = :error_code, error_message = :error_message
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: any_live_job
+SELECT id FROM worker_job_queue
+ WHERE document_id = :document_id AND generation >= 0 AND status IN ('pending', 'running')
+ UNION ALL
+SELECT id FROM worker_job_queue
+ WHERE document_id = :document_id AND generation IS NULL AND status IN ('pending', 'running')
+ LIMIT 1;
+
+-- name: delete_document
+DELETE FROM document WHERE id = :document_id RETURNING id;
+
+
+-- ── What a completion brings ────────────────────────────────────────────────────────────────────────────────────
+
+-- name: learn
+UPDATE document
+   SET kind = ifnull(:kind, kind), pages = ifnull(:pages, pages), content = ifnull(:content, content),
+       note = ifnull(:note, note), updated_at = :now
+ WHERE id = :document_id;
+
+-- name: document_moved
+UPDATE document SET updated_at = :now WHERE id = :document_id AND index_generation = :generation;
+
+-- name: add_file
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
+VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :owner, :now);
+
+-- name: add_file_again
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
+SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role END,
+       CASE :name WHEN '' THEN f.name ELSE :name END, f.path, f.size, f.sha256, f.md5, :owner, :now
+  FROM file f WHERE f.id = :file_id
+RETURNING id;
+
+-- name: tie_files
+-- The original that a download has just published, to the document that it is of.
+UPDATE file SET document_id = :document_id
+ WHERE job_id = :job_id AND fence = :fence AND document_id IS NULL AND role <> ''
+   AND (:content IS NULL OR sha256 = :content);
+
+-- name: publish
+-- P5, P11: pages were written ahead. From this row on people read them.
+UPDATE document
+   SET current_generation = :generation, index_status = 'success', error_code = NULL, error_message = NULL,
+       updated_at = :now
+ WHERE id = :document_id AND index_generation = :generation
+RETURNING id;
+
+-- name: led_nowhere
+-- The last live job of a generation has completed, and nobody published it.
+UPDATE document
+   SET index_status = 'failed', updated_at = :now,
+       error_code = coalesce((SELECT e.error_code FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
+                             CASE WHEN :skipped IS NULL THEN 'NOT_PUBLISHED' ELSE 'SKIPPED' END),
+       error_message = coalesce((SELECT e.error_message FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
+                                :skipped, 'job ' || :job_id || ' has completed, and no job is left that would publish the document')
+ WHERE id = :document_id AND index_generation = :generation AND index_status IN ('queued', 'indexing')
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = :document_id AND q.generation = :generation
+                      AND q.status IN ('pending', 'running'));
+
+
+-- ── Under the lease ─────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: lease_held
+-- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
+SELECT q.document_id, q.generation, q.owner, q.platform FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
+   AND q.cancel_requested_at IS NULL
+   AND (q.generation IS NULL
+        OR EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation));
+
+-- name: keep_checkpoint
+INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now, :state)
+    ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, at = excluded.at, state = excluded.state;
+
+-- name: checkpoint_of
+SELECT state FROM checkpoint WHERE job_id = :job_id;
+
+-- name: forget_checkpoint
+DELETE FROM checkpoint WHERE job_id = :job_id;
+
+-- name: add_page_result
+INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
+VALUES (:digest, :text, :method, :confidence, :layout, :now)
+    ON CONFLICT (digest) DO NOTHING;
+
+-- name: save_page
+INSERT INTO page (document_id, generation, number, result_id)
+SELECT :document_id, :generation, :number, r.id FROM page_result r WHERE r.digest = :digest
+    ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
+
+-- name: save_crawl
+INSERT INTO crawl (key, owner, state, updated_at) VALUES (:crawl, :owner, :state, :now)
+    ON CONFLICT (key) DO UPDATE SET state = ifnull(excluded.state, state), updated_at = excluded.updated_at;
+
+-- name: save_crawl_item
+INSERT INTO crawl_item (crawl, id, parent_id, name, kind, revision, size, note, detail, walk, seen_at)
+VALUES (:crawl, :id, :parent_id, :name, :kind, :revision, :size, :note, :detail, :walk, :now)
+    ON CONFLICT (crawl, id) DO UPDATE
+   SET parent_id = excluded.parent_id, name = excluded.name, kind = excluded.kind, revision = excluded.revision,
+       size = excluded.size, note = excluded.note, detail = excluded.detail, walk = max(walk, excluded.walk), seen_at = excluded.seen_at,
+       gone_at = NULL;
+
+-- name: lose_crawl_item
+UPDATE crawl_item SET gone_at = :now WHERE crawl = :crawl AND id = :id AND gone_at IS NULL;
+
+-- name: crawled_elsewhere
+-- It has moved into a folder that another crawl of the same owner has looked at since.
+SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :id
+ WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
+ LIMIT 1;
+
+-- name: cancel_download
+-- Of what is no longer there. The key is a prefix, and an id may have colons: the payload tells exactly.
+UPDATE worker_job_queue
+   SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
+       error_message = 'the file is no longer where the crawl found it'
+ WHERE unique_key >= :first AND unique_key < :beyond AND unique_key IS NOT NULL AND status IN ('pending', 'running')
+   AND status = 'pending' AND job_type = 'download' AND platform = :platform AND owner = :owner
+   AND json_extract(payload, '$.source') = :id;
+
+-- name: document_gone
+UPDATE document SET gone_at = :now
+ WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NULL;
+
+-- name: document_back
+UPDATE document SET gone_at = NULL
+ WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NOT NULL;
+
+
+-- ── Questions of handlers ───────────────────────────────────────────────────────────────────────────────────────
+
+-- name: known_pages
+-- One that is about to be forgotten is not known: it might be gone before it is used.
+SELECT r.digest FROM json_each(:digests) w CROSS JOIN page_result r ON r.digest = w.value
+ WHERE r.forgotten_at IS NULL;
+
+-- name: document_pages
+SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END
+  FROM worker_job_queue q NOT INDEXED
+ CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
+ CROSS JOIN page_result r ON r.id = p.result_id
+ WHERE q.id = :job_id AND p.number BETWEEN :first AND :last
+ ORDER BY p.number;
+
+-- fragment: file_columns
+f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
+
+-- name: same_sha256
+SELECT {file_columns} FROM file f WHERE f.sha256 = :sha256 AND f.sha256 <> '' ORDER BY f.id DESC LIMIT 10;
+
+-- name: same_md5
+-- MD5 can be forged: what it finds is shared with nobody else.
+SELECT {file_columns} FROM file f
+ WHERE f.md5 = :md5 AND f.md5 <> '' AND (:size IS NULL OR f.size = :size)
+   AND f.owner = (SELECT q.owner FROM worker_job_queue q WHERE q.id = :job_id)
+ ORDER BY f.id DESC LIMIT 10;
+
+-- name: crawl_state
+SELECT state FROM crawl WHERE key = :crawl;
+
+-- fragment: item_columns
+i.id, i.parent_id, i.name, i.kind, i.revision, i.size, i.note, i.gone_at IS NOT NULL, i.detail, i.walk
+
+-- name: crawl_items
+SELECT {item_columns} FROM json_each(:ids) w CROSS JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value
+ ORDER BY i.id;
+
+-- name: crawl_items_not_seen
+SELECT {item_columns} FROM crawl_item i
+ WHERE i.crawl = :crawl AND i.id > :after AND i.gone_at IS NULL AND i.walk < :walk
+ ORDER BY i.id LIMIT :most;
+
+-- name: crawl_items_with_note
+SELECT {item_columns} FROM crawl_item i
+ WHERE i.crawl = :crawl AND i.note = :note AND i.note <> '' AND i.id > :after AND i.gone_at IS NULL
+ ORDER BY i.id LIMIT :most;
+
+-- name: inputs
+SELECT {file_columns} FROM file f
+ WHERE f.document_id = :document_id AND f.role <> ''
+   AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)
+ ORDER BY f.role;
+
+
+-- ── Forgetting ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: old_generations
+-- Pages that nobody reads any more, nor will.
+SELECT document_id, oldest
+  FROM (SELECT d.id AS document_id, d.index_generation, d.current_generation,
+               (SELECT min(p.generation) FROM page p WHERE p.document_id = d.id) AS oldest
+          FROM document d WHERE d.index_generation > 1)
+ WHERE oldest < ifnull(current_generation, index_generation) LIMIT :most;
+
+-- name: forget_page
+DELETE FROM page
+ WHERE document_id = :document_id AND generation = :generation
+   AND number IN (SELECT number FROM page WHERE document_id = :document_id AND generation = :generation LIMIT :most)
+RETURNING number;
+
+-- name: superseded_files
+-- While a job works for the document, it may still read the older one. A chore, and the reader walks over all files.
+SELECT f.id FROM file f JOIN document d ON d.id = f.document_id AND d.index_status = 'success'
+ WHERE f.role <> ''
+   AND EXISTS (SELECT 1 FROM file n WHERE n.document_id = f.document_id AND n.role = f.role AND n.name = f.name
+                                      AND n.id > f.id)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = f.document_id AND q.status IN ('pending', 'running'))
+ LIMIT :most;
+
+-- name: forget_file
+DELETE FROM file
+ WHERE id = :file_id
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = file.document_id AND q.status IN ('pending', 'running'))
+RETURNING id;
+
+-- name: date_forgotten
+UPDATE page_result SET forgotten_at = :now WHERE forgotten_at = '';
+
+-- name: forget_result
+-- Whoever runs now may have asked for it before it was marked.
+DELETE FROM page_result
+ WHERE id IN (SELECT r.id FROM page_result r
+               WHERE r.forgotten_at IS NOT NULL AND r.forgotten_at <> ''
+                 AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                                  WHERE q.status = 'running' AND q.document_id IS NOT NULL
+                                    AND q.started_at <= r.forgotten_at)
+               LIMIT :most)
+RETURNING id;
+
+-- name: gone_files
+SELECT path FROM file_gone ORDER BY path LIMIT :most;
+
+-- name: forget_gone_file
+DELETE FROM file_gone WHERE path = :path;
+
+
+-- ── History: what history.py asks ───────────────────────────────────────────────────────────────────────────────
+
+-- name: history_generations
+SELECT 'P11: job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
+       || ', whose newest is ' || d.index_generation
+  FROM worker_job_queue q JOIN document d ON d.id = q.document_id
+ WHERE q.status IN ('pending', 'running') AND q.cancel_requested_at IS NULL AND q.generation <> d.index_generation
+ UNION ALL
+SELECT 'P11: document ' || d.id || ' has pages of generation ' || p.generation || ', and its newest is ' || d.index_generation
+  FROM document d
+  JOIN page p ON p.document_id = d.id AND p.generation > d.index_generation
+ GROUP BY d.id, p.generation
+ LIMIT :most;
+
+-- name: history_documents
+SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
+  FROM document d
+ WHERE d.index_status IN ('queued', 'indexing')
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = d.id AND q.generation = d.index_generation
+                      AND q.status IN ('pending', 'running'))
+ UNION ALL
+SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and people read generation '
+       || ifnull(d.current_generation, 0) || ' of ' || d.index_generation
+  FROM document d
+ WHERE (d.index_status = 'success') <> (d.current_generation IS d.index_generation)
+ LIMIT :most;
+
+-- name: history_published
+SELECT 'P5: document ' || d.id || ' is a success, and has no file'
+  FROM document d
+ WHERE d.index_status = 'success' AND NOT EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id)
+ UNION ALL
+SELECT 'P5: page ' || p.number || ' of document ' || p.document_id || ' has no result'
+  FROM page p WHERE NOT EXISTS (SELECT 1 FROM page_result r WHERE r.id = p.result_id)
+ UNION ALL
+SELECT 'P5: file ' || f.id || ' was published by attempt ' || f.fence || ' of job ' || f.job_id || ', which is '
+       || ifnull(a.outcome, 'open')
+  FROM file f JOIN worker_job_attempt a ON a.job_id = f.job_id AND a.fence = f.fence
+ WHERE a.outcome IS NOT 'completed'
+ LIMIT :most;

@@ -1,0 +1,65 @@
+-- What people read: documents, their pages and files, and the search. Only pages of a current generation are shown.
+
+-- fragment: document_columns
+d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.percent,
+       d.index_generation, d.current_generation, d.settings, d.note, d.error_code, d.error_message, d.created_at,
+       d.updated_at, d.gone_at
+
+-- name: documents_begin
+-- What follows is put together in sqlite_library.py.
+SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
+
+-- fragment: current_pages
+document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
+       JOIN page_result r ON r.id = p.result_id
+
+-- name: page_summaries
+SELECT p.number, r.method, r.confidence, length(r.text) FROM {current_pages}
+ WHERE d.id = :document_id ORDER BY p.number;
+
+-- name: page_texts
+SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END
+  FROM {current_pages}
+ WHERE d.id = :document_id AND p.number BETWEEN :first AND :last ORDER BY p.number;
+
+-- name: files
+SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
+  FROM file f WHERE f.document_id = :document_id ORDER BY f.id DESC;
+
+-- fragment: readable
+CROSS JOIN page p ON p.result_id = t.rowid
+       CROSS JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
+
+-- name: search
+-- A word of every second page would have thousands of hits ranked for the twenty that are shown: the newest :ranked
+-- are, which the index hands out in that order.
+WITH hit AS MATERIALIZED (
+    SELECT t.rowid AS result_id, p.document_id, p.number, d.name, bm25(page_text) AS rank
+      FROM page_text t {readable}
+     WHERE page_text MATCH :query AND (:owner IS NULL OR d.owner = :owner)
+     ORDER BY t.rowid DESC LIMIT :ranked)
+SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
+  FROM hit ORDER BY rank, document_id, number LIMIT :most;
+
+-- name: search_document
+-- The results of a document lie close together, as a rule: only that stretch of the index is gone through.
+WITH own AS MATERIALIZED (
+    SELECT d.name, p.number, p.result_id FROM document d
+      JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
+     WHERE d.id = :document_id AND (:owner IS NULL OR d.owner = :owner))
+SELECT t.rowid, :document_id, own.number, own.name, bm25(page_text) AS rank, 0
+  FROM page_text t CROSS JOIN own ON own.result_id = t.rowid
+ WHERE page_text MATCH :query
+   AND t.rowid BETWEEN (SELECT min(result_id) FROM own) AND (SELECT max(result_id) FROM own)
+ ORDER BY rank, own.number LIMIT :most;
+
+-- name: snippets
+-- In one pass over their stretch of the index: to look each up would put the hits of begin* together for each.
+SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24) FROM page_text
+ WHERE page_text MATCH :query AND rowid BETWEEN :first AND :last
+   AND +rowid IN (SELECT value FROM json_each(:result_ids));
+
+-- name: keyword_counts
+SELECT p.document_id, p.number, occurrences(page_text)
+  FROM page_text t {readable}
+ WHERE page_text MATCH :query AND (:owner IS NULL OR d.owner = :owner);

@@ -1,0 +1,165 @@
+"""Jobs come in: by wish, as follow-ups, or because a document is to be read. And those that wait are settled.
+
+A wish to read a document is decided where its job is inserted, under the same write lock, by `jobs/generations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+
+from worker_service.clock import as_text, from_text
+from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
+from worker_service.jobs.generations import Patience, decide
+from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.store.sqlite_connection import Connections, rule_broken
+
+NEW_JOB_COLUMNS = 17
+ROWS_AT_ONCE = 50
+_SETTLED_MOST = 1000
+
+
+class Intake(Connections):
+    _patience = Patience()
+
+    def enqueue(self, job: NewJob) -> Enqueued:
+        with self._transaction():
+            return self._insert(job)
+
+    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._transaction():
+            return self._insert_many(jobs)
+
+    def _insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
+        inserted: list[Enqueued] = []
+        for is_plain, some in groupby(jobs, key=_is_plain):
+            if is_plain:
+                inserted += self._insert_plain(list(some), parent_id)
+                continue
+            for job in some:
+                earlier = [each.job_id for each in inserted if each.job_id] if job.after_earlier else []
+                inserted.append(self._insert(job, parent_id, earlier))
+        return inserted
+
+    def _insert_plain(self, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
+        now = self._now()
+        rows = [_row_of(job, now, parent_id) for job in jobs]
+        whole = len(rows) - len(rows) % ROWS_AT_ONCE
+        chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
+        self._write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
+        self._write_each("enqueue", rows[whole:])
+        # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
+        last = self._writer.last_insert_rowid()
+        return [Enqueued(job_id) for job_id in range(last - len(jobs) + 1, last + 1)]
+
+    def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
+        if job.document is not None:
+            return self._insert_for_document(job, job.document, parent_id, earlier)
+        broken_rule = self._try("enqueue", _row_of(job, self._now(), parent_id))
+        if broken_rule is not None:
+            for (live_id,) in self._write("live_with_unique_key", unique_key=job.unique_key):
+                return Enqueued(live_id, existing=True)
+            raise rule_broken(broken_rule)
+        job_id = self._writer.last_insert_rowid()
+        if job.after or earlier:
+            needs = "ended" if job.after_any else "completed"
+            waits = [(job_id, other, needs) for other in job.after] + [
+                (job_id, other, "completed") for other in earlier
+            ]
+            self._write_each("wait_for", waits)
+            self._settle()
+        return Enqueued(job_id)
+
+    # ── Documents ──
+
+    def _insert_for_document(
+        self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
+    ) -> Enqueued:
+        """The document is the key of its work: a unique_key is not looked at."""
+        document_id, decision = self._decide(job, request)
+        if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
+            self._write("rename_document", document_id=document_id, name=request.name)
+            live = self._write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
+            return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
+        [(generation,)] = self._write(
+            "next_generation",
+            document_id=document_id,
+            settings=request.settings,
+            content=request.content,
+            name=request.name,
+            now=self._now(),
+        )
+        work = replace(job, document=None, document_id=document_id, generation=generation, unique_key=None)
+        return replace(self._insert(work, parent_id, earlier), document_id=document_id, decision=decision)
+
+    def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, Decision]:
+        named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
+        for document_id, status, content, settings, updated_at in self._write("document_named", **named):
+            decision = decide(
+                IndexStatus(status),
+                still_seconds=(self._clock() - from_text(updated_at)).total_seconds(),
+                same_content=request.content in ("", content),
+                same_settings=request.settings == settings,
+                is_forced=request.is_forced,
+                patience=self._patience,
+            )
+            return document_id, decision
+        return self._add_document(request, named), Decision.ACCEPTED
+
+    def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
+        named = {"owner": owner, "platform": platform, "source_key": request.source_key}
+        with self._transaction():
+            for document_id, *_ in self._write("document_named", **named):
+                return int(document_id)
+            return self._add_document(request, named)
+
+    def _add_document(self, request: DocumentRequest, named: dict[str, str]) -> int:
+        facts = {"name": request.name, "content": request.content, "now": self._now()}
+        [(document_id,)] = self._write("add_document", **named, **facts)
+        return int(document_id)
+
+    # ── Jobs that wait for others ──
+
+    def _settle(self) -> None:
+        """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
+        moved = 0
+        while moved < _SETTLED_MOST and (settled := self._write("settled")):
+            [(needs_id,)] = settled
+            values = {"needs_id": needs_id, "most": _SETTLED_MOST - moved}
+            wave = len(self._write("settle_fail", now=self._now(), **values))
+            wave += sum(
+                self._try("revive", {"job_id": job_id}) is None for (job_id,) in self._write("to_revive", **values)
+            )
+            wave += len(self._write("settle_meet", **values))
+            if wave < _SETTLED_MOST - moved:
+                self._write("forget_settled", needs_id=needs_id)
+            moved += 1 + wave
+
+
+def _is_plain(job: NewJob) -> bool:
+    """Can be inserted with many others by one statement."""
+    return not (job.unique_key or job.after or job.after_earlier or job.document)
+
+
+def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
+    """In the order of the statement's names: a tuple binds faster than a dict."""
+    return (
+        job.job_type,
+        job.platform,
+        job.account,
+        job.payload,
+        job.priority,
+        job.owner,
+        job.source,
+        None if job.run_at is None else as_text(job.run_at),
+        now,
+        job.max_retries,
+        job.timeout_seconds,
+        job.unique_key,
+        job.concurrency_key,
+        job.batch_id,
+        job.document_id,
+        job.generation,
+        parent_id,
+    )
