@@ -6,6 +6,11 @@
         assert run.result == {"words": 12}
 
 The handler is a module's attribute, so that the child can find it. Whatever the attempt does, `Run` tells it.
+
+What it asks is answered from the pages that it has saved itself, and else as in an empty database, unless `answers`
+knows better: a function from question to answer, or a mapping from kinds of questions to answers or such functions.
+
+    run_handler(handler, document_id=7, answers={SameContent: Files([published])}, directory=tmp_path)
 """
 
 from __future__ import annotations
@@ -14,8 +19,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -23,10 +28,37 @@ from typing import Any
 import msgspec
 
 from worker_service.children.alone import heard, nursery_in
-from worker_service.children.model import Checkpointed, Ended, Happening, How, Logged, Order, Progressed
+from worker_service.children.asking import answer_to_nothing, question_from
+from worker_service.children.model import (
+    Asked,
+    Checkpointed,
+    Ended,
+    Happening,
+    How,
+    Logged,
+    Order,
+    PageRead,
+    Progressed,
+    Publication,
+)
 from worker_service.handlers.contract import Handler
+from worker_service.jobs.documents import (
+    Answer,
+    CrawlPage,
+    DocumentPages,
+    FileAgain,
+    KnownDigests,
+    KnownPages,
+    PageResult,
+    Pages,
+    Question,
+)
+from worker_service.jobs.model import NewJob
 
-__all__ = ["How", "Run", "run_handler", "run_stopped_and_again"]
+__all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
+
+Answers = Mapping[type[Question[Any]], Answer | Callable[[Any], Answer | None]] | Callable[[Any], Answer | None]
+"""None from a function: it does not know better."""
 
 _PATIENCE_SECONDS = 60.0
 _WRAPPER = "pagemill_stopped_handler"
@@ -52,6 +84,36 @@ class Run:
         return self.ended.files
 
     @property
+    def published(self) -> Sequence[Publication]:
+        """The same, with role, name and digests."""
+        return self.ended.published
+
+    @property
+    def published_again(self) -> Sequence[FileAgain]:
+        return self.ended.published_again
+
+    @property
+    def pages(self) -> list[PageResult]:
+        return [one.page for one in self.happenings if isinstance(one, PageRead)]
+
+    @property
+    def checkpoints(self) -> list[Checkpointed]:
+        return [one for one in self.happenings if isinstance(one, Checkpointed)]
+
+    @property
+    def crawl_pages(self) -> list[CrawlPage]:
+        return [one.crawl for one in self.checkpoints if one.crawl is not None]
+
+    @property
+    def follow_ups(self) -> list[NewJob]:
+        """Those of the checkpoints, then those of its end."""
+        return [*(job for one in self.checkpoints for job in one.follow_ups), *self.ended.follow_ups]
+
+    @property
+    def questions(self) -> list[Question[Answer]]:
+        return [question_from(one.kind, one.body) for one in self.happenings if isinstance(one, Asked)]
+
+    @property
     def lines(self) -> list[str]:
         return [one.line for one in self.happenings if isinstance(one, Logged)]
 
@@ -63,8 +125,7 @@ class Run:
     @property
     def state(self) -> str | None:
         """The last checkpoint, JSON."""
-        states = [one.state for one in self.happenings if isinstance(one, Checkpointed)]
-        return states[-1] if states else None
+        return self.checkpoints[-1].state if self.checkpoints else None
 
 
 def run_handler(
@@ -80,13 +141,29 @@ def run_handler(
     sandbox: str = "strict",
     job_id: int = 1,
     fence: int = 1,
+    document_id: int | None = None,
+    generation: int | None = None,
+    inputs: Mapping[str, Path] | None = None,
+    answers: Answers | None = None,
 ) -> Run:
     """One attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or what JSON
     can be made of. Staging, kept files and what is to be published lie in `directory`."""
     spec = None if isinstance(handler, str) else _spec_of(handler)
     job_type = handler if isinstance(handler, str) else handler.job_type
-    order = Order(job_id, fence, job_type, platform, account, _text(payload), timeout_seconds, state)
-    return _run(order, directory, spec, commands, sandbox)
+    order = Order(
+        job_id,
+        fence,
+        job_type,
+        platform,
+        account,
+        _text(payload),
+        timeout_seconds,
+        state,
+        document_id,
+        _generation(document_id, generation),
+        _absolute(inputs),
+    )
+    return _run(order, directory, spec, _Answering(answers), commands, sandbox)
 
 
 def run_stopped_and_again(
@@ -96,9 +173,16 @@ def run_stopped_and_again(
     directory: Path,
     step: int,
     sandbox: str = "strict",
+    account: str | None = None,
+    platform: str = "local",
+    document_id: int | None = None,
+    generation: int | None = None,
+    inputs: Mapping[str, Path] | None = None,
+    answers: Answers | None = None,
 ) -> tuple[Run, Run]:
-    """SIGKILL it at its nth word (progress, log or checkpoint; the word itself is heard), then let the job run again
-    with its last checkpoint, as the daemon would. A good handler's second run ends as if there had been no first."""
+    """SIGKILL it at its nth word (progress, log, checkpoint, page or question; the word itself is heard), then let the
+    job run again with its last checkpoint and its saved pages, as the daemon would. A good handler's second run ends as
+    if there had been no first."""
     wrapper = directory / "path" / f"{_WRAPPER}.py"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     spec = _spec_of(handler)
@@ -106,10 +190,23 @@ def run_stopped_and_again(
     wrapper.write_text(
         f"from worker_service.testing import stopped_at\nhandler = stopped_at({spec!r}, {job_type!r}, {step})\n"
     )
-    order = Order(1, 1, job_type, "local", None, _text(payload), None)
-    first = _run(order, directory, f"{_WRAPPER}:handler", None, sandbox, [wrapper.parent])
+    order = Order(
+        1,
+        1,
+        job_type,
+        platform,
+        account,
+        _text(payload),
+        None,
+        None,
+        document_id,
+        _generation(document_id, generation),
+        _absolute(inputs),
+    )
+    answering = _Answering(answers)
+    first = _run(order, directory, f"{_WRAPPER}:handler", answering, None, sandbox, [wrapper.parent])
     again = replace(order, fence=2, state=first.state)
-    return first, _run(again, directory, spec, None, sandbox)
+    return first, _run(again, directory, spec, answering, None, sandbox)
 
 
 def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
@@ -131,22 +228,54 @@ class _Counting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
-        if name not in ("progress", "log", "checkpoint"):
+        if name not in ("progress", "log", "checkpoint", "save_page", "ask"):
             return found
 
-        def say(*values: Any, **named: Any) -> None:
-            found(*values, **named)
+        def say(*values: Any, **named: Any) -> Any:
+            answer = found(*values, **named)
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+            return answer
 
         return say
+
+
+@dataclass(slots=True)
+class _Answering:
+    """Answers for the store, from one run of a job to the next."""
+
+    answers: Answers | None
+    pages: list[PageResult] = field(default_factory=list)
+
+    def __call__(self, question: Question[Answer]) -> Answer:
+        return self._better(question) or self._known(question)
+
+    def _better(self, question: Question[Answer]) -> Answer | None:
+        answers = self.answers
+        if isinstance(answers, Mapping):
+            chosen = answers.get(type(question))
+            return chosen if chosen is None or isinstance(chosen, Answer) else chosen(question)
+        return None if answers is None else answers(question)
+
+    def _known(self, question: Question[Any]) -> Answer:
+        if isinstance(question, KnownPages):
+            known = {page.digest for page in self.pages}
+            return KnownDigests([digest for digest in question.digests if digest in known])
+        if isinstance(question, DocumentPages):
+            # As one row of a number would: the last word stands.
+            by_number = {page.number: page for page in self.pages if question.first <= page.number <= question.last}
+            full = {page.digest: page for page in self.pages if page.text is not None}
+            found = [replace(full.get(page.digest, page), number=number) for number, page in sorted(by_number.items())]
+            return Pages(found if question.with_layout else [replace(page, layout=None) for page in found])
+        return answer_to_nothing(question)
 
 
 def _run(
     order: Order,
     directory: Path,
     spec: str | None,
+    answering: _Answering,
     commands: Mapping[str, Mapping[str, object]] | None,
     sandbox: str,
     path: Sequence[Path] = (),
@@ -160,7 +289,11 @@ def _run(
         is_without_installed=spec is not None,
     ) as (nursery, _):
         nursery.launch(order)
-        happenings = list(heard(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS))
+        happenings: list[Happening] = []
+        for one in heard(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
+            happenings.append(one)
+            if isinstance(one, PageRead):
+                answering.pages.append(one.page)
     return Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
 
 
@@ -177,6 +310,14 @@ def _path_of_tests() -> list[Path]:
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]
+
+
+def _generation(document_id: int | None, generation: int | None) -> int | None:
+    return 1 if generation is None and document_id is not None else generation
+
+
+def _absolute(inputs: Mapping[str, Path] | None) -> dict[str, Path]:
+    return {role: path.absolute() for role, path in (inputs or {}).items()}
 
 
 def _text(payload: object) -> str | None:

@@ -26,10 +26,16 @@ class Desk:
         self._number = 0
 
     def launch(
-        self, job_type: str, payload: str | None = None, *, timeout_seconds: int | None = None, state: str | None = None
+        self,
+        job_type: str,
+        payload: str | None = None,
+        *,
+        timeout_seconds: int | None = None,
+        state: str | None = None,
+        **of_document: Any,
     ) -> Order:
         self._number += 1
-        order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state)
+        order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state, **of_document)
         self.nursery.launch(order)
         return order
 

@@ -22,15 +22,15 @@ def level_of(desk: Desk, order_id: int) -> str:
     return next(one.sandbox for one in desk.heard if isinstance(one, Started) and one.job_id == order_id)
 
 
-def test_a_child_inherits_its_pipe_and_nothing_else(desk: Desk) -> None:
+def test_a_child_inherits_its_two_pipes_and_nothing_else(desk: Desk) -> None:
     report = json.loads(desk.run("reports_itself").result or "")
 
     opened = report["descriptors"]
     assert opened.pop("0") == "/dev/null"
     assert opened.pop("1").startswith("pipe:")
     assert opened.pop("2").startswith("pipe:")
-    assert len(opened) == 1
-    assert next(iter(opened.values())).startswith("pipe:")
+    assert len(opened) == 2
+    assert all(name.startswith("pipe:") for name in opened.values())
 
 
 def test_the_workers_lock_is_held_by_the_child_too(make_desk: MakeDesk, tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from tests.children.conftest import SABOTEURS, Desk, MakeDesk
 from worker_service.children import gone, line
 from worker_service.children.model import ChildError, Ended, How, Started
+from worker_service.children.wire import Begin, frame
 
 
 def is_alive(pid: int) -> bool:
@@ -221,6 +224,45 @@ while not any(isinstance(one, Progressed) for one in nursery.happened()):
 print("running", flush=True)
 sys.stdin.read()
 """
+
+
+SLOW_TO_LOAD = """
+import time
+from pathlib import Path
+from worker_service.handlers import Handler
+
+here = Path(__file__).parent
+if (here / "tried").exists():
+    (here / "loading").touch()
+    while not (here / "go").exists():
+        time.sleep(0.001)
+(here / "tried").touch()
+handler = Handler("late", lambda context: None, dict)
+"""
+
+
+def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
+    near, far = socket.socketpair()
+    begin = Begin(tmp_path / "s", tmp_path / "k", "house", {}, "strict", 1.0, 20.0, ("slow_to_load:handler",), True)
+    nursery = subprocess.Popen(
+        [sys.executable, "-m", "worker_service.children.nursery_main", str(far.fileno())],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},
+        stderr=subprocess.PIPE,
+        pass_fds=[far.fileno()],
+    )
+    far.close()
+    near.sendall(frame(begin))
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "loading").exists():
+        assert time.monotonic() < deadline, "it did not load its handler"
+        time.sleep(0.002)
+
+    near.close()
+    (tmp_path / "go").touch()
+
+    assert nursery.communicate(timeout=30)[1] == b""
+    assert nursery.returncode == 0
 
 
 def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_gone(tmp_path: Path) -> None:

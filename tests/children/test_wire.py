@@ -9,6 +9,7 @@ import pytest
 
 from worker_service.children import wire
 from worker_service.children.model import (
+    Asked,
     Checkpointed,
     ChildError,
     Ended,
@@ -16,19 +17,42 @@ from worker_service.children.model import (
     How,
     Logged,
     Order,
+    PageRead,
     Progressed,
+    Publication,
     Started,
 )
 from worker_service.children.nursery import Nursery
 from worker_service.children.wire import Garbled, Inbox
+from worker_service.jobs.documents import (
+    CrawlItem,
+    CrawlPage,
+    DocumentFacts,
+    DocumentRequest,
+    FileAgain,
+    PageResult,
+)
 from worker_service.jobs.model import NewJob, Usage
 
 HAPPENINGS: list[Happening] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
     Logged(1, 2, "Zürich\t漢"),
-    Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])]),
-    Ended(1, 2, How.DONE, '{"a":1}', [], [Path("/s/1-2/a.txt")], usage=Usage(1.5, 1024, "SIGKILL")),
+    PageRead(1, 2, PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')),
+    Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])], CrawlPage("c", [CrawlItem("i")], 3)),
+    Asked(1, 2, 1, "KnownPages", '{"digests":["d4"]}'),
+    Ended(
+        1,
+        2,
+        How.DONE,
+        '{"a":1}',
+        [NewJob("ingest", after=[], document=DocumentRequest("/a.pdf", "a.pdf", "ab"))],
+        [Publication(Path("/s/1-2/a.txt"), "text", "a.txt", "ab" * 32)],
+        usage=Usage(1.5, 1024, "SIGKILL"),
+        published_again=[FileAgain(7, "original")],
+        document=DocumentFacts(pages=12),
+        publishes=True,
+    ),
 ]
 
 
@@ -50,7 +74,8 @@ def test_several_messages_in_one_bite_are_several() -> None:
 
 
 def test_an_order_arrives_as_it_was() -> None:
-    launch = wire.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]"), {"A": "b"})
+    inputs = {"original": Path("/w/objects/1-1/a.pdf")}
+    launch = wire.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
 
     (body,) = Inbox(1000).feed(wire.frame(launch))
 
@@ -59,7 +84,7 @@ def test_an_order_arrives_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x02\0\0\0\x01x", b"P\x01\xff\xff\xff\xff", b"P\x01\0\0\x10\0"],
+    [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x01\0\0\0\x01x", b"P\x02\xff\xff\xff\xff", b"P\x02\0\0\x10\0"],
     ids=["text", "zeros", "another version", "endless", "longer than allowed"],
 )
 def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:

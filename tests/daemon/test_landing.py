@@ -9,13 +9,15 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
-from worker_service.children.model import How
+from worker_service.children.model import How, Publication
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.landing import CannotLand, Landing
 from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.slots import Attempt
 from worker_service.errors import DiskFull
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
 from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.base import Store
 
 
@@ -74,7 +76,7 @@ def test_a_cancel_in_the_last_moment_wins_and_removes_the_files(
 ) -> None:
     one = attempt()
     store.cancel(ids(one.job.id), actor="test")
-    landing.add(one, ended(one, files=[staged(tmp_path, one)]))
+    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
     landing.land()
 
@@ -87,7 +89,7 @@ def test_files_keep_their_names_below_the_attempts_own_place(
     landing: Landing, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
-    landing.add(one, ended(one, files=[staged(tmp_path, one)]))
+    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
     landing.land()
 
@@ -100,7 +102,7 @@ def test_nothing_is_published_under_a_lost_lease(
 ) -> None:
     one = attempt()
     store.requeue("w1")
-    landing.add(one, ended(one, files=[staged(tmp_path, one)]))
+    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
     assert landing.land() == [one]
 
@@ -151,3 +153,61 @@ def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
 
 def _refuse(*_: object) -> None:
     raise DiskFull("no room")
+
+
+def test_a_job_that_keeps_bringing_its_nursery_down_ends_failed(
+    landing: Landing, store: Store, attempt: MakeAttempt
+) -> None:
+    one = attempt(max_retries=0)
+
+    for _ in range(REQUEUES_MAX):
+        landing.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+        landing.land()
+        assert store.get(one.job.id).status is Status.PENDING
+        [job] = store.claim("w1", 1)
+        one = Attempt(job, "cpu")
+    landing.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+    landing.land()
+
+    assert (store.get(one.job.id).status, store.get(one.job.id).error_code) == (Status.FAILED, "NURSERY_DIED")
+
+
+def test_a_handlers_wish_for_rest_holds_all_jobs_of_its_source(
+    landing: Landing, store: Store, attempt: MakeAttempt
+) -> None:
+    one = attempt(source="drive")
+    other = store.enqueue(NewJob("ocr_pages", source="drive")).job_id
+    end = ended(one, How.SNOOZED, after_seconds=600.0, rests_source=True, message="the quota is used up")
+
+    landing.add(one, end)
+    landing.land()
+
+    assert store.attempts(one.job.id)[0].outcome == "snoozed"
+    assert [gate.code for gate in store.explain(other)] == ["SOURCE_RESTING"]
+    assert "quota" in store.explain(other)[0].detail
+
+
+def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
+    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    one = attempt(document=DocumentRequest("/a.pdf", "a.pdf", "ab"))
+    file = staged(tmp_path, one)
+    published = Publication(file, "text", "Report.txt", "ab" * 32, "cd" * 16)
+
+    landing.add(one, ended(one, published=[published], document=DocumentFacts(pages=3), publishes=True))
+    landing.land()
+
+    [row] = store.inputs(one.job.document_id or 0)
+    assert (row.role, row.name, row.size, row.sha256, row.md5) == ("text", "Report.txt", 4, "ab" * 32, "cd" * 16)
+    assert (tmp_path / "workspace" / row.path).read_text() == "text"
+
+
+def test_a_file_that_is_no_longer_there_cannot_be_published_again(
+    landing: Landing, store: Store, attempt: MakeAttempt
+) -> None:
+    one = attempt()
+
+    landing.add(one, ended(one, published_again=[FileAgain(99, "original")]))
+    landing.land()
+
+    assert (store.get(one.job.id).status, store.get(one.job.id).error_code) == (Status.FAILED, "RESULT_REFUSED")

@@ -21,9 +21,10 @@ from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.guard import Guard
 from worker_service.daemon.health import Level, examine, health, state_of
 from worker_service.daemon.heartbeat import Heartbeat
+from worker_service.daemon.limiting import limits
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
-from worker_service.daemon.start import beat_seconds, limits, wants
+from worker_service.daemon.start import beat_seconds, wants
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
 from worker_service.jobs.model import Counts, NewJob, Pause, Status, WorkerState
@@ -77,14 +78,18 @@ def test_which_types_a_worker_takes(types: tuple[str, ...], wanted: bool) -> Non
     assert wants(types, "a") is wanted
 
 
-def test_between_two_writes_there_is_a_pause_unless_time_has_passed_anyway() -> None:
+def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed_anyway() -> None:
     now, slept = [0.0], [0.0]
     breath = Breath(lambda: now[0], lambda seconds: slept.append(seconds))
     with breath:
         now[0] = 0.5
     with breath:
+        assert len(slept) == 1
+    breath.turn()
+    with breath:
         assert slept[-1] == pytest.approx(0.001)
     now[0] = 1.0
+    breath.turn()
     with breath:
         assert len(slept) == 2
 

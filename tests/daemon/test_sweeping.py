@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tests.daemon.conftest import MakeAttempt
-from tests.store.kit import ids
-from worker_service.daemon.sweeping import SweepObjects
+from tests.store.kit import START, MovableClock, ids
+from tests.store.papers import ask_for, work_as
+from worker_service.daemon.sweeping import KEEP_AGE, SweepKept, SweepObjects
+from worker_service.jobs.documents import FileAgain, NewFile
+from worker_service.jobs.model import Completion
 from worker_service.store.base import Store
 
 
@@ -37,3 +43,54 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
 
     assert [folder.exists() for folder in left] == [False]
     assert all((folder / "page.txt").exists() for folder in kept)
+
+
+def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
+    store: Store, log: Any, tmp_path: Path
+) -> None:
+    work_as(store)
+    ask_for(store, "a.pdf"), ask_for(store, "b.pdf")
+    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    folder = tmp_path / "objects" / f"{first.id}-{first.fence}"
+    folder.mkdir(parents=True)
+    for name in ("own.txt", "shared.txt"):
+        (folder / name).write_text("text")
+    files = [NewFile(name, f"objects/{folder.name}/{name}", "text") for name in ("own.txt", "shared.txt")]
+    store.complete_many([Completion(first.lease, files=files, publishes=True)])
+    [shared] = [file for file in store.files(1) if file.name == "shared.txt"]
+    store.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
+
+    store.delete_documents([1])
+    SweepObjects(store, tmp_path, log=log).run()
+    assert [file.name for file in folder.iterdir()] == ["shared.txt"]
+
+    store.delete_documents([2])
+    SweepObjects(store, tmp_path, log=log).run()
+    assert not folder.exists()
+
+
+def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_holder(
+    tmp_path: Path, clock: MovableClock, log: Any
+) -> None:
+    def keep(name: str, age: timedelta) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "file.part").write_text("half")
+        touched = (START - age).timestamp()
+        os.utime(folder, (touched, touched))
+        return folder
+
+    young = keep("young", KEEP_AGE - timedelta(minutes=1))
+    old, cut_off = keep("old", KEEP_AGE * 2), keep(".swept-before", KEEP_AGE * 2)
+    held = keep("held", KEEP_AGE * 2)
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    SweepKept(tmp_path, clock=clock, log=log).run()
+
+    os.close(lock)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["held", "young"]
+    assert (young / "file.part").read_text() == (held / "file.part").read_text() == "half"
+    assert not old.exists()
+    assert not cut_off.exists()
+    assert log.heard == ["kept.swept"]

@@ -12,6 +12,7 @@ from worker_service.children.model import Ended, How
 from worker_service.daemon.slots import Attempt
 from worker_service.daemon.verdicts import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
 from worker_service.jobs.model import Failure
+from worker_service.jobs.retries import REQUEUES_MAX
 
 
 def decide(attempt: Attempt, how: Ended) -> Verdict:
@@ -100,3 +101,36 @@ def test_nothing_is_written_under_a_lost_lease(attempt: MakeAttempt, how: How) -
     one.is_lost = one.is_cancelled = True
 
     assert decide(one, ended(one, how)) == Drop()
+
+
+def test_a_source_that_needs_a_rest_gets_it_with_the_snooze(attempt: MakeAttempt) -> None:
+    one, without = attempt(source="drive"), attempt()
+    until = START + timedelta(seconds=600)
+
+    for job, resting in ((one, "drive"), (without, "")):
+        rest = ended(job, How.SNOOZED, after_seconds=600.0, rests_source=True, message="the quota is used up")
+        assert decide(job, rest) == Snooze(until, resting, "the quota is used up")
+
+
+def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(attempt: MakeAttempt) -> None:
+    one = attempt()
+    died = ended(one, How.CRASHED, code="NURSERY_DIED")
+
+    for deaths in range(1, REQUEUES_MAX + 1):
+        one.nursery_deaths = deaths
+        assert decide(one, died) == Release()
+    one.nursery_deaths = REQUEUES_MAX + 1
+    chosen = decide(one, died)
+
+    assert isinstance(chosen, Fail)
+    assert chosen.retry_at is not None
+
+
+def test_what_may_not_run_twice_fails_with_its_nursery(attempt: MakeAttempt) -> None:
+    one = attempt()
+    one.is_at_most_once, one.nursery_deaths = True, 1
+
+    chosen = decide(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+
+    assert isinstance(chosen, Fail)
+    assert (chosen.failure.code, chosen.retry_at) == ("NURSERY_DIED", None)

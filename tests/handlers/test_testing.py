@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.saboteurs import steps
+from tests.saboteurs.handlers import handlers
 from worker_service.handlers import Context, Handler
-from worker_service.testing import How, run_handler, run_stopped_and_again
+from worker_service.jobs.documents import KnownDigests, KnownPages
+from worker_service.testing import Answers, How, run_handler, run_stopped_and_again
 
 
 def test_a_handler_runs_in_a_real_child(tmp_path: Path) -> None:
@@ -44,3 +46,45 @@ def test_a_handler_without_a_name_cannot_be_found(tmp_path: Path) -> None:
 
     with pytest.raises(LookupError, match="give it a name"):
         run_handler(Handler("nowhere", nowhere, steps.Pages), directory=tmp_path)
+
+
+@pytest.mark.parametrize("step", range(1, 8))
+def test_wherever_it_is_stopped_the_second_run_ends_as_if_there_had_been_no_first(tmp_path: Path, step: int) -> None:
+    first, second = run_stopped_and_again(steps.reads, {"pages": 3}, directory=tmp_path, step=step, document_id=7)
+
+    # After the last word it is not stopped any more.
+    assert first.how is (How.CRASHED if step <= 6 else How.DONE)
+    assert second.result == ["page 1", "page 2", "page 3"]
+    assert sorted({page.number for page in [*first.pages, *second.pages]}) == [1, 2, 3]
+    assert len(first.pages) + len(second.pages) == 3
+
+
+def test_answers_are_given_by_kind_of_question_or_by_a_function(tmp_path: Path) -> None:
+    def answer(question: object) -> KnownDigests | None:
+        return KnownDigests(["d1", "d2"]) if isinstance(question, KnownPages) else None
+
+    ways: list[Answers] = [answer, {KnownPages: answer}, {KnownPages: KnownDigests(["d1", "d2"])}]
+    for answers in ways:
+        run = run_handler(steps.reads, {"pages": 3}, directory=tmp_path, document_id=7, answers=answers)
+
+        assert [page.number for page in run.pages] == [3]
+        assert [type(question).__name__ for question in run.questions] == ["KnownPages", "DocumentPages"]
+        assert run.result == ["page 3"]
+
+
+def test_a_run_tells_of_files_follow_ups_and_what_a_crawl_found(tmp_path: Path) -> None:
+    reads_a_document = next(one for one in handlers if one.job_type == "reads_a_document")
+
+    run = run_handler(reads_a_document, directory=tmp_path, document_id=7)
+
+    assert [(file.role, file.name) for file in run.published] == [("text", "Report.txt")]
+    assert [file.file_id for file in run.published_again] == [7]
+    assert [job.job_type for job in run.follow_ups] == ["leaf"]
+    assert [item.id for page in run.crawl_pages for item in page.items] == ["a"]
+    assert run.ended.document is not None
+
+
+def test_a_job_without_a_document_saves_no_page(tmp_path: Path) -> None:
+    run = run_handler(steps.reads, {"pages": 1}, directory=tmp_path)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "NO_DOCUMENT")

@@ -18,7 +18,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from worker_service.handlers import Context, Done, Handler, Limits, NewJob, Permanent, Retryable, Snooze
+from worker_service.children.model import How
+from worker_service.children.wire import Ask, Finished, Page, frame
+from worker_service.handlers import (
+    Context,
+    CrawlItem,
+    CrawlPage,
+    DocumentFacts,
+    DocumentPages,
+    Done,
+    File,
+    Handler,
+    IsCurrent,
+    KnownPages,
+    Limits,
+    NewJob,
+    PageResult,
+    Permanent,
+    Rest,
+    Retryable,
+    SameFile,
+    Snooze,
+)
 
 MIB = 1 << 20
 
@@ -117,6 +138,37 @@ def stops_when_asked(context: Context[Nothing]) -> Done:
     return Done("too late")
 
 
+@saboteur()
+def reads_a_document(context: Context[Nothing]) -> Done:
+    """Pages that are not known yet, a checkpoint, and what it has read, asked for again."""
+    known = context.ask(KnownPages(["d1", "d2"])).digests
+    for number in (1, 2):
+        if f"d{number}" not in known:
+            context.save_page(PageResult(number, f"d{number}", f"page {number}", "layer", layout='{"words":[]}'))
+    context.checkpoint({"read": 2}, [NewJob("leaf")], CrawlPage("c", [CrawlItem("a")]))
+    pages = context.ask(DocumentPages(1, 2)).pages
+    (context.staging / "all.txt").write_text(" ".join(page.text or "" for page in pages))
+    return Done(
+        {"known": len(known), "text": " ".join(page.text or "" for page in pages)},
+        files=[File("all.txt", "text", "Report.txt", sha256="ab" * 32), SameFile(7, "original")],
+        document=DocumentFacts(pages=2),
+        publishes=True,
+    )
+
+
+@saboteur()
+def reads_its_inputs(context: Context[Nothing]) -> Done:
+    original = context.inputs["original"]
+    return Done(
+        {
+            "document": [context.document_id, context.generation],
+            "input": original.read_text(),
+            "write it": _try(lambda: original.write_text("x")),
+            "beside it": _try(lambda: original.with_name("another").read_text()),
+        }
+    )
+
+
 # --- those that give up ---------------------------------------------------------------------------
 
 
@@ -143,6 +195,11 @@ def permanent(context: Context[Nothing]) -> None:
 @saboteur()
 def snoozes(context: Context[Nothing]) -> None:
     raise Snooze("not before noon", until=datetime.now(UTC) + timedelta(hours=1))
+
+
+@saboteur()
+def asks_for_rest(context: Context[Nothing]) -> None:
+    raise Rest("the quota is used up", after=600)
 
 
 @saboteur()
@@ -207,8 +264,8 @@ def ignores_sigterm(context: Context[Nothing]) -> None:
 
 @saboteur()
 def waits(context: Context[Nothing]) -> None:
-    context.progress(1, "waiting")
     try:
+        context.progress(1, "waiting")
         signal.pause()
         time.sleep(3600)
     finally:
@@ -253,15 +310,97 @@ def talks_nonsense(context: Context[Nothing]) -> None:
 
 @saboteur()
 def claims_a_huge_message(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), b"P\x01\xff\xff\xff\xff" + b"z" * 1000)
+    os.write(_pipe_of(context), b"P\x02\xff\xff\xff\xff" + b"z" * 1000)
     time.sleep(3600)
 
 
 @saboteur()
 def says_what_only_we_say(context: Context[Nothing]) -> None:
     body = b'{"type":"Finished","how":"stopped"}'
-    os.write(_pipe_of(context), b"P\x01" + len(body).to_bytes(4) + body)
+    os.write(_pipe_of(context), b"P\x02" + len(body).to_bytes(4) + body)
     os._exit(0)
+
+
+# --- those that ask, and save ----------------------------------------------------------------------
+
+
+@saboteur()
+def asks_for_ever(context: Context[Nothing]) -> None:
+    context.progress(1, "asking")
+    while True:
+        context.ask(IsCurrent())
+
+
+@saboteur()
+def asks_what_is_no_question(context: Context[Nothing]) -> None:
+    context.ask(NewJob("x"))  # type: ignore[arg-type]
+
+
+@saboteur()
+def asks_nonsense(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Ask(1, "Everything", "{}")))
+    time.sleep(3600)
+
+
+@saboteur()
+def asks_for_too_much(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Ask(1, "DocumentPages", '{"first":1,"last":1000000}')))
+    time.sleep(3600)
+
+
+@saboteur()
+def asks_after_its_end(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Finished(How.DONE)) + frame(Ask(1, "IsCurrent", "{}")))
+    time.sleep(3600)
+
+
+@saboteur()
+def asks_twice_at_once(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Ask(1, "IsCurrent", "{}")) + frame(Ask(2, "IsCurrent", "{}")))
+    time.sleep(3600)
+
+
+@saboteur()
+def never_reads_its_answer(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Ask(1, "DocumentPages", '{"first":1,"last":1}')))
+    context.progress(1, "not listening")
+    time.sleep(3600)
+
+
+@saboteur()
+def asks_again_without_reading(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Ask(1, "DocumentPages", '{"first":1,"last":1}')))
+    time.sleep(0.2)
+    os.write(_pipe_of(context), frame(Ask(2, "IsCurrent", "{}")))
+    time.sleep(3600)
+
+
+@saboteur()
+def waits_for_an_answer(context: Context[Nothing]) -> Done:
+    try:
+        context.ask(IsCurrent())
+        return Done("answered")
+    finally:
+        # What the interrupted question is still owed does not come back as the answer to this one.
+        context.log(f"{len(context.ask(KnownPages(['d'])).digests)} known")
+
+
+@saboteur()
+def saves_what_does_not_fit(context: Context[Nothing]) -> None:
+    context.save_page(PageResult(1, "d", "x" * (9 * MIB)))
+
+
+@saboteur()
+def saves_a_page_of_nothing(context: Context[Nothing]) -> None:
+    os.write(_pipe_of(context), frame(Page(PageResult(0, "d", "text"))))
+    time.sleep(3600)
+
+
+@saboteur()
+def floods_pages(context: Context[Nothing]) -> Done:
+    for number in range(1, 2001):
+        context.save_page(PageResult(number, f"flood{number}", "y" * 20_000, "ocr"))
+    return Done(2000)
 
 
 def _pipe_of(context: Any) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from worker_service.handlers import Context, Done, Handler
+from worker_service.handlers import Context, DocumentPages, Done, Handler, KnownPages, PageResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +22,18 @@ def _resume(context: Context[Pages]) -> Done:
 
 resumes = Handler("resumes", _resume, Pages)
 several: list[Handler[Any]] = [Handler("one_of_several", _resume, Pages)]
+
+
+def _read(context: Context[Pages]) -> Done:
+    """Saves a page as soon as it is read, and reads none twice."""
+    numbers = range(1, context.payload.pages + 1)
+    known = set(context.ask(KnownPages([f"d{number}" for number in numbers])).digests)
+    for number in numbers:
+        if f"d{number}" not in known:
+            context.save_page(PageResult(number, f"d{number}", f"page {number}"))
+    context.checkpoint({"read": len(numbers)})
+    pages = context.ask(DocumentPages(1, len(numbers))).pages
+    return Done([page.text for page in pages])
+
+
+reads = Handler("reads", _read, Pages)

@@ -8,7 +8,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from worker_service.handlers import Context, Done, Handler, NewJob, Permanent, Retryable, Snooze
+from worker_service.handlers import (
+    Context,
+    DocumentFacts,
+    DocumentPages,
+    Done,
+    File,
+    Handler,
+    KnownPages,
+    NewJob,
+    PageResult,
+    Permanent,
+    Retryable,
+    Snooze,
+)
 
 Payload = dict[str, Any]
 
@@ -35,6 +48,23 @@ def chaos(context: Context[Payload]) -> Done:
     context.log("half")
     (context.staging / "page.txt").write_text(context.idempotency_key)
     return Done({"pages": 1}, files=["page.txt"], follow_ups=[NewJob("fetch", payload="{}")])
+
+
+def read(context: Context[Payload]) -> Done:
+    """Reads the pages of a document that are not known yet, one after another; stands still before `stop_before`."""
+    numbers = range(1, context.payload["pages"] + 1)
+    known = set(context.ask(KnownPages([f"d{number}" for number in numbers])).digests)
+    begun_with = context.state or []
+    for number in numbers:
+        while number == context.payload.get("stop_before") and not known:
+            time.sleep(0.01)
+        if f"d{number}" not in known:
+            context.save_page(PageResult(number, f"d{number}", f"page {number}", "layer"))
+        context.checkpoint([*range(1, number + 1)])
+    pages = context.ask(DocumentPages(1, len(numbers))).pages
+    (context.staging / "all.txt").write_text(" ".join(page.text or "" for page in pages))
+    result = {"known": len(known), "begun_with": begun_with, "inputs": sorted(context.inputs)}
+    return Done(result, [File("all.txt", "text")], document=DocumentFacts(pages=len(numbers)), publishes=True)
 
 
 def sleep(context: Context[Payload]) -> Done:
@@ -67,6 +97,7 @@ handlers = [
     Handler("talk", talk, dict),
     Handler("publish", publish, dict),
     Handler("chaos", chaos, dict),
+    Handler("read", read, dict),
     Handler("sleep", sleep, dict, environment=("PATH",)),
     Handler("fetch", noop, dict, job_class="io"),
     Handler("fail", fail, dict),

@@ -1,6 +1,7 @@
 """One running child as the nursery sees it: what it says, made bounded, and how it ended, decided.
 
-Reads the child's three pipes when told to. It forks nothing, and stops nothing beyond its own group.
+Reads the child's three pipes and writes its fourth when told to. It forks nothing, and stops nothing beyond its own
+group. What a message may hold is looked at in `looking`.
 """
 
 from __future__ import annotations
@@ -10,27 +11,38 @@ import math
 import os
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from worker_service.children import gone
 from worker_service.children.child import EXIT_OUT_OF_MEMORY
-from worker_service.children.model import Checkpointed, Ended, Happening, How, Logged, Order, Progressed, Started
+from worker_service.children.forking import Forked
+from worker_service.children.looking import asked, check_checkpoint, check_json, check_page, publications, text
+from worker_service.children.model import (
+    Asked,
+    Checkpointed,
+    Ended,
+    Happening,
+    How,
+    Logged,
+    Order,
+    PageRead,
+    Progressed,
+    Started,
+)
 from worker_service.children.wire import (
-    FRAME_BYTES_MAX,
+    Ask,
     Checkpoint,
     Finished,
     Garbled,
-    Inbox,
     Log,
+    Page,
     Progress,
     Ready,
-    clipped,
+    Reply,
+    frame,
     from_child,
     last_words,
-    printable,
 )
 from worker_service.jobs.model import Usage
 
@@ -39,25 +51,29 @@ _TAIL_BYTES = 1 << 13
 _PROGRESS_SECONDS = 0.1
 _LINES_AT_ONCE = 200
 _LINES_PER_SECOND = 50
+_ASKS_AT_ONCE = 100
+_ASKS_PER_SECOND = 100
 _LINE_CHARACTERS_MAX = 2000
 _MESSAGE_CHARACTERS_MAX = 4000
 
 
 class Attempt:
-    def __init__(self, order: Order, pid: int, house: str, staging: Path, pipes: tuple[int, int, int]) -> None:
+    def __init__(self, order: Order, forked: Forked, staging: Path, *, seconds: int, number: int = 0) -> None:
+        """`number`: of a kept child's attempts."""
         self.order = order
         self.key = (order.job_id, order.fence)
-        self.pid = pid
-        self.pid_started = gone.started_at(pid)
-        self.tag = gone.tag_of(house, self.key)
+        self.forked = forked
+        self.pid = forked.pid
         self.staging = staging
-        self.said, self.output, self.errors = pipes
-        self.open_pipes = set(pipes)
+        self.number = number
+        self.began_at = time.monotonic()
+        self.unsent = bytearray()
+        """The answer that it has not taken yet. One at a time, so it is bounded."""
         self.was_full = False
         """The pipe that was read last had more than one bite."""
-        self.stop_at = math.inf
+        self.stop_at = self.began_at + seconds
         """When its time is up."""
-        self.time_sentence = ""
+        self._time_sentence = f"it was not done after {seconds} s"
         self.end_at = math.inf
         """When the grace that it was given is over, and SIGKILL comes."""
         self.status: int | None = None
@@ -67,17 +83,33 @@ class Attempt:
         self._finished: Finished | None = None
         self._had_finished = False
         """Before it was stopped: its work is done, and counts."""
-        self._inbox = Inbox(FRAME_BYTES_MAX)
-        self._tails = {self.output: bytearray(), self.errors: bytearray()}
+        self._tails = {forked.output: bytearray(), forked.errors: bytearray()}
         self._progress: Progress | None = None
         self._progress_at = -math.inf
         self._lines_allowed = float(_LINES_AT_ONCE)
         self._lines_at = 0.0
         self._lines_left_out = 0
+        self._open_question: int | None = None
+        self._asked: Asked | None = None
+        """Waits for its turn: a child that asks and asks is slowed down."""
+        self._asks_allowed = float(_ASKS_AT_ONCE)
+        self._asks_at = 0.0
 
     @property
     def has_left(self) -> bool:
         return self.status is not None
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, and its child stays for the next one."""
+        return self._finished is not None and self._finished.stays and self._reason is None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._reason is not None
+
+    def started(self, sandbox: str) -> Started:
+        return Started(*self.key, self.pid, self.forked.pid_started, sandbox)
 
     # --- what it says ---
 
@@ -90,7 +122,7 @@ class Attempt:
             return
         self.was_full = len(received) == READ_BYTES
         if not received:
-            self.open_pipes.discard(pipe)
+            self.forked.open_pipes.discard(pipe)
             return
         if pipe in self._tails:
             tail = self._tails[pipe]
@@ -100,14 +132,14 @@ class Attempt:
         if self._reason is not None and self._reason[0] is How.GARBLED:
             return
         try:
-            for body in self._inbox.feed(received):
-                yield from self._understand(body, now)
+            for body in self.forked.inbox.feed(received):
+                yield from self.understand(body, now)
         except Garbled as error:
-            self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
+            self.is_garbled(error, now)
 
     def drain(self, now: float) -> Iterator[Happening]:
         """What it said before it left; as much as a pipe can hold, and not more."""
-        for pipe in sorted(self.open_pipes):
+        for pipe in sorted(self.forked.open_pipes):
             for _ in range(1 + (1 << 20) // READ_BYTES):
                 yield from self.read(pipe, now)
                 if not self.was_full:
@@ -123,6 +155,15 @@ class Attempt:
             yield Logged(*self.key, f"… {self._lines_left_out} lines left out")
             self._lines_left_out = 0
             self._lines_allowed -= 1
+        if self._asked is not None:
+            self._asks_allowed = min(
+                self._asks_allowed + (now - self._asks_at) * _ASKS_PER_SECOND, float(_ASKS_AT_ONCE)
+            )
+            self._asks_at = now
+            if self._asks_allowed >= 1:
+                self._asks_allowed -= 1
+                question, self._asked = self._asked, None
+                yield question
 
     def next_due(self) -> float:
         """When it wants to be looked at although nothing has happened."""
@@ -131,29 +172,47 @@ class Attempt:
             times.append(self._progress_at + _PROGRESS_SECONDS)
         if self._lines_left_out:
             times.append(self._lines_at + 1.0)
+        if self._asked is not None:
+            times.append(self._asks_at + 1.0 / _ASKS_PER_SECOND)
         return min(times)
 
-    def _understand(self, body: bytes, now: float) -> Iterator[Happening]:
+    def is_garbled(self, error: Garbled, now: float) -> None:
+        self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
+
+    def understand(self, body: bytes, now: float) -> Iterator[Happening]:
         message = from_child(body)
         if self._finished is not None:
             raise Garbled("it went on after it had finished")
         if isinstance(message, Progress):
-            self._progress = Progress(message.percent, clipped(printable(message.message), _LINE_CHARACTERS_MAX))
+            self._progress = Progress(message.percent, text(message.message, _LINE_CHARACTERS_MAX))
             yield from self.due(now)
         elif isinstance(message, Log):
             self._earn_lines(now)
             if self._lines_allowed >= 1:
                 self._lines_allowed -= 1
-                yield Logged(*self.key, clipped(printable(message.line), _LINE_CHARACTERS_MAX))
+                yield Logged(*self.key, text(message.line, _LINE_CHARACTERS_MAX))
             else:
                 self._lines_left_out += 1
         elif isinstance(message, Checkpoint):
-            _check_json(message.state)
-            yield Checkpointed(*self.key, message.state, message.follow_ups)
+            check_checkpoint(message)
+            yield Checkpointed(*self.key, message.state, message.follow_ups, message.crawl)
+        elif isinstance(message, Page):
+            check_page(message.page, self.order)
+            yield PageRead(*self.key, message.page)
+        elif isinstance(message, Ask):
+            if self._open_question is not None or self.unsent:
+                raise Garbled("it asked again before it had taken its answer")
+            self._asked, self._open_question = asked(message, self.order), message.number
+            yield from self.due(now)
         elif isinstance(message, Ready):
-            yield Started(*self.key, self.pid, self.pid_started, message.sandbox)
+            self.forked.sandbox = message.sandbox
+            yield self.started(message.sandbox)
         else:
-            _check_json(message.result)
+            check_json(message.result)
+            if message.number != self.number:
+                raise Garbled(f"the end of its attempt {message.number} during attempt {self.number}")
+            if message.stays and (self.unsent or message.files):
+                raise Garbled("it stays, and is not done")
             self._finished = message
 
     def _earn_lines(self, now: float) -> None:
@@ -162,6 +221,25 @@ class Attempt:
         if self._lines_left_out == 0 or now >= self._lines_at + 1.0:
             self._lines_allowed = min(self._lines_allowed + earned, float(_LINES_AT_ONCE))
             self._lines_at = now
+
+    # --- what it is answered ---
+
+    def answer(self, reply: Reply) -> None:
+        """What nobody has asked is not answered."""
+        if reply.number == self._open_question and self._asked is None:
+            self._open_question = None
+            self.unsent += frame(reply)
+            self.send()
+
+    def send(self) -> None:
+        """As much as its pipe takes; it may never read it."""
+        try:
+            while self.unsent:
+                del self.unsent[: os.write(self.forked.answers, self.unsent)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self.unsent.clear()
 
     # --- how it is stopped ---
 
@@ -180,7 +258,7 @@ class Attempt:
         if self.has_left:
             return
         if self._reason is None and now >= self.stop_at:
-            self.stop(How.TIMED_OUT, "TIMED_OUT", self.time_sentence, grace=grace, now=now)
+            self.stop(How.TIMED_OUT, "TIMED_OUT", self._time_sentence, grace=grace, now=now)
         if now >= self.end_at:
             self.signal(signal.SIGKILL)
             # Again, should it still be there: somebody may have joined the group meanwhile.
@@ -206,34 +284,43 @@ class Attempt:
         name = _signal_name(number) if number is not None else None
         usage = Usage()
         if self._usage is not None:
-            seconds = round(self._usage.ru_utime + self._usage.ru_stime, 3)
-            usage = Usage(seconds, self._usage.ru_maxrss * 1024, name)
+            seconds = self._usage.ru_utime + self._usage.ru_stime
+            usage = Usage(round(seconds - self.forked.cpu_seconds, 3), self._usage.ru_maxrss * 1024, name)
+        if self._finished is not None and self._finished.used is not None:
+            used = self._finished.used
+            usage = Usage(round(used.cpu_seconds, 6), used.memory_peak_bytes, name)
+            self.forked.cpu_seconds += used.cpu_seconds
         if self._reason is not None and not (self._had_finished and self._reason[0] is not How.GARBLED):
             how, code, message = self._reason
             return Ended(*self.key, how, code=code, message=message, usage=usage)
         if self._finished is not None:
             return self._as_it_says(self._finished, usage)
-        words = last_words(self._tails[self.errors]) or last_words(self._tails[self.output])
+        words = last_words(self._tails[self.forked.errors]) or last_words(self._tails[self.forked.output])
         how, code, message = self._without_a_word(name)
         return Ended(*self.key, how, code=code, message=f"{message}\n{words}".strip(), usage=usage)
 
     def _as_it_says(self, said: Finished, usage: Usage) -> Ended:
         if said.how not in (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY):
             return Ended(*self.key, How.GARBLED, code="GARBLED", message=f"a child cannot say {said.how}", usage=usage)
-        # Its processes are gone, so nobody can exchange a file after this look.
-        files = [self.staging / name for name in said.files]
-        if not all(_is_inside(file, self.staging) for file in files):
-            return Ended(*self.key, How.GARBLED, code="GARBLED", message="a file outside its staging", usage=usage)
+        try:
+            # Its processes are gone, so nobody can exchange a file after this look.
+            published, published_again = publications(said, self.staging)
+        except Garbled as error:
+            return Ended(*self.key, How.GARBLED, code="GARBLED", message=str(error), usage=usage)
         return Ended(
             *self.key,
             said.how,
             said.result,
             said.follow_ups,
-            files,
-            clipped(printable(said.code), 100),
-            clipped(printable(said.message), _MESSAGE_CHARACTERS_MAX),
+            published,
+            text(said.code, 100),
+            text(said.message, _MESSAGE_CHARACTERS_MAX),
             None if said.after_seconds is None else max(said.after_seconds, 0.0),
             usage,
+            published_again,
+            said.document,
+            said.publishes,
+            said.rests_source,
         )
 
     def _without_a_word(self, name: str | None) -> tuple[How, str, str]:
@@ -245,18 +332,6 @@ class Attempt:
         if code == EXIT_OUT_OF_MEMORY:
             return How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows"
         return How.GARBLED, "NO_RESULT", f"it ended without a result (exit code {code})"
-
-
-def _is_inside(file: Path, staging: Path) -> bool:
-    return file.resolve().is_relative_to(staging.resolve()) and file.is_file() and not file.is_symlink()
-
-
-def _check_json(text: str | None) -> None:
-    """It goes into a column that takes nothing else."""
-    try:
-        msgspec.json.decode(text if text is not None else "null")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Garbled(f"a result or state that is no JSON: {error}") from error
 
 
 def _signal_name(number: int) -> str:

@@ -1,49 +1,51 @@
 """One attempt, from the fork to its last word. Runs in the child, and never returns into the nursery.
 
-What it says goes over one pipe. Its own exit says nothing that the pipe did not: a child that ends without
-`Finished` has crashed.
+Its own exit says nothing that its pipe did not: a child that ends without `Finished` has crashed. What the handler
+holds meanwhile is in `context`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import fnmatch
 import hashlib
 import json
-import math
 import os
+import re
 import signal
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from worker_service.children import gone, limits, sandbox
-from worker_service.children.model import How, Order
-from worker_service.children.wire import (
-    FRAME_BYTES_MAX,
-    Checkpoint,
-    Finished,
-    FromChild,
-    Log,
-    Progress,
-    Ready,
-    clipped,
-    frame,
+from worker_service.children import gone, kept, limits, sandbox
+from worker_service.children.gone import Key
+from worker_service.children.context import Cancel, ChildContext, Pipe, sayable
+from worker_service.children.model import How, Order, Publication
+from worker_service.children.wire import FRAME_BYTES_MAX, Finished, Ready, clipped, frame
+from worker_service.handlers.contract import (
+    Done,
+    File,
+    Handler,
+    Permanent,
+    Rest,
+    Retryable,
+    SameFile,
+    Snooze,
+    Stopped,
 )
-from worker_service.handlers.contract import Done, Handler, Permanent, Retryable, Snooze, Stopped
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.documents import FileAgain
 
 EXIT_OUT_OF_MEMORY = 86
-_LINE_CHARACTERS_MAX = 2000
 _MESSAGE_CHARACTERS_MAX = 4000
 _KEEP_BUSY_SECONDS = 30.0
+_DIGEST = re.compile(r"[0-9a-f]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Room:
     order: Order
     parent: int
     house: str
+    mark: Key
     staging: Path
     keep_root: Path
     sandbox: str
@@ -61,19 +64,28 @@ class Room:
     said: int
     output: int
     errors: int
+    answers: int
     lock_fd: int | None
+    orders: int | None = None
+    """Where a child that is kept finds its next order."""
+    reuse: int = 0
 
 
 def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
     """`handler` brings the handler; one that is not preloaded is imported by that call."""
     code = 1
     try:
-        pipe = _settle(room)
-        verdict = _attempt(room, handler, pipe)
-        # What is said last is said whole.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        pipe.say(verdict)
-        limits.flush_output()
+        _settle(room)
+        cancel = Cancel()
+        if room.orders is not None:
+            _serve(room, room.orders, handler, cancel)
+        else:
+            pipe = Pipe(room.said, room.answers, cancel.held)
+            verdict = _attempt(room, handler, pipe, cancel)
+            # What is said last is said whole.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            pipe.say(verdict)
+            limits.flush_output()
         code = 0
     except MemoryError:
         code = EXIT_OUT_OF_MEMORY
@@ -84,88 +96,21 @@ def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
         os._exit(code)
 
 
-class _Pipe:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        # A handler may have threads.
-        self._lock = threading.Lock()
-
-    def say(self, message: FromChild) -> None:
-        said = frame(message)
-        if len(said) > FRAME_BYTES_MAX:
-            # A verdict, not a sentence to be cut: half a result is no result.
-            raise Permanent("TOO_LARGE", f"{type(message).__name__} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
-        with self._lock:
-            left = memoryview(said)
-            while left:
-                left = left[os.write(self._descriptor, left) :]
-
-
-class _Context:
-    """See `worker_service.handlers.Context`."""
-
-    def __init__(self, room: Room, payload: Any, keep: Path | None, pipe: _Pipe, cancel: _Cancel) -> None:
-        self.payload = payload
-        self.job_type = room.order.job_type
-        self.platform = room.order.platform
-        self.account = room.order.account
-        self.staging = room.staging
-        self.state = json.loads(room.order.state) if room.order.state else None
-        self.idempotency_key = str(room.order.job_id)
-        self._keep = keep
-        self._pipe = pipe
-        self._cancel = cancel
-
-    @property
-    def keep(self) -> Path:
-        if self._keep is None:
-            raise AttributeError(f"{self.job_type} declares no keep_key, so it has no directory to keep")
-        return self._keep
-
-    def progress(self, percent: float, message: str = "") -> None:
-        known = percent if math.isfinite(percent) else 0.0
-        self._pipe.say(Progress(min(max(float(known), 0.0), 100.0), _line(message)))
-
-    def log(self, line: str) -> None:
-        # Cut before it is split: a line may be the whole of a flood.
-        for one in clipped(line, 20 * _LINE_CHARACTERS_MAX).splitlines() or [""]:
-            self._pipe.say(Log(_line(one)))
-
-    def cancelled(self) -> bool:
-        self._cancel.is_asked_for = True
-        return self._cancel.has_come
-
-    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = ()) -> None:
-        self._pipe.say(Checkpoint(json.dumps(state, allow_nan=False), list(follow_ups)))
-
-
-class _Cancel:
-    """SIGTERM. Who asks for it is left to finish its piece; who does not is interrupted, once."""
-
-    def __init__(self) -> None:
-        self.has_come = False
-        self.is_asked_for = False
-        signal.signal(signal.SIGTERM, self._come)
-
-    def _come(self, number: int, stack: object) -> None:
-        first, self.has_come = not self.has_come, True
-        if first and not self.is_asked_for:
-            raise Stopped
-
-
 # --- before the handler -------------------------------------------------------------------------------
 
 
-def _settle(room: Room) -> _Pipe:
+def _settle(room: Room) -> None:
     # A session of its own first: the nursery stops children by group.
     os.setsid()
     limits.die_with(room.parent)
-    gone.mark(room.house, (room.order.job_id, room.order.fence))
+    gone.mark(room.house, (room.order.job_id, room.order.fence), room.mark)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(room.output, 1)
     os.dup2(room.errors, 2)
-    limits.close_all_but({0, 1, 2, room.said, *([] if room.lock_fd is None else [room.lock_fd])})
+    lock = [] if room.lock_fd is None else [room.lock_fd]
+    orders = [] if room.orders is None else [room.orders]
+    limits.close_all_but({0, 1, 2, room.said, room.answers, *sandbox.held(), *lock, *orders})
     limits.set_environment(
         {
             **limits.basic_environment(),
@@ -180,36 +125,101 @@ def _settle(room: Room) -> _Pipe:
     # Where a library may have looked for it while the nursery loaded it.
     tempfile.tempdir = str(room.staging)
     limits.calm_signals()
-    return _Pipe(room.said)
 
 
-def _attempt(room: Room, handler: Callable[[], Handler[Any]], pipe: _Pipe) -> Finished:
-    """The attempt's one verdict."""
-    try:
-        cancel = _Cancel()
-        chosen = handler()
-        if chosen.credentials and room.credentials is not None:
-            os.environ["CREDENTIALS_DIRECTORY"] = str(room.credentials)
+def _attempt(room: Room, handler: Callable[[], Handler[Any]], pipe: Pipe, cancel: Cancel) -> Finished:
+    def attempt() -> Finished:
+        cancel.listen()
+        chosen = _brought(room, handler)
         payload = _decode(chosen, room.order.payload)
         keep = _hold(chosen, payload, room.keep_root)
         limits.limit(chosen.limits)
-        pipe.say(Ready(sandbox.shut(_door(chosen, room, keep), _sandbox(chosen, room))))
-        context = _Context(room, payload, keep, pipe, cancel)
-        done = chosen.run(context)
-        if done is None:
-            done = Done()
-        if not isinstance(done, Done):
-            raise TypeError(f"{chosen.job_type} returned {type(done).__name__}: a handler returns Done or None")
-        finished = _finished(done, room.staging)
-        if len(frame(finished)) > FRAME_BYTES_MAX:
-            raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes: write a file")
-        return finished
+        pipe.say(Ready(sandbox.shut(_door(chosen, room, keep, payload), _sandbox(chosen, room))))
+        return _run(chosen, ChildContext(room.order, payload, staging=room.staging, keep=keep, pipe=pipe, cancel=cancel))
+
+    return _judged(attempt)
+
+
+def _serve(room: Room, orders: int, handler: Callable[[], Handler[Any]], cancel: Cancel) -> None:
+    """A child that is kept: the door is shut once, around the directory in which each attempt gets its staging."""
+    house = kept.Housekeeping(room.staging)
+    shut: list[tuple[Handler[Any], str]] = []
+
+    def shut_door() -> Finished:
+        cancel.listen()
+        chosen = _brought(room, handler)
+        limits.limit(chosen.limits, room.reuse)
+        door = replace(_door(chosen, room, None, None), writes=[room.staging.parent, *chosen.writes])
+        shut.append((chosen, sandbox.shut(replace(door, starts_programs=False), _sandbox(chosen, room))))
+        return Finished(How.DONE)
+
+    def pipe() -> Pipe:
+        return Pipe(room.said, room.answers, cancel.held)
+
+    verdict = _judged(shut_door)
+    if not shut:
+        pipe().say(msgspec.structs.replace(verdict, number=1))
+        return
+    [(chosen, level)] = shut
+    pipe().say(Ready(level))
+
+    def attempt(order: Order, pipe: Pipe, staging: Path) -> Finished:
+        return _judged(
+            lambda: _run(
+                chosen,
+                ChildContext(
+                    order, _decode(chosen, order.payload), staging=staging, keep=None, pipe=pipe, cancel=cancel
+                ),
+            )
+        )
+
+    with contextlib.suppress(Stopped):
+        kept.serve(
+            room.order,
+            orders,
+            house,
+            limits_of_attempt=chosen.limits,
+            level=level,
+            reuse=room.reuse,
+            pipe_of_attempt=pipe,
+            cancel=cancel,
+            attempt=attempt,
+        )
+
+
+def _brought(room: Room, handler: Callable[[], Handler[Any]]) -> Handler[Any]:
+    chosen = handler()
+    if chosen.credentials and room.credentials is not None:
+        os.environ["CREDENTIALS_DIRECTORY"] = str(room.credentials)
+    return chosen
+
+
+def _run(handler: Handler[Any], context: ChildContext) -> Finished:
+    done = handler.run(context)
+    if done is None:
+        done = Done()
+    if not isinstance(done, Done):
+        raise TypeError(f"{handler.job_type} returned {type(done).__name__}: a handler returns Done or None")
+    finished = _finished(done, context.staging)
+    if len(frame(finished)) > FRAME_BYTES_MAX:
+        raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes: write a file")
+    return finished
+
+
+def _judged(attempt: Callable[[], Finished]) -> Finished:
+    """The attempt's one verdict."""
+    try:
+        return attempt()
     except Permanent as error:
         return Finished(How.PERMANENT, code=error.code, message=_short(error.message))
     except Retryable as error:
         return Finished(How.RETRYABLE, code=error.code, message=_short(error.message), after_seconds=error.after)
     except Snooze as error:
         return Finished(How.SNOOZED, code="SNOOZED", message=_short(error.message), after_seconds=_wait(error))
+    except Rest as error:
+        wait = max(float(error.after), 0.0)
+        message = _short(error.message)
+        return Finished(How.SNOOZED, code="RESTING", message=message, after_seconds=wait, rests_source=True)
     except sandbox.SandboxError as error:
         return Finished(How.RETRYABLE, code="SANDBOX_UNAVAILABLE", message=str(error))
     except MemoryError:
@@ -234,19 +244,26 @@ def _hold(handler: Handler[Any], payload: Any, keep_root: Path) -> Path | None:
         return None
     name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
     keep = keep_root / name
-    keep.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(keep, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(keep, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # For the sweep, which goes by age.
+                os.utime(lock)
+                # It may have been swept between the two calls: then this is no longer the one of that name.
+                if os.path.samestat(os.fstat(lock), keep.stat()):
+                    return keep
+                os.close(lock)
     except BlockingIOError as error:
         raise Snooze("another attempt works on the same thing", after=_KEEP_BUSY_SECONDS) from error
-    # For the sweep, which goes by age.
-    os.utime(keep)
-    return keep
 
 
-def _door(handler: Handler[Any], room: Room, keep: Path | None) -> sandbox.Door:
-    reads = [*sandbox.code_paths(), *handler.reads]
+def _door(handler: Handler[Any], room: Room, keep: Path | None, payload: Any) -> sandbox.Door:
+    reads = [*handler.reads, *room.order.inputs.values()]
+    if handler.reads_payload is not None:
+        reads += handler.reads_payload(payload)
     if room.credentials is not None:
         reads += _credentials(room.credentials, handler.credentials)
     writes = [room.staging, *([] if keep is None else [keep]), *handler.writes]
@@ -270,19 +287,38 @@ def _sandbox(handler: Handler[Any], room: Room) -> str:
 
 
 def _finished(done: Done, staging: Path) -> Finished:
-    files = [_publishable(Path(name), staging) for name in done.files]
-    for directory in {file.parent for file in files}:
+    files: list[Publication] = []
+    files_again: list[FileAgain] = []
+    for one in done.files:
+        if isinstance(one, SameFile):
+            files_again.append(FileAgain(one.file_id, one.role, sayable(one.name)))
+        else:
+            files.append(_publication(one if isinstance(one, File) else File(one), staging))
+    for directory in {staging / file.path.parent for file in files}:
         _sync(directory)
     result = None if done.result is None else json.dumps(done.result, ensure_ascii=False, allow_nan=False)
-    return Finished(How.DONE, result=result, follow_ups=list(done.follow_ups), files=[str(file) for file in files])
+    return Finished(
+        How.DONE,
+        result=result,
+        follow_ups=list(done.follow_ups),
+        files=files,
+        files_again=files_again,
+        document=done.document,
+        publishes=done.publishes,
+    )
 
 
-def _publishable(name: Path, staging: Path) -> Path:
-    file = staging / name
-    if not file.resolve().is_relative_to(staging.resolve()) or file.is_symlink() or not file.is_file():
-        raise ValueError(f"{name} is not a file in the staging directory: only such files can be published")
-    _sync(file)
-    return file
+def _publication(file: File, staging: Path) -> Publication:
+    path = staging / file.path
+    if not path.resolve().is_relative_to(staging.resolve()) or path.is_symlink() or not path.is_file():
+        raise ValueError(f"{file.path} is not a file in the staging directory: only such files can be published")
+    for digest, length in ((file.sha256, 64), (file.md5, 32)):
+        if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
+            raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
+    _sync(path)
+    # The nursery knows where the directory lies by then.
+    path = path.resolve().relative_to(staging.resolve())
+    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5)
 
 
 def _sync(path: Path) -> None:
@@ -300,18 +336,9 @@ def _wait(snooze: Snooze) -> float:
 
 
 def _short(message: str) -> str:
-    return _sayable(clipped(str(message), _MESSAGE_CHARACTERS_MAX))
-
-
-def _line(text: str) -> str:
-    return _sayable(clipped(text, _LINE_CHARACTERS_MAX))
-
-
-def _sayable(text: str) -> str:
-    """A file's name may hold half a character; a message cannot."""
-    return text.encode("utf-8", "replace").decode()
+    return sayable(clipped(str(message), _MESSAGE_CHARACTERS_MAX))
 
 
 def _last_lines(error: BaseException) -> str:
     text = "".join(traceback.format_exception(error))
-    return _sayable(text[-_MESSAGE_CHARACTERS_MAX:].strip())
+    return sayable(text[-_MESSAGE_CHARACTERS_MAX:].strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import signal
@@ -17,11 +18,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CPU_SECONDS_TO_END = 5
 
 libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def prctl(option: int, *values: int) -> None:
-    padded = [*values, 0, 0, 0, 0][:4]
-    if libc.prctl(ctypes.c_int(option), *(ctypes.c_ulong(value) for value in padded)):
+    if libc.prctl(option, *[*values, 0, 0, 0, 0][:4]):
         number = ctypes.get_errno()
         raise OSError(number, f"prctl {option}: {os.strerror(number)}")
 
@@ -37,17 +38,28 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def limit(limits: Limits) -> None:
+def limit(limits: Limits, attempts: int = 1) -> None:
+    """Of one attempt; for a child that is kept, `renew_cpu` before each of them."""
     _set(resource.RLIMIT_CORE, 0, 0)
     if limits.memory_bytes is not None:
         _set(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
     if limits.cpu_seconds is not None:
         # First a signal that has a name, SIGXCPU; then the one that nothing ignores.
-        _set(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + _CPU_SECONDS_TO_END)
+        _set(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds * attempts + _CPU_SECONDS_TO_END)
     if limits.open_files is not None:
         _set(resource.RLIMIT_NOFILE, limits.open_files, limits.open_files)
     if limits.file_bytes is not None:
         _set(resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes)
+
+
+def renew_cpu(limits: Limits) -> None:
+    """What the attempts before this one have used does not count."""
+    if limits.cpu_seconds is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        used = math.ceil(usage.ru_utime + usage.ru_stime)
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        soft = used + limits.cpu_seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def _set(what: int, soft: int, hard: int) -> None:
@@ -64,16 +76,33 @@ def close_all_but(kept: Collection[int]) -> None:
         if begin < descriptor:
             os.closerange(begin, descriptor)
         begin = descriptor + 1
-    os.closerange(begin, max([begin, *_open_descriptors()]) + 1)
+    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max([begin, *_open_descriptors()]) + 1)
 
 
 def _open_descriptors() -> list[int]:
     return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
 
 
+def _has_close_range() -> bool:
+    """Where the kernel closes a range in one call (from 5.9), nobody needs to know which descriptors are open."""
+    try:
+        return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
+    except AttributeError:
+        return False
+
+
+_HIGHEST = (1 << 31) - 1
+_HAS_CLOSE_RANGE = _has_close_range()
+
+
 def set_environment(environment: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+    present = os.environ.copy()
+    for name in present:
+        if name not in environment:
+            del os.environ[name]
+    for name, value in environment.items():
+        if present.get(name) != value:
+            os.environ[name] = value
 
 
 def basic_environment() -> dict[str, str]:
@@ -90,8 +119,9 @@ def calm_signals() -> None:
     """As a program expects them at its start, whatever the nursery did with them."""
     signal.set_wakeup_fd(-1)
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGXCPU):
-        with contextlib.suppress(OSError):
-            signal.signal(one, signal.SIG_IGN if one is signal.SIGPIPE else signal.SIG_DFL)
+        wanted = signal.SIG_IGN if one is signal.SIGPIPE else signal.SIG_DFL
+        if signal.getsignal(one) is not wanted:
+            signal.signal(one, wanted)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

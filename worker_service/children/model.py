@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from worker_service.errors import PagemillError
 from worker_service.handlers.contract import Limits
+from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, PageResult
 from worker_service.jobs.model import HandlerFacts, NewJob, Usage
 
 
@@ -26,6 +27,13 @@ class Order:
     """The job's own; None: the handler's."""
     state: str | None = None
     """The last checkpoint, JSON."""
+    document_id: int | None = None
+    generation: int | None = None
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    """The published files of its document by their role; absolute, and readable for this attempt."""
+    owner: str = ""
+    seat: int | None = None
+    """The slot that it runs in. A child that is kept belongs to one; None: no child is kept for this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,28 @@ class Checkpointed:
     fence: int
     state: str
     follow_ups: Sequence[NewJob] = ()
+    crawl: CrawlPage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageRead:
+    """A page of the job's document has been read."""
+
+    job_id: int
+    fence: int
+    page: PageResult
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The child waits for an answer. It has been looked at: it is one of our questions, and a bounded one."""
+
+    job_id: int
+    fence: int
+    number: int
+    kind: str
+    body: str
+    """JSON; see `asking`."""
 
 
 class How(StrEnum):
@@ -108,6 +138,18 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """A file that is to be published, and what its handler knows of it."""
+
+    path: Path
+    """In the staging directory, fsynced."""
+    role: str = ""
+    name: str = ""
+    sha256: str = ""
+    md5: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The child, and everything that it started, is gone. That was proven, not guessed."""
 
@@ -116,15 +158,25 @@ class Ended:
     how: How
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()
-    files: Sequence[Path] = ()
-    """In the staging directory, fsynced; still to be published."""
+    published: Sequence[Publication] = ()
+    """Still to be moved to where published files live."""
     code: str = ""
     message: str = ""
     after_seconds: float | None = None
     usage: Usage = Usage()  # noqa: RUF009  frozen
+    published_again: Sequence[FileAgain] = ()
+    document: DocumentFacts | None = None
+    publishes: bool = False
+    """Its generation of the document is from now on the one that people read."""
+    rests_source: bool = False
+    """Snoozed because its source needs a rest: nothing else of that source should start either."""
+
+    @property
+    def files(self) -> list[Path]:
+        return [one.path for one in self.published]
 
 
-Happening = Started | Progressed | Logged | Checkpointed | Ended
+Happening = Started | Progressed | Logged | PageRead | Checkpointed | Asked | Ended
 
 
 class ChildError(PagemillError):

@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from worker_service.children import gone, limits
 from worker_service.children.gone import Key
 from worker_service.children.line import Line
-from worker_service.children.model import ChildError, Described, Ended, Happening, How, Order
+from worker_service.children.model import Asked, ChildError, Described, Ended, Happening, How, Order
 from worker_service.children.wire import (
     FRAME_BYTES_MAX,
     Begin,
@@ -30,12 +32,14 @@ from worker_service.children.wire import (
     Launch,
     Ping,
     Pong,
+    Reply,
     Stop,
     ToNursery,
     frame,
     from_nursery,
     plain,
 )
+from worker_service.jobs.documents import Answer
 
 __all__ = ["ChildError", "Nursery"]
 
@@ -59,7 +63,7 @@ class Nursery:
         lock_fd: int | None,
         commands: Mapping[str, Mapping[str, object]] | None = None,
         sandbox: str = "strict",
-        forks_max: int = 1000,
+        forks_max: int = 10_000,
         grace_seconds: float = GRACE_SECONDS,
         import_seconds: float = _IMPORT_SECONDS,
         extra_path: Sequence[Path] = (),
@@ -134,7 +138,8 @@ class Nursery:
             raise ValueError(f"attempt {gone.name_of(key)} has been launched already")
         line = self._current
         if line is None or line.is_broken:
-            self._notice([Ended(*key, How.CRASHED, code="NURSERY_DIED", message="the nursery is not there")])
+            # Nothing was begun.
+            self._notice([Ended(*key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
             return
         wanted = line.environment.get(order.job_type, ())
         message = Launch(order, {name: os.environ[name] for name in wanted if name in os.environ})
@@ -157,6 +162,17 @@ class Nursery:
         for line in self._lines():
             if (job_id, fence) in line.keys:
                 self._send(line, Stop(job_id, fence, now))
+
+    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
+        """To a child that waits for it; to none if it has ended. Without an answer: why there is none."""
+        body = b"null" if answer is None else msgspec.json.encode(answer)
+        if len(body) > FRAME_BYTES_MAX:
+            message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
+            body, code = b"null", "TOO_LARGE"
+        for line in self._lines():
+            if (asked.job_id, asked.fence) in line.keys:
+                reply = Reply(asked.job_id, asked.fence, asked.number, msgspec.Raw(body), code, message)
+                self._send(line, reply)
 
     def happened(self) -> list[Happening]:
         """What has come since. Never blocks longer than the kernel takes to end a process (20 ms at the most)."""

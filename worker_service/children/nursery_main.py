@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from worker_service.children import child, gone, known, limits, trial
+from worker_service.children import child, gone, known, limits, sandbox, trial
 from worker_service.children.attempt import Attempt
 from worker_service.children.gone import Key
 from worker_service.children.known import Bring, Known
@@ -34,6 +34,7 @@ from worker_service.children.wire import (
     Launch,
     Ping,
     Pong,
+    Reply,
     Stop,
     frame,
     frame_of_happening,
@@ -44,6 +45,7 @@ _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _REST_SECONDS = 0.002
 """How long a pipe that was full is left alone: a flood costs its author, not its neighbours."""
+_FIRST_REST_SECONDS = 0.005
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _SWEEPS_AT_ONCE = 20
@@ -85,6 +87,8 @@ class _Nursery:
             elif key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, _READ_BYTES)
+            elif key.fd == key.data.answers:
+                self._answer(key.data)
             else:
                 self._read(key.fd, key.data)
         now = time.monotonic()
@@ -111,7 +115,10 @@ class _Nursery:
         self._control.setblocking(True)
         bodies: list[bytes] = []
         while not bodies:
-            received = self._control.recv(_READ_BYTES)
+            try:
+                received = self._control.recv(_READ_BYTES)
+            except ConnectionError:
+                received = b""
             if not received:
                 sys.exit(0)
             bodies = self._inbox.feed(received)
@@ -145,6 +152,11 @@ class _Nursery:
             self._launch(message)
         elif isinstance(message, Ping):
             self._unsent += frame(Pong())
+        elif isinstance(message, Reply):
+            asking = self._attempts.get((message.job_id, message.fence))
+            if asking is not None:
+                asking.answer(message)
+                self._answer(asking)
         elif isinstance(message, Stop):
             attempt = self._attempts.get((message.job_id, message.fence))
             if attempt is not None:
@@ -168,11 +180,17 @@ class _Nursery:
 
     def _make_ready(self) -> None:
         self._known, introduced = known.learn(self._begin, self._control.fileno())
+        sandbox.prepare()
+        # What no child may see is no longer here when it is forked; what it starts with takes nothing to set.
+        limits.set_environment({**limits.basic_environment(), gone.HOUSE: self._begin.house})
+        gone.room_for_mark()
         # Once, so that children do not copy pages only because a collection wrote to them.
         gc.collect()
         gc.freeze()
         self._control.setblocking(True)
-        self._control.sendall(frame(Hello(trial.threads(), tuple(introduced))))
+        with contextlib.suppress(ConnectionError):
+            # A daemon that is gone already is noticed by the first turn.
+            self._control.sendall(frame(Hello(trial.threads(), tuple(introduced))))
         self._control.setblocking(False)
 
     # --- children ---
@@ -208,6 +226,10 @@ class _Nursery:
                 to_close_on_failure.callback(os.close, reading)
                 to_close.callback(os.close, writing)
                 os.set_blocking(reading, False)
+            answers, answering = os.pipe()
+            to_close.callback(os.close, answers)
+            to_close_on_failure.callback(os.close, answering)
+            os.set_blocking(answering, False)
             said, output, errors = far
             room = child.Room(
                 order=order,
@@ -221,19 +243,21 @@ class _Nursery:
                 said=said,
                 output=output,
                 errors=errors,
+                answers=answers,
                 lock_fd=self._begin.lock_fd,
             )
             pid = os.fork()
             if pid == 0:
                 child.live(room, bring)
             to_close_on_failure.pop_all()
-        attempt = Attempt(order, pid, self._begin.house, staging, (near[0], near[1], near[2]))
+        attempt = Attempt(order, pid, self._begin.house, staging, (near[0], near[1], near[2]), answering)
         seconds = order.timeout_seconds or described.wall_seconds
         attempt.stop_at = time.monotonic() + seconds
         attempt.time_sentence = f"it was not done after {seconds} s"
         self._attempts[key] = attempt
+        # A short attempt is over before anybody has listened: then all that it said is heard at once, at its end.
         for pipe in near:
-            self._selector.register(pipe, selectors.EVENT_READ, attempt)
+            self._resting[pipe] = (attempt, time.monotonic() + _FIRST_REST_SECONDS)
 
     def _read(self, pipe: int, attempt: Attempt) -> None:
         now = time.monotonic()
@@ -248,6 +272,15 @@ class _Nursery:
         if must_rest:
             self._selector.unregister(pipe)
             self._resting[pipe] = (attempt, now + _REST_SECONDS)
+
+    def _answer(self, attempt: Attempt) -> None:
+        """Its pipe is watched only while something is left to be sent."""
+        attempt.send()
+        is_watched = attempt.answers in self._selector.get_map()
+        if attempt.unsent and not is_watched:
+            self._selector.register(attempt.answers, selectors.EVENT_WRITE, attempt)
+        elif is_watched and not attempt.unsent:
+            self._selector.unregister(attempt.answers)
 
     def _wake_resting_pipes(self, now: float) -> None:
         for pipe, (attempt, until) in list(self._resting.items()):
@@ -308,7 +341,7 @@ class _Nursery:
     def _end(self, attempt: Attempt, now: float) -> None:
         self._tell(attempt.drain(now))
         ended = attempt.ended()
-        for pipe in (attempt.said, attempt.output, attempt.errors):
+        for pipe in (attempt.said, attempt.output, attempt.errors, attempt.answers):
             if self._resting.pop(pipe, None) is None:
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(pipe)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 import resource
+import stat
 import struct
 import sys
 from collections.abc import Iterable, Sequence
@@ -36,13 +38,19 @@ _READABLE = """
     /usr /bin /sbin /lib /lib64 /lib32
     /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives /etc/fonts /etc/localtime /etc/timezone
     /etc/mime.types /etc/magic
-    /dev/urandom /dev/random /dev/zero /proc/self /proc/cpuinfo /proc/meminfo /proc/stat /proc/filesystems
+    /dev/urandom /dev/random /dev/zero /proc/cpuinfo /proc/meminfo /proc/stat /proc/filesystems
     /sys/devices/system/cpu
 """.split()
 _READABLE_WITH_NETWORK = """
     /etc/resolv.conf /etc/hosts /etc/nsswitch.conf /etc/services /etc/gai.conf /etc/host.conf /etc/protocols
     /etc/ssl /etc/pki /etc/ca-certificates /run/systemd/resolve
 """.split()
+
+_OWN = Path("/proc/self")
+_RULE = struct.Struct("<Qi")
+
+_held: dict[bool, list[tuple[int, int]]] = {}
+"""Rights and open descriptor of what every child reads, without and with a network."""
 
 # System calls of x86-64. First what no handler needs: to trace others, to mount, keys, BPF, namespaces, io_uring,
 # and to change the priority of others, which the same user otherwise may.
@@ -51,6 +59,8 @@ _NEVER = (
     313, 314, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442,
 )  # fmt: skip
 _SETRLIMIT, _PRLIMIT64 = 160, 302
+_FORK, _VFORK, _CLONE, _CLONE3 = 57, 58, 56, 435
+_CLONE_THREAD = 1 << 16
 # socket connect accept bind listen socketpair accept4. A pair is one too: its ends can send to any address.
 _SOCKETS = (41, 42, 43, 49, 50, 53, 288)
 
@@ -64,6 +74,8 @@ class Door:
     reads: Sequence[Path]
     writes: Sequence[Path]
     network: bool
+    starts_programs: bool = True
+    """False: neither programs nor any other process; threads it may have."""
 
 
 def shut(door: Door, sandbox: str) -> str:
@@ -71,6 +83,13 @@ def shut(door: Door, sandbox: str) -> str:
     if sandbox == "off":
         return "off"
     reached: list[str] = []
+    try:
+        return _shut(door, sandbox, reached)
+    finally:
+        _let_go()
+
+
+def _shut(door: Door, sandbox: str, reached: list[str]) -> str:
     for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
         try:
             if step(door) and name:
@@ -81,12 +100,43 @@ def shut(door: Door, sandbox: str) -> str:
     return "+".join(reached) or "none"
 
 
+def prepare() -> None:
+    """Once, by whoever forks children: what is the same for all of them is found out and opened here."""
+    code_paths()
+    for network in (False, True):
+        for starts_programs in (False, True):
+            _seccomp_program(network, starts_programs)
+    for network in (False, True):
+        if network not in _held:
+            _held[network] = [rule for path in _readable(network) for rule in _open_rule(path, _READING)]
+
+
+def held() -> list[int]:
+    """The descriptors that a child needs to shut its door, and gives up by that."""
+    return [descriptor for rules in _held.values() for _, descriptor in rules]
+
+
+def _let_go() -> None:
+    for descriptor in held():
+        os.close(descriptor)
+    _held.clear()
+
+
 def code_paths(path: Iterable[str] | None = None) -> list[Path]:
     """Where Python's own code lies. Of a checkout on the path its packages and modules alone: beside them lie
     databases and settings."""
+    return list(_own_code_paths()) if path is None else _code_paths(path)
+
+
+@functools.cache
+def _own_code_paths() -> tuple[Path, ...]:
+    return tuple(_code_paths(sys.path))
+
+
+def _code_paths(path: Iterable[str]) -> list[Path]:
     roots = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
     found: set[Path] = set(roots)
-    for entry in sys.path if path is None else path:
+    for entry in path:
         directory = Path(entry)
         if not entry or any(directory.is_relative_to(root) for root in roots):
             continue
@@ -127,9 +177,12 @@ def _landlock(door: Door) -> bool:
     attributes = struct.pack("<QQQ", rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _call(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
     try:
-        readable = [*map(Path, _READABLE), *door.reads]
-        if door.network:
-            readable += map(Path, _READABLE_WITH_NETWORK)
+        common = _held.get(door.network)
+        readable = [_OWN, *door.reads]
+        if common is None:
+            readable += [*_readable(door.network), *code_paths()]
+        for allowed, descriptor in common or ():
+            _add(ruleset, allowed & rights, descriptor)
         for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *door.writes], rights)):
             for path in paths:
                 _allow(ruleset, path, wanted & rights)
@@ -139,17 +192,32 @@ def _landlock(door: Door) -> bool:
     return True
 
 
+def _readable(network: bool) -> list[Path]:
+    """What every child reads, but for what is its own."""
+    names = [*_READABLE, *_READABLE_WITH_NETWORK] if network else _READABLE
+    return [*map(Path, names), *code_paths()]
+
+
 def _allow(ruleset: int, path: Path, wanted: int) -> None:
+    for allowed, descriptor in _open_rule(path, wanted):
+        try:
+            _add(ruleset, allowed, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
+    """The rights and the descriptor of a rule; none where there is no such path."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    try:
-        allowed = wanted if path.is_dir() else wanted & _OF_FILES
-        rule = struct.pack("<Qi", allowed, descriptor)
-        _call(_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint(0))
-    finally:
-        os.close(descriptor)
+        return []
+    is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    return [(wanted if is_directory else wanted & _OF_FILES, descriptor)]
+
+
+def _add(ruleset: int, allowed: int, descriptor: int) -> None:
+    _call(_LANDLOCK_ADD_RULE, ruleset, 1, _RULE.pack(allowed, descriptor), 0)
 
 
 def _call(number: int, *values: object) -> int:
@@ -171,9 +239,18 @@ def _seccomp(door: Door) -> bool:
     # The numbers are this machine's; on another, Landlock is what there is.
     if not has_seccomp_table():
         return False
-    refused = _NEVER if door.network else (*_NEVER, *_SOCKETS)
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    allow, refuse, end = 0x7FFF0000, 0x00050000 | 1, 0x80000000
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(_seccomp_program(door.network, door.starts_programs)[0]))
+    return True
+
+
+@functools.cache
+def _seccomp_program(
+    network: bool, starts_programs: bool
+) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
+    """The header that the kernel is given, and the program that it points to."""
+    refused = [*_NEVER, *(() if network else _SOCKETS), *(() if starts_programs else (_FORK, _VFORK))]
+    load, equal, at_least, any_of, give = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, refuse, absent, end = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38, 0x80000000
     program: list[tuple[int, int, int, int]] = [
         (load, 0, 0, 4),
         (equal, 1, 0, 0xC000003E),
@@ -197,11 +274,21 @@ def _seccomp(door: Door) -> bool:
         (give, 0, 0, refuse),
         (load, 0, 0, 0),
     ]
+    if not starts_programs:
+        program += [
+            # clone3 keeps its flags where no filter sees them: it is not there, and libraries then use clone.
+            (equal, 0, 1, _CLONE3),
+            (give, 0, 0, absent),
+            (equal, 0, 4, _CLONE),
+            (load, 0, 0, 16),
+            (any_of, 1, 0, _CLONE_THREAD),
+            (give, 0, 0, refuse),
+            (load, 0, 0, 0),
+        ]
     program += [(equal, len(refused) - at, 0, number) for at, number in enumerate(refused)]
     program += [(give, 0, 0, allow), (give, 0, 0, refuse)]
     code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
     # struct sock_fprog: a count, and a pointer aligned after it.
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(memory)))
-    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
-    return True
+    return header, memory

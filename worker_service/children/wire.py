@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from worker_service.children.model import (
+    Asked,
     Checkpointed,
     Described,
     Ended,
@@ -21,12 +22,15 @@ from worker_service.children.model import (
     How,
     Logged,
     Order,
+    PageRead,
     Progressed,
+    Publication,
     Started,
 )
+from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, PageResult
 from worker_service.jobs.model import NewJob
 
-VERSION = 1
+VERSION = 2
 FRAME_BYTES_MAX = 8 << 20
 """Of what a child may say at once."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
@@ -34,7 +38,7 @@ RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
 
 _HEADER = struct.Struct(">cBI")
 _HAPPENINGS: dict[str, type[Happening]] = {
-    kind.__name__: kind for kind in (Started, Progressed, Logged, Checkpointed, Ended)
+    kind.__name__: kind for kind in (Started, Progressed, Logged, PageRead, Checkpointed, Asked, Ended)
 }
 
 M = TypeVar("M")
@@ -77,7 +81,18 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
     """Is it still turning?"""
 
 
-ToNursery = Begin | Launch | Stop | Ping
+class Reply(msgspec.Struct, tag=True, frozen=True):
+    """The answer to the question of this number, on its way to the child; with a code: why there is none."""
+
+    job_id: int
+    fence: int
+    number: int
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    code: str = ""
+    message: str = ""
+
+
+ToNursery = Begin | Launch | Stop | Ping | Reply
 
 
 # --- nursery to daemon ----------------------------------------------------------------------------
@@ -105,6 +120,16 @@ class Pong(msgspec.Struct, tag=True, frozen=True):
 FromNursery = Hello | Happened | Pong
 
 
+# --- nursery to child, beside replies --------------------------------------------------------------
+
+
+class Next(msgspec.Struct, frozen=True):
+    """An order for a child that is kept, and its number there."""
+
+    number: int
+    order: Order
+
+
 # --- child to nursery -----------------------------------------------------------------------------
 
 
@@ -121,19 +146,46 @@ class Log(msgspec.Struct, tag=True, frozen=True):
     line: str
 
 
+class Page(msgspec.Struct, tag=True, frozen=True):
+    page: PageResult
+
+
 class Checkpoint(msgspec.Struct, tag=True, frozen=True):
     state: str
     follow_ups: list[NewJob]
+    crawl: CrawlPage | None = None
+
+
+class Ask(msgspec.Struct, tag=True, frozen=True):
+    number: int
+    kind: str
+    body: str
+
+
+class Used(msgspec.Struct, frozen=True):
+    """By one of a kept child's attempts."""
+
+    cpu_seconds: float
+    memory_peak_bytes: int
 
 
 class Finished(msgspec.Struct, tag=True, frozen=True):
     how: How
     result: str | None = None
     follow_ups: list[NewJob] = []
-    files: list[str] = []
+    files: list[Publication] = []
+    files_again: list[FileAgain] = []
+    document: DocumentFacts | None = None
+    publishes: bool = False
     code: str = ""
     message: str = ""
     after_seconds: float | None = None
+    rests_source: bool = False
+    number: int = 0
+    """Which of a kept child's attempts this is the end of."""
+    stays: bool = False
+    """It is as it was before, and takes the next order."""
+    used: Used | None = None
 
 
 class Tried(msgspec.Struct, tag=True, frozen=True):
@@ -145,7 +197,7 @@ class Tried(msgspec.Struct, tag=True, frozen=True):
     """Why it cannot be used."""
 
 
-FromChild = Ready | Progress | Log | Checkpoint | Finished
+FromChild = Ready | Progress | Log | Page | Checkpoint | Ask | Finished
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -166,7 +218,9 @@ def _decode_other(kind: type, value: object) -> object:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _to_nursery: msgspec.json.Decoder[ToNursery] = msgspec.json.Decoder(ToNursery, dec_hook=_decode_other)
 _from_nursery: msgspec.json.Decoder[FromNursery] = msgspec.json.Decoder(FromNursery, dec_hook=_decode_other)
-_from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
+_from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild, dec_hook=_decode_other)
+_to_child: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+_to_kept: msgspec.json.Decoder[Next] = msgspec.json.Decoder(Next, dec_hook=_decode_other)
 _tried: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried, dec_hook=_decode_other)
 
 
@@ -198,6 +252,19 @@ def from_nursery(body: bytes) -> Hello | Pong | Happening:
 
 def from_child(body: bytes) -> FromChild:
     return _read(_from_child, body)
+
+
+def to_child(body: bytes) -> Reply:
+    return _read(_to_child, body)
+
+
+def for_kept(following: Next) -> bytes:
+    """Without a frame: what carries it keeps messages whole."""
+    return _encoder.encode(following)
+
+
+def to_kept(body: bytes) -> Next:
+    return _read(_to_kept, body)
 
 
 def from_trial(body: bytes) -> Tried:

@@ -21,9 +21,15 @@ class Breath:
         self._monotonic = monotonic
         self._sleep = sleep
         self._rest_until = 0.0
+        self._is_first = True
+
+    def turn(self) -> None:
+        """A turn of the loop begins. Its writes follow each other at once: the pause comes before the first."""
+        self._is_first = True
 
     def __enter__(self) -> None:
-        left = self._rest_until - self._monotonic()
+        left = self._rest_until - self._monotonic() if self._is_first else 0.0
+        self._is_first = False
         if left > 0:
             self._sleep(left)
 

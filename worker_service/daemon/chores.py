@@ -71,7 +71,7 @@ class Checkpoint:
         with suppress(FileNotFoundError):
             # A look at its size only: to open it here would drop SQLite's locks.
             if self._log_file.stat().st_size > _WAL_BYTES_MOST:
-                self._store.checkpoint()
+                self._store.shorten_log()
         return 300.0
 
 

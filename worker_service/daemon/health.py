@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from worker_service.clock import from_text
 from worker_service.daemon.identity import is_free, lock_path
+from worker_service.daemon.limiting import differences, limits
 from worker_service.jobs.model import Counts, Pause, Status, WorkerState
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Find
     for check in store.check():
         yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
     yield from _workers(settings, store.workers(), now=now)
+    yield from _limits(settings, store)
     yield from _pauses(store.pauses())
     yield _workspace(settings.workspace)
     yield _sandbox(settings.sandbox)
@@ -115,6 +117,22 @@ def _workers(settings: Settings, workers: Sequence[WorkerState], *, now: datetim
             yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", "free some space")
         else:
             yield Finding(Level.OK, name, f"{state}, pid {worker.pid}, runs {worker.running} jobs")
+
+
+def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
+    """Nobody has written them before the first daemon."""
+    for difference in differences(store.limits(), limits(settings)) if store.workers() else ():
+        fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
+        yield Finding(Level.WARNING, "limits", difference, fix)
+
+
+def audited(sentences: Sequence[str]) -> Iterator[Finding]:
+    """What `Store.audit` found, one line for each. A sentence begins with the number of its promise."""
+    for sentence in sentences:
+        promise, _, what = sentence.partition(": ")
+        yield Finding(Level.CRITICAL, promise, what, "a bug, or a row changed behind the triggers: report this line")
+    if not sentences:
+        yield Finding(Level.OK, "promises", "no row, and nothing in the history, breaks one")
 
 
 def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:

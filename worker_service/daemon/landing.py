@@ -8,18 +8,29 @@ end is decided in `verdicts`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from worker_service import events
-from worker_service.children.model import Ended
+from worker_service.children.model import Ended, How
 from worker_service.clock import Clock
+from worker_service.config_values import RetryRule
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.slots import Attempt
-from worker_service.daemon.verdicts import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, verdict
+from worker_service.daemon.verdicts import (
+    Complete,
+    ConfirmCancel,
+    Drop,
+    Fail,
+    Release,
+    Snooze,
+    died_with_nursery,
+    verdict,
+)
 from worker_service.errors import BadInput, BadPayload, CancelRequested, LeaseLost, RuleBroken, StoreError
 from worker_service.jobs.model import Completion, Failure, Lease
+from worker_service.jobs.retries import with_retries_of_type
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -46,6 +57,7 @@ class Landing:
         monotonic: Callable[[], float],
         breath: Breath,
         patience_seconds: float = PATIENCE_SECONDS,
+        rules: Mapping[str, RetryRule] = {},
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -54,7 +66,9 @@ class Landing:
         self._monotonic = monotonic
         self._breath = breath
         self._patience_seconds = patience_seconds
+        self.rules = rules
         self._waiting: list[tuple[Attempt, Ended]] = []
+        self._nursery_deaths: dict[int, int] = {}
         self._failing_since: float | None = None
         self._again_at = 0.0
 
@@ -63,16 +77,30 @@ class Landing:
 
     @property
     def again_at(self) -> float | None:
-        """When to try again what could not be written; None: nothing waits."""
-        return self._again_at if self._waiting else None
+        """When to try again what could not be written; None: nothing waits, unless for its own pages."""
+        return self._again_at if self._ready() else None
+
+    def untold(self) -> list[Attempt]:
+        """Whose own words have to be written before their end is. A completion tells itself which child it was."""
+        return [
+            attempt
+            for attempt, ended in self._waiting
+            if attempt.unwritten or (attempt.has_words if ended.how is How.DONE else attempt.has_news)
+        ]
 
     def add(self, attempt: Attempt, ended: Ended) -> None:
+        if died_with_nursery(ended):
+            attempt.nursery_deaths = self._nursery_deaths.get(attempt.job.id, 0) + 1
         self._waiting.append((attempt, ended))
+
+    def _ready(self) -> list[tuple[Attempt, Ended]]:
+        """After its end nothing of an attempt lands: what it said before goes first."""
+        return [waiting for waiting in self._waiting if not waiting[0].unwritten]
 
     def land(self) -> list[Attempt]:
         """Return the attempts about which nothing is left to write. Raise `CannotLand` when patience ends."""
         landed: list[Attempt] = []
-        if not self._waiting or self._monotonic() < self._again_at:
+        if not self._ready() or self._monotonic() < self._again_at:
             return landed
         try:
             self._land_completions(landed)
@@ -97,14 +125,14 @@ class Landing:
     # ── Completions, together ──
 
     def _land_completions(self, landed: list[Attempt]) -> None:
-        done = [(a, e) for a, e in self._waiting if isinstance(self._verdict(a, e), Complete)]
+        done = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
         if not done:
             return
         for _, ended in done:
             self._publisher.publish(ended)
         try:
             with self._breath:
-                lost = set(self._store.complete_many([_completion(attempt, ended) for attempt, ended in done]))
+                lost = set(self._store.complete_many([self._completion(attempt, ended) for attempt, ended in done]))
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
             for attempt, ended in done:
@@ -121,7 +149,7 @@ class Landing:
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> None:
         try:
             with self._breath:
-                lost = self._store.complete_many([_completion(attempt, ended)])
+                lost = self._store.complete_many([self._completion(attempt, ended)])
         except (RuleBroken, BadPayload, BadInput) as error:
             self._publisher.retract(ended)
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
@@ -139,7 +167,7 @@ class Landing:
     # ── The others, one by one ──
 
     def _land_others(self, landed: list[Attempt]) -> None:
-        for attempt, ended in list(self._waiting):
+        for attempt, ended in self._ready():
             chosen = self._verdict(attempt, ended)
             if isinstance(chosen, Complete):
                 continue
@@ -163,6 +191,8 @@ class Landing:
         if isinstance(chosen, Fail):
             self._fail(attempt, chosen)
         elif isinstance(chosen, Snooze):
+            if chosen.resting:
+                self._store.rest_source(chosen.resting, chosen.until, chosen.reason)
             self._store.snooze(lease, chosen.until)
             self._log.info(events.JOB_SNOOZED, **_named(attempt))
         elif isinstance(chosen, Release):
@@ -180,15 +210,27 @@ class Landing:
         )
 
     def _verdict(self, attempt: Attempt, ended: Ended) -> Complete | Fail | Snooze | Release | ConfirmCancel | Drop:
-        return verdict(attempt, ended, now=self._clock(), jitter=random.random())
+        return verdict(attempt, ended, now=self._clock(), jitter=random.random(), rules=self.rules)
+
+    def _completion(self, attempt: Attempt, ended: Ended) -> Completion:
+        return Completion(
+            attempt.lease,
+            ended.result,
+            with_retries_of_type(ended.follow_ups, self.rules),
+            ended.usage,
+            [*self._publisher.published(ended), *ended.published_again],
+            ended.document,
+            ended.publishes,
+            attempt.child,
+        )
 
     def _landed(self, attempt: Attempt, landed: list[Attempt]) -> None:
         self._waiting = [waiting for waiting in self._waiting if waiting[0] is not attempt]
         landed.append(attempt)
-
-
-def _completion(attempt: Attempt, ended: Ended) -> Completion:
-    return Completion(attempt.lease, ended.result, ended.follow_ups, ended.usage)
+        if attempt.nursery_deaths:
+            self._nursery_deaths[attempt.job.id] = attempt.nursery_deaths
+        else:
+            self._nursery_deaths.pop(attempt.job.id, None)
 
 
 def _named(attempt: Attempt) -> dict[str, object]:

@@ -11,10 +11,12 @@ import shutil
 from pathlib import Path
 
 from worker_service.children.model import Ended
+from worker_service.jobs.documents import NewFile
 
 
 class Publisher:
     def __init__(self, workspace: Path, staging: Path) -> None:
+        self._workspace = workspace
         self._objects = workspace / "objects"
         self._staging = staging
 
@@ -27,7 +29,7 @@ class Publisher:
         # Below the attempt's own directory, whose name is the nursery's to choose.
         folders = {target, self._objects}
         for file in ended.files:
-            to = target.joinpath(*file.relative_to(self._staging).parts[1:])
+            to = self._target(ended, file)
             if to.exists() and not file.exists():
                 continue
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +44,15 @@ class Publisher:
             _sync(folder)
         self._forget_staging(ended)
 
+    def published(self, ended: Ended) -> list[NewFile]:
+        """The moved files, as their rows will tell of them."""
+        new = []
+        for one in ended.published:
+            to = self._target(ended, one.path)
+            path, size = str(to.relative_to(self._workspace)), to.stat().st_size
+            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5))
+        return new
+
     def retract(self, ended: Ended) -> None:
         """The completion was refused: as if they had never been there."""
         if ended.files:
@@ -52,6 +63,9 @@ class Publisher:
         """Where files are named, the nursery leaves the attempt's directory to us."""
         attempt = ended.files[0].relative_to(self._staging).parts[0]
         shutil.rmtree(self._staging / attempt, ignore_errors=True)
+
+    def _target(self, ended: Ended, file: Path) -> Path:
+        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self._staging).parts[1:])
 
     def place(self, job_id: int, fence: int) -> Path:
         return self._objects / f"{job_id}-{fence}"

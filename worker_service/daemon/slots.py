@@ -5,15 +5,21 @@ A slot is taken from the claim until the end of the attempt has been written.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from worker_service.children.model import Asked, Checkpointed, PageRead
 from worker_service.jobs.model import Child, Failure, Job, Lease, Report
 
 Key = tuple[int, int]
 """Job id and fence: one attempt, for ever."""
 
+Kept = PageRead | Checkpointed | Asked
+"""What is not thrown away, and keeps its order."""
+
 LINES_BETWEEN_REPORTS = 1000
+_LEAST_BYTES = 500
 _DROPPED = "… {} lines were dropped: more than {} came between two reports"
 
 
@@ -23,10 +29,15 @@ class Attempt:
 
     job: Job
     job_class: str
+    is_at_most_once: bool = False
+    nursery_deaths: int = 0
+    """How often attempts of its job have died with their nursery, this one included."""
     lease: Lease = field(init=False)
     is_lost: bool = False
     """The lease is another's, or the row has ended: nothing is written about it any more."""
     is_cancelled: bool = False
+    is_hurried: bool = False
+    """It is cancelled, and gets no grace."""
     stopped_at: float | None = None
     """When its child was asked to stop."""
     is_stopped_now: bool = False
@@ -37,6 +48,12 @@ class Attempt:
     child: Child | None = None
     has_news: bool = False
     refused: Failure | None = None
+    unwritten: deque[Kept] = field(default_factory=deque)
+    unwritten_bytes: int = 0
+    """Roughly: for a bound."""
+    question: Asked | None = None
+    """It is among the unwritten, and a child waits for it."""
+    asked_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.lease = self.job.lease
@@ -44,6 +61,10 @@ class Attempt:
     @property
     def key(self) -> Key:
         return self.job.id, self.job.fence
+
+    @property
+    def has_words(self) -> bool:
+        return self.percent is not None or self.message is not None or bool(self.lines)
 
     def started(self, child: Child) -> None:
         self.child = child
@@ -60,6 +81,42 @@ class Attempt:
         else:
             self.lines_dropped += 1
         self.has_news = True
+
+    def keep(self, said: Kept, *, now: float) -> None:
+        if isinstance(said, Asked):
+            self.question, self.asked_at = said, now
+        elif isinstance(said, Checkpointed):
+            self._overtake()
+        self.unwritten.append(said)
+        self.unwritten_bytes += _bytes_of(said)
+
+    def written(self, said: Kept) -> None:
+        """The first of them."""
+        self.unwritten.popleft()
+        self.unwritten_bytes -= _bytes_of(said)
+        if said is self.question:
+            self.question = None
+
+    def forget_question(self) -> Asked | None:
+        """Nobody waits for it any more; or it is answered otherwise."""
+        asked, self.question = self.question, None
+        if asked is not None:
+            self.unwritten.remove(asked)
+            self.unwritten_bytes -= _bytes_of(asked)
+        return asked
+
+    def forget_unwritten(self) -> None:
+        self.unwritten.clear()
+        self.unwritten_bytes, self.question = 0, None
+
+    def _overtake(self) -> None:
+        """A checkpoint that says no more than a state is overtaken by the next one."""
+        for said in reversed(self.unwritten):
+            if isinstance(said, Checkpointed):
+                if not said.follow_ups and said.crawl is None:
+                    self.unwritten.remove(said)
+                    self.unwritten_bytes -= _bytes_of(said)
+                return
 
     def refuse(self, failure: Failure) -> None:
         """Whatever it says when it ends, it fails with this."""
@@ -82,6 +139,16 @@ class Attempt:
         self.child = None
         self.percent, self.message, self.lines, self.lines_dropped, self.has_news = None, None, [], 0, False
         return report
+
+
+def _bytes_of(said: Kept) -> int:
+    if isinstance(said, PageRead):
+        return _LEAST_BYTES + len(said.page.text or "") + len(said.page.layout or "")
+    if isinstance(said, Asked):
+        return _LEAST_BYTES + len(said.body)
+    items = 0 if said.crawl is None else len(said.crawl.items)
+    payloads = sum(len(job.payload or "") for job in said.follow_ups)
+    return _LEAST_BYTES * (1 + items + len(said.follow_ups)) + len(said.state) + payloads
 
 
 def _storable(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,14 @@ from worker_service.daemon.guard import Guard
 from worker_service.daemon.heartbeat import Heartbeat, boot_clock
 from worker_service.daemon.identity import LifeLock, lock_path, own_identity, staging_root
 from worker_service.daemon.landing import Landing
+from worker_service.daemon.limiting import tell_limits
 from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import Slots
-from worker_service.daemon.sweeping import SweepObjects
+from worker_service.daemon.sweeping import SweepKept, SweepObjects
 from worker_service.daemon.systemd import Notifier
+from worker_service.daemon.unknown import FailUnknown
 from worker_service.daemon.wake import Wake
 from worker_service.daemon.worker import Loop
 from worker_service.errors import ConfigError, PagemillError
@@ -89,6 +92,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         clock=boot_clock,
         log=log,
     )
+    # A child gets the variables that its handler declares from ours, wherever they were set.
+    os.environ.update(settings.for_handlers())
     nursery = Nursery(
         staging_root=staging,
         keep_root=keep,
@@ -99,7 +104,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)
     is_wanted = partial(wants, settings.types)
-    described = {d.facts.job_type: d for d in nursery.start() if is_wanted(d.facts.job_type)}
+    known = {d.facts.job_type: d for d in nursery.start()}
+    described = {job_type: handler for job_type, handler in known.items() if is_wanted(job_type)}
     _tell_set_aside(described, log)
 
     heartbeat = Heartbeat(
@@ -127,6 +133,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
             clock=wall_clock,
             monotonic=time.monotonic,
             breath=breath,
+            rules=settings.retries,
         ),
         breath=breath,
         heartbeat=heartbeat,
@@ -140,13 +147,13 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         orphan_after_seconds=settings.orphan_after_seconds,
         grace_period_seconds=settings.grace_period_seconds,
         is_draining_queue=drain,
+        workspace=settings.workspace,
     )
-    for kind, most in limits(settings).items():
-        store.set_limits(kind, most)
+    tell_limits(store, settings, log)
     store.register(loop.worker())
     heartbeat.start()
     stack.callback(heartbeat.close)
-    loop.chores = _chores(settings, loop, recovery, log)
+    loop.chores = _chores(settings, loop, recovery, known, log)
     log.info(
         events.DAEMON_STARTED,
         worker_id=own.worker_id,
@@ -164,18 +171,6 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
             is_gone = True
     log.info(events.DAEMON_STOPPED, exit_code=code)
     return code
-
-
-def limits(settings: Settings) -> dict[str, dict[str, int]]:
-    """What the settings allow to run at once, by kind. A limit of its own goes before a command's `max_running`."""
-    most_of = {name: table.get("max_running") for name, table in settings.commands.items()}
-    of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
-    return {
-        "type": {**of_commands, **settings.limits.get("type", {})},
-        "class": dict(settings.limits.get("class", {})),
-        "owner": dict(settings.limits.get("owner", {})),
-        "payload": {"bytes": settings.payload_bytes_max},
-    }
 
 
 def wants(types: Sequence[str], job_type: str) -> bool:
@@ -204,7 +199,7 @@ class _Files:
         return _GUARD_SECONDS
 
 
-def _chores(settings: Settings, loop: Loop, recovery: Recovery, log: Log) -> list[Chore]:
+def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collection[str], log: Log) -> list[Chore]:
     database = settings.database
     chores: list[Chore] = [
         recovery,
@@ -212,6 +207,15 @@ def _chores(settings: Settings, loop: Loop, recovery: Recovery, log: Log) -> lis
         DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
         Checkpoint(loop.store, database),
         SweepObjects(loop.store, settings.workspace, log=log),
+        SweepKept(settings.workspace / "keep", clock=wall_clock, log=log),
+        FailUnknown(
+            loop.store,
+            grace_seconds=settings.unknown_type_grace_seconds,
+            known=known,
+            clock=wall_clock,
+            monotonic=boot_clock,
+            log=log,
+        ),
         StatusLine(loop.store, loop.slots, loop.notifier, clock=wall_clock),
     ]
     if settings.prune:

@@ -1,4 +1,4 @@
-"""Remove published files whose attempt did not complete (P5).
+"""Remove what nobody will read: files whose attempt did not complete (P5), and kept directories that nobody comes for.
 
 A daemon that is killed between the move of the files and the commit of the completion leaves them; nobody reads them.
 The files of a completed attempt, or of a job that is no longer in the table, are somebody's, and are not touched.
@@ -6,17 +6,25 @@ The files of a completed attempt, or of a job that is no longer in the table, ar
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import events
+from worker_service.clock import Clock
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
+FORGOTTEN_AT_ONCE = 100
+KEEP_AGE = timedelta(days=30)
+_SWEPT = ".swept-"
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 
 
@@ -25,10 +33,12 @@ class SweepObjects:
 
     def __init__(self, store: Store, workspace: Path, *, log: Log) -> None:
         self._store = store
+        self._workspace = workspace
         self._objects = workspace / "objects"
         self._log = log
 
     def run(self) -> float:
+        self._sweep_gone()
         swept = 0
         for folder in self._objects.iterdir():
             named = _FOLDER.fullmatch(folder.name)
@@ -37,9 +47,59 @@ class SweepObjects:
                 swept += 1
         if swept:
             self._log.info(events.OBJECTS_SWEPT, folders=swept)
-        return 3600.0
+        # A little at a time: the loop waits meanwhile, and so does everybody who writes.
+        return 5.0 if self._store.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
+
+    def _sweep_gone(self) -> None:
+        """Files of documents that were deleted or read anew. The note goes last: what is cut off is done again."""
+        while paths := self._store.gone_files():
+            for path in paths:
+                file = self._workspace / path
+                file.unlink(missing_ok=True)
+                with suppress(OSError):  # the folder holds more
+                    file.parent.rmdir()
+            self._store.forget_gone_files(paths)
 
     def _is_left_over(self, job_id: int, fence: int) -> bool:
         """An attempt that is still open may be about to complete."""
         outcomes = [attempt.outcome for attempt in self._store.attempts(job_id) if attempt.fence == fence]
         return outcomes not in ([], [None], ["completed"])
+
+
+class SweepKept:
+    """The directories that handlers keep from attempt to attempt, such as half a download: each holder touches its own
+    and locks it for as long as it lives."""
+
+    name = "sweep_kept"
+
+    def __init__(self, keep: Path, *, clock: Clock, log: Log, age: timedelta = KEEP_AGE) -> None:
+        self._keep = keep
+        self._clock = clock
+        self._log = log
+        self._age = age
+
+    def run(self) -> float:
+        oldest = (self._clock() - self._age).timestamp()
+        swept = sum(self._sweep(folder, oldest) for folder in list(self._keep.iterdir()))
+        if swept:
+            self._log.info(events.KEPT_SWEPT, folders=swept)
+        return 3600.0
+
+    def _sweep(self, folder: Path, oldest: float) -> bool:
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_mtime >= oldest:
+                return False
+            if not folder.name.startswith(_SWEPT):
+                # Out of the way at once: who opens it while it is emptied would find half of it.
+                folder = folder.rename(folder.with_name(f"{_SWEPT}{folder.name}"))
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            return False
+        finally:
+            os.close(lock)
+        return True

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from worker_service.children.model import Ended, How
+from worker_service.config_values import RetryRule
 from worker_service.daemon.slots import Attempt
 from worker_service.jobs.model import Failure
-from worker_service.jobs.retries import Retry, after_failure
+from worker_service.jobs.retries import REQUEUES_MAX, Retry, after_failure
 
 _SNOOZE_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 366 * 86400.0
@@ -36,6 +38,9 @@ class Fail:
 @dataclass(frozen=True, slots=True)
 class Snooze:
     until: datetime
+    resting: str = ""
+    """The source that needs a rest until then."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,14 @@ class Drop:
 Verdict = Complete | Fail | Snooze | Release | ConfirmCancel | Drop
 
 
-def verdict(attempt: Attempt, ended: Ended, *, now: datetime, jitter: float) -> Verdict:
+def verdict(
+    attempt: Attempt,
+    ended: Ended,
+    *,
+    now: datetime,
+    jitter: float,
+    rules: Mapping[str, RetryRule] = {},
+) -> Verdict:
     if attempt.is_lost:
         return Drop()
     if attempt.is_cancelled:
@@ -66,14 +78,25 @@ def verdict(attempt: Attempt, ended: Ended, *, now: datetime, jitter: float) -> 
     if ended.how is How.DONE:
         return Complete()
     if ended.how is How.SNOOZED:
-        return Snooze(now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS))
+        resting = attempt.job.source if ended.rests_source else ""
+        return Snooze(now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS), resting, ended.message)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
         # However a child ends that we stopped: it is not its fault, and costs no retry.
         return Release()
+    if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
+        if not attempt.is_at_most_once:
+            # Most likely another's fault. Not for ever: it may be the one that brings the nursery down.
+            return Release()
+        return Fail(Failure(ended.code, "it may not run twice, and the nursery died with it", ended.usage), None)
     failure = Failure(ended.code or ended.how.value.upper(), ended.message or _SENTENCES[ended.how], ended.usage)
     after = None if ended.after_seconds is None else _wait(ended.after_seconds, otherwise=0)
-    choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=ended.how is How.PERMANENT, after=after)
+    is_permanent = ended.how is How.PERMANENT
+    choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
     return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
+
+
+def died_with_nursery(ended: Ended) -> bool:
+    return ended.how is How.CRASHED and ended.code == "NURSERY_DIED"
 
 
 def _wait(seconds: float | None, *, otherwise: float) -> timedelta:

@@ -1,8 +1,9 @@
 """The loop: hear what happened, write it, start what may start, wait.
 
 One thread, one turn after another; nothing reacts from inside an event. The heartbeat is a thread of its own, and
-children live in the nursery: what the loop waits for holds up neither. It decides little: how an attempt's end is
-written is `verdicts` and `landing`, who is dead is `recovery`, what may start is the store's claim.
+children live in the nursery: what the loop waits for holds up neither. It decides little: what children say is
+written by `reporting`, how they ended by `verdicts` and `landing`; what is still this worker's is known to `owning`,
+who is dead to `recovery`, what may start is the store's claim.
 """
 
 from __future__ import annotations
@@ -11,47 +12,39 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.model import (
-    Checkpointed,
-    ChildError,
-    Described,
-    Ended,
-    Happening,
-    How,
-    Logged,
-    Order,
-    Progressed,
-    Started,
-)
+from worker_service.children.model import Asked, ChildError, Described, Happening, Order
 from worker_service.clock import Clock, wall_clock
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.guard import Guard
+from worker_service.daemon.hearing import hear
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.identity import Identity
 from worker_service.daemon.landing import CannotLand, Landing
+from worker_service.daemon.owning import Ownership
+from worker_service.daemon.reporting import Reporter
 from worker_service.daemon.signals import Signals
-from worker_service.daemon.slots import Attempt, Slots
+from worker_service.daemon.slots import Slots
+from worker_service.daemon.starting import Starter
 from worker_service.daemon.systemd import Notifier
+from worker_service.daemon.trouble import PAUSE_SECONDS, Trouble
 from worker_service.daemon.wake import Wake
-from worker_service.errors import LeaseLost, StoreError, WorkerUnknown
-from worker_service.jobs.model import Child, Failure, HandlerFacts, Job, Worker
+from worker_service.errors import StoreError, WorkerUnknown
+from worker_service.jobs.documents import Answer
+from worker_service.jobs.model import HandlerFacts, Worker
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-REPORT_SECONDS = 0.25
-"""Progress is written a few times a second, however often a handler says it."""
-FENCED_AFTER = 0.8
-"""The part of the orphan time without a beat after which a worker no longer trusts that it owns anything."""
 STOP_SECONDS = 10.0
 """How long a child that was asked to stop may take before it is stopped by force."""
-STORE_PAUSE_SECONDS = 1.0
 BAD_TURNS_MOST = 10
+DUE_SECONDS = 0.25
 CLASSES = ("cpu", "io")
 
 EXIT_BUG = 70
@@ -66,6 +59,7 @@ class Children(Protocol):
     def fileno(self) -> int: ...
     def launch(self, order: Order) -> None: ...
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None: ...
+    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None: ...
     def happened(self) -> list[Happening]: ...
     def restart(self) -> Sequence[Described]: ...
 
@@ -103,27 +97,62 @@ class Loop:
     grace_period_seconds: float
     is_draining_queue: bool = False
     """End when nothing is left that could run."""
+    workspace: Path = Path()
+    """Where the files lie that handlers get as inputs."""
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
 
     _exit_code: int | None = None
     _timers: list[Timer] = field(default_factory=list)
     _should_claim: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CLASSES, True))
-    _is_registered: bool = True
-    _is_fenced: bool = False
     _is_disk_low: bool = False
     _is_state_told: bool = True
     _stop_at: float | None = None
     """When the grace period of a stop ends."""
     _is_stopped_now: bool = False
-    _report_at: float = 0.0
-    _store_again_at: float = 0.0
     _deadline_at: float | None = None
+    _is_deadline_known: bool = False
     _poll_at: float = 0.0
     _beats_told: int = -1
     _nursery_again_at: float = 0.0
     _nursery_wait: float = 0.5
     _bad_turns: int = 0
+    _trouble: Trouble = field(init=False)
+    _reporter: Reporter = field(init=False)
+    _ownership: Ownership = field(init=False)
+    _starter: Starter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._trouble = Trouble(self.log, self.monotonic)
+        self._reporter = Reporter(
+            self.store,
+            self.quick_store,
+            self.slots,
+            tell=self.nursery.answer,
+            trouble=self._trouble,
+            breath=self.breath,
+            log=self.log,
+            monotonic=self.monotonic,
+            rules=self.landing.rules,
+        )
+        self._starter = Starter(
+            self.nursery,
+            self.store,
+            self.slots,
+            self.landing,
+            trouble=self._trouble,
+            workspace=self.workspace,
+            log=self.log,
+        )
+        self._ownership = Ownership(
+            self.worker,
+            self.store,
+            self.slots,
+            self.heartbeat,
+            worker_id=self.identity.worker_id,
+            orphan_after_seconds=self.orphan_after_seconds,
+            log=self.log,
+        )
 
     # ── Turns ──
 
@@ -143,7 +172,7 @@ class Loop:
                 self.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
                 if self._bad_turns >= BAD_TURNS_MOST:
                     return EXIT_IO if isinstance(error, StoreError) else EXIT_BUG
-                time.sleep(STORE_PAUSE_SECONDS)
+                time.sleep(PAUSE_SECONDS)
             if self._exit_code is None:
                 self._wait()
         return self._exit_code
@@ -152,11 +181,13 @@ class Loop:
         """One turn of the loop. It asks; it never reacts from inside an event."""
         if not self._is_database_ours():
             return
+        self.breath.turn()
         self._hear_signals()
         self._hear_heart()
         self._hear_others()
         self._hear_children()
-        self._report()
+        # The last words of an attempt go out before its end does: after it nothing lands.
+        self._reporter.report(self.landing.untold())
         self._land()
         self._stop_children()
         self._tend_nursery()
@@ -202,7 +233,7 @@ class Loop:
             )
             self._is_state_told = True
         except WorkerUnknown:
-            self._is_registered = False
+            self._ownership.is_registered = False
         except StoreError:
             # For the eyes of others only; it is told again with the next signal or chore.
             self._is_state_told = True
@@ -213,49 +244,13 @@ class Loop:
         self._claim_again()
 
     def _hear_heart(self) -> None:
-        for answer in self.heartbeat.answers():
-            if not answer.is_known and all(w.id != self.identity.worker_id for w in self.store.workers()):
-                self._disowned()
-            elif answer.is_known:
-                for lease in answer.beat.lost:
-                    self._lost(self.slots.get((lease.job_id, lease.fence)))
-                for lease in answer.beat.to_cancel:
-                    self._cancelled(self.slots.get((lease.job_id, lease.fence)))
-        silent = self.heartbeat.silent_seconds()
-        if silent > self.orphan_after_seconds * FENCED_AFTER:
-            if not self._is_fenced:
-                self._is_fenced = True
-                self.log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self.slots))
-                self.heartbeat.now()
-        elif self._is_fenced:
-            self._is_fenced = False
-            self.log.info(events.WORKER_UNFENCED)
+        if self._ownership.hear_heart():
             self._claim_again()
 
-    def _disowned(self) -> None:
-        """Others gave this worker up for dead and took its jobs back."""
-        if self._is_registered:
-            self.log.error(events.LEASE_LOST, reason="this worker was given up for dead", running=len(self.slots))
-        self._is_registered = False
-        for attempt in self.slots:
-            self._lost(attempt)
-
     def _register(self) -> None:
-        """Also the first beat after others gave it up: what it held before stays lost."""
-        self.store.register(self.worker())
-        self._is_registered = True
-        self.heartbeat.now()
-        self.log.info(events.WORKER_REGISTERED, worker_id=self.identity.worker_id, handlers=len(self.described))
+        self._ownership.register()
         self._tell_state()
         self._claim_again()
-
-    def _lost(self, attempt: Attempt | None) -> None:
-        if attempt is not None:
-            attempt.is_lost = True
-
-    def _cancelled(self, attempt: Attempt | None) -> None:
-        if attempt is not None:
-            attempt.is_cancelled = True
 
     def _hear_others(self) -> None:
         """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
@@ -264,91 +259,38 @@ class Loop:
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
             self._poll_at = now + self.poll_interval_seconds
             self._claim_again()
-            self._compare_leases()
+            self._ownership.compare_leases()
             self._find_deadline()
 
-    def _compare_leases(self) -> None:
-        """Both ways (P13): each of our rows has its attempt, each of our attempts its row."""
-        held = {(h.lease.job_id, h.lease.fence): h for h in self.store.leases_of(self.identity.worker_id)}
-        for attempt in self.slots:
-            row = held.pop(attempt.key, None)
-            if row is None:
-                self._lost(attempt)
-            elif row.is_cancelled:
-                self._cancelled(attempt)
-        for row in held.values():
-            # A claim that committed, and whose answer never came.
-            self.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
-            try:
-                if row.is_cancelled:
-                    self.store.confirm_cancel(row.lease)
-                else:
-                    self.store.release(row.lease)
-            except LeaseLost:
-                continue
+    def _look_again(self) -> None:
+        """After a write of our own, which no hint tells of: it may have made room, or something due."""
+        self._claim_again()
+        self._is_deadline_known = False
 
     def _find_deadline(self) -> None:
+        self._is_deadline_known = True
         deadline = self.store.next_deadline()
         now = self.monotonic()
         if deadline is None:
             self._deadline_at = None
         else:
-            # What is due already is freed by the next claim; until a slot is free there is nothing to wait for.
+            # What is due already is freed by the next claim, so much at once; the rest soon.
             wait = (deadline - self.clock()).total_seconds()
-            self._deadline_at = now + wait + 0.001 if wait > 0 else None
+            self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
 
     def _hear_children(self) -> None:
-        for happening in self.nursery.happened():
-            attempt = self.slots.get((happening.job_id, happening.fence))
-            if attempt is None:
-                continue
-            if isinstance(happening, Progressed):
-                attempt.progressed(happening.percent, happening.message)
-            elif isinstance(happening, Logged):
-                attempt.logged(happening.line)
-            elif isinstance(happening, Ended):
-                self.landing.add(attempt, happening)
-            elif isinstance(happening, Checkpointed):
-                attempt.refuse(Failure("CHECKPOINT_UNSUPPORTED", "this version keeps no checkpoints"))
-            elif isinstance(happening, Started):
-                attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
-                self.log.info(
-                    events.JOB_STARTED,
-                    job_id=happening.job_id,
-                    fence=happening.fence,
-                    pid=happening.pid,
-                    sandbox=happening.sandbox,
-                )
+        if not self._reporter.is_full:
+            hear(self.nursery.happened(), self.slots, self.landing, now=self.monotonic(), log=self.log)
 
     # ── What is written ──
 
-    def _report(self) -> None:
-        now = self.monotonic()
-        # The lines of an attempt that has ended go out before its end does: after it nothing lands.
-        if now < self._report_at and not len(self.landing):
-            return
-        if self._is_store_resting():
-            return
-        told = [attempt for attempt in self.slots if attempt.has_news and not attempt.is_lost]
-        if not told:
-            return
-        self._report_at = now + REPORT_SECONDS
-        reports = [(attempt, attempt.take_report()) for attempt in told]
-        try:
-            with self.breath:
-                lost = self.quick_store.report([report for _, report in reports])
-        except StoreError as error:
-            self._store_failed(error)
-            for attempt, report in reports:
-                attempt.put_back(report)
-            return
-        for lease in lost:
-            self._lost(self.slots.get((lease.job_id, lease.fence)))
-
     def _land(self) -> None:
-        for attempt in self.landing.land():
+        landed = self.landing.land()
+        for attempt in landed:
             self.slots.give_back(attempt)
-            self._should_claim[attempt.job_class] = True
+        if landed or self._reporter.has_committed:
+            self._reporter.has_committed = False
+            self._look_again()
         self.heartbeat.leases = self.slots.leases()
 
     # ── Children that are to end ──
@@ -357,7 +299,7 @@ class Loop:
         now = self.monotonic()
         is_stopping = self._stop_at is not None and now >= self._stop_at
         for attempt in self.slots:
-            by_force = attempt.is_lost or self._is_fenced or self._is_stopped_now
+            by_force = attempt.is_lost or attempt.is_hurried or self._ownership.is_fenced or self._is_stopped_now
             if not (by_force or attempt.is_cancelled or attempt.refused or is_stopping):
                 continue
             if attempt.stopped_at is None:
@@ -387,14 +329,14 @@ class Loop:
     # ── What may start ──
 
     def _fill_free_slots(self) -> None:
-        if not self._is_registered and not len(self.slots) and not self._is_store_resting():
+        if not self._ownership.is_registered and not len(self.slots) and not self._trouble.is_there:
             self._register()
         # Beat before claiming: a worker that cannot beat must own nothing.
-        if self._is_fenced or not self._is_registered or not self.nursery.is_alive:
+        if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
             return
         if self._stop_at is not None or self._exit_code is not None:
             return
-        if self.landing.again_at or self._is_store_resting():
+        if self.landing.again_at or self._trouble.is_there:
             return
         for job_class in CLASSES:
             free = self.slots.free(job_class)
@@ -406,37 +348,23 @@ class Loop:
             with self.breath:
                 jobs = self.store.claim(self.identity.worker_id, free, job_class)
         except WorkerUnknown:
-            self._disowned()
+            self._ownership.disown()
             return
         except StoreError as error:
-            self._store_failed(error)
+            self._trouble.met(error)
             return
-        self._store_again_at = 0.0
+        self._trouble.ended()
         self._should_claim[job_class] = len(jobs) == free
+        # It freed what was due, at most so many rows at once; there may be more.
+        self._is_deadline_known = False
         if not jobs:
             return
         self._nursery_wait = 0.5
+        if len(jobs) < free:
+            self._claim_again()
         self.heartbeat.leases = (*self.heartbeat.leases, *(job.lease for job in jobs))
         for job in jobs:
-            self._start(job, job_class)
-
-    def _start(self, job: Job, job_class: str) -> None:
-        attempt = Attempt(job._replace(payload=None, result=None), job_class)
-        self.slots.take(attempt)
-        self.log.info(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
-        described = self.described.get(job.job_type)
-        if described is None or described.set_aside is not None:
-            reason = f"no handler for {job.job_type}" if described is None else str(described.set_aside)
-            ended = Ended(job.id, job.fence, How.PERMANENT, code="HANDLER_SET_ASIDE", message=reason)
-            self.landing.add(attempt, ended)
-            return
-        order = Order(job.id, job.fence, job.job_type, job.platform, job.account, job.payload, job.timeout_seconds)
-        try:
-            self.nursery.launch(order)
-        except (OSError, ChildError) as error:
-            # Nothing was begun, so nothing is to blame on the job.
-            self.log.error(events.NURSERY_DIED, reason=str(error))
-            self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+            self._starter.start(job, job_class, self.described.get(job.job_type))
 
     def _claim_again(self) -> None:
         self._should_claim = dict.fromkeys(CLASSES, True)
@@ -457,6 +385,7 @@ class Loop:
                 continue
             try:
                 timer.due_at = now + timer.chore.run()
+                self._look_again()
             except Exception as error:
                 self.log.warning(events.CHORE_FAILED, chore=timer.chore.name, reason=str(error))
                 timer.due_at = now + 30.0
@@ -476,45 +405,35 @@ class Loop:
             self.log.info(events.DAEMON_DRAINED)
             self._exit_code = 0
 
-    # ── The store's troubles ──
-
-    def _store_failed(self, error: StoreError) -> None:
-        if not self._store_again_at:
-            self.log.error(events.STORE_UNAVAILABLE, reason=str(error))
-        self._store_again_at = self.monotonic() + STORE_PAUSE_SECONDS
-
-    def _is_store_resting(self) -> bool:
-        return self.monotonic() < self._store_again_at
-
     # ── Waiting ──
 
     def _wait(self) -> None:
+        if not self._is_deadline_known and not self._trouble.is_there:
+            self._find_deadline()
         timeout = self._seconds_to_wait()
-        poll = select.poll()
-        for fd in (self._nursery_fd(), self.wake.fileno(), self.signals.fileno(), self.heartbeat.fileno()):
-            if fd is not None:
-                poll.register(fd, select.POLLIN)
-        poll.poll(max(0.0, timeout) * 1000)
+        fds = (self._nursery_fd(), self.wake.fileno(), self.signals.fileno(), self.heartbeat.fileno())
+        # To the microsecond: poll rounds up to whole milliseconds, and a commit is looked for again after half of one.
+        select.select([fd for fd in fds if fd is not None], [], [], max(0.0, timeout))
 
     def _nursery_fd(self) -> int | None:
-        return self.nursery.fileno() if self.nursery.is_alive else None
+        # What is not listened to would wake us for nothing.
+        return self.nursery.fileno() if self.nursery.is_alive and not self._reporter.is_full else None
 
     def _seconds_to_wait(self) -> float:
         now = self.monotonic()
-        moments = [self._poll_at, self._deadline_at, self.wake.look_at, self.landing.again_at]
+        moments = [self._poll_at, self._deadline_at, self.wake.look_at, self.landing.again_at, self._reporter.next_at]
         moments += [timer.due_at for timer in self._timers]
         if self._stop_at is not None and len(self.slots):
             moments.append(self._stop_at if now < self._stop_at else now + 1.0)
-        if any(attempt.has_news for attempt in self.slots):
-            moments.append(self._report_at)
         if any(attempt.stopped_at is not None for attempt in self.slots):
             moments.append(now + 1.0)
         if not self.nursery.is_alive:
             moments.append(self._nursery_again_at)
-        may_claim = self._stop_at is None and self._is_registered and not self._is_fenced and self.nursery.is_alive
+        is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
+        may_claim = self._stop_at is None and self.nursery.is_alive and not is_doubtful
         if may_claim and any(self._should_claim[c] and self.slots.free(c) for c in CLASSES):
-            moments.append(max(now, self._store_again_at, self.landing.again_at or 0.0))
-        if self._is_fenced or not self._is_registered:
+            moments.append(max(now, self._trouble.over_at, self.landing.again_at or 0.0))
+        if is_doubtful:
             moments.append(now + 0.2)
         # Fenced in time, also when no answer comes.
         moments.append(now + self.orphan_after_seconds * 0.1)

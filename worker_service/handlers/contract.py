@@ -13,9 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, PageResult, Question
 from worker_service.jobs.model import NewJob
 
 P = TypeVar("P")
+A = TypeVar("A", bound=Answer)
 P_co = TypeVar("P_co", covariant=True)
 
 JobClass = Literal["cpu", "io"]
@@ -37,6 +39,19 @@ class Context(Protocol[P_co]):
     def platform(self) -> str: ...
     @property
     def account(self) -> str | None: ...
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def document_id(self) -> int | None:
+        """The document that the job works for, and the generation of it that the work is for."""
+
+    @property
+    def generation(self) -> int | None: ...
+
+    @property
+    def inputs(self) -> Mapping[str, Path]:
+        """The published files of the job's document by their role ('original', …), readable in the sandbox."""
 
     @property
     def staging(self) -> Path:
@@ -63,8 +78,37 @@ class Context(Protocol[P_co]):
         """True once the attempt should end. A handler that asks is left to finish its piece of work, for the length
         of the grace period; one that never asks gets `Stopped` raised where it stands."""
 
-    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = ()) -> None:
-        """Keep `state` (JSON) for the next attempt, and enqueue `follow_ups`, in one transaction."""
+    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
+        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and note what a crawl has found, in one
+        transaction under the lease. When it returns, the state is on its way; it lands in order."""
+
+    def save_page(self, page: PageResult) -> None:
+        """Keep what was read of a page of the job's document, even if the attempt dies."""
+
+    def ask(self, question: Question[A]) -> A:
+        """Ask for what is known. Takes milliseconds; ask for many things at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file in the staging directory that is to be published, and what is known of it."""
+
+    path: Path | str
+    role: str = ""
+    """What it is to its document: original, text, pages, pdf, hocr, thumbnail. Empty: nothing to a document."""
+    name: str = ""
+    """What a person would call it; empty: as it is called in staging."""
+    sha256: str = ""
+    md5: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SameFile:
+    """A published file has the content already: it is published once more, without being copied."""
+
+    file_id: int
+    role: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +117,13 @@ class Done:
 
     result: object = None
     """JSON."""
-    files: Sequence[Path | str] = ()
+    files: Sequence[Path | str | File | SameFile] = ()
     """In the staging directory; fsynced and published after the handler has returned."""
     follow_ups: Sequence[NewJob] = ()
+    document: DocumentFacts | None = None
+    """What became known of the job's document."""
+    publishes: bool = False
+    """From now on the generation of the document that the job is for is the one that people read."""
 
 
 class HandlerError(Exception):
@@ -108,6 +156,15 @@ class Snooze(HandlerError):
             raise TypeError("until= needs a zone")
         super().__init__(message)
         self.message, self.after, self.until = message, after, until
+
+
+class Rest(HandlerError):
+    """The job's source needs a rest (a quota is used up, a credential is refused): no job of it starts for `after`
+    seconds, this one included. Costs no attempt; people see the message."""
+
+    def __init__(self, message: str, *, after: float) -> None:
+        super().__init__(message)
+        self.message, self.after = message, after
 
 
 class Stopped(BaseException):
@@ -150,6 +207,8 @@ class Handler(Generic[P]):
     """Names of files in $CREDENTIALS_DIRECTORY that it may read, or patterns such as hook-*; it can read no others."""
     reads: Sequence[Path] = ()
     """What it reads beside programs and libraries."""
+    reads_payload: Callable[[P], Sequence[Path]] | None = None
+    """What one attempt reads beside that, by its payload. Asked in its child before the sandbox shuts."""
     writes: Sequence[Path] = ()
     """What it writes beside its staging and keep directories."""
     sandbox: Sandbox = "default"

@@ -1,0 +1,40 @@
+"""What is known before a child begins: no handler, one that was set aside, a payload that it cannot read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.daemon.conftest import MakeAttempt
+from worker_service.children.model import Described, Ended, How
+from worker_service.daemon.admitting import Admitting
+from worker_service.jobs.model import HandlerFacts
+
+SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'
+
+
+@pytest.mark.parametrize(
+    ("found", "payload", "code", "message"),
+    [
+        (None, "{}", "HANDLER_SET_ASIDE", "no handler for ocr_pages"),
+        (Described(HandlerFacts("ocr_pages"), set_aside="it hangs"), "{}", "HANDLER_SET_ASIDE", "it hangs"),
+        (
+            Described(HandlerFacts("ocr_pages", payload_schema=SCHEMA)), '{"pages": "x"}', "PAYLOAD_INVALID",
+            'payload.pages: the value is not of type "integer"',
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_begin_ends_for_good(
+    attempt: MakeAttempt, found: Described | None, payload: str, code: str, message: str
+) -> None:
+    job = attempt().job._replace(payload=payload)
+
+    assert Admitting().refusal(job, found) == Ended(job.id, job.fence, How.PERMANENT, code=code, message=message)
+
+
+@pytest.mark.parametrize("payload", [None, '{"pages": 1}', json.dumps({"pages": "x" * 70_000})])
+def test_what_fits_or_is_too_long_to_look_at_is_left_to_the_child(attempt: MakeAttempt, payload: str | None) -> None:
+    job = attempt().job._replace(payload=payload)
+
+    assert Admitting().refusal(job, Described(HandlerFacts("ocr_pages", payload_schema=SCHEMA))) is None

@@ -1,0 +1,296 @@
+"""What children say while they run is written in its order, once, and never lost while its attempt can land."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import MakeAttempt, ended
+from tests.store.kit import MovableClock, ids
+from worker_service.children.model import Asked, Checkpointed, Ended, Happening, How, PageRead
+from worker_service.daemon.breath import Breath
+from worker_service.daemon.hearing import hear
+from worker_service.daemon.landing import CannotLand, Landing
+from worker_service.daemon.publishing import Publisher
+from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, Reporter
+from worker_service.daemon.slots import Attempt, Slots
+from worker_service.daemon.trouble import Trouble
+from worker_service.errors import DiskFull
+from worker_service.jobs.documents import (
+    Answer,
+    CrawlItem,
+    CrawlPage,
+    DocumentPages,
+    DocumentRequest,
+    KnownDigests,
+    PageResult,
+    Pages,
+)
+from worker_service.jobs.model import Lease, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+Said = Callable[[Attempt], Happening]
+
+
+class Desk:
+    """The writing half of a daemon: slots, what was heard, and what was answered."""
+
+    def __init__(self, store: Store, landing: Landing, log: Any) -> None:
+        self.store = store
+        self.now = 0.0
+        self.log = log
+        self.slots = Slots({"cpu": 8})
+        self.landing = landing
+        self.told: list[tuple[Asked, Answer | None, str]] = []
+        self.trouble = Trouble(log, lambda: self.now)
+        self.reporter = Reporter(
+            store,
+            store,
+            self.slots,
+            tell=lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
+            trouble=self.trouble,
+            breath=Breath(),
+            log=log,
+            monotonic=lambda: self.now,
+            patience_seconds=60,
+        )
+
+    def hear(self, attempt: Attempt, *said: Said) -> None:
+        if self.slots.get(attempt.key) is None:
+            self.slots.take(attempt)
+        hear([one(attempt) for one in said], self.slots, self.landing, now=self.now, log=self.log)
+
+    def turn(self) -> None:
+        self.reporter.report(self.landing.untold())
+        for attempt in self.landing.land():
+            self.slots.give_back(attempt)
+
+
+@pytest.fixture
+def desk(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Desk:
+    publisher = Publisher(tmp_path / "workspace", tmp_path / "staging")
+    landing = Landing(store, publisher, log=log, clock=clock, monotonic=lambda: 0.0, breath=Breath())
+    return Desk(store, landing, log)
+
+
+@pytest.fixture
+def reading(store: Store) -> MakeAttempt:
+    """A job that reads a document of its own, claimed just now."""
+    numbers = iter(range(1000))
+
+    def make() -> Attempt:
+        store.enqueue(NewJob("ocr_pages", document=DocumentRequest(f"/{next(numbers)}.pdf", "a.pdf", "ab")))
+        [job] = store.claim("w1", 1)
+        return Attempt(job, "cpu")
+
+    return make
+
+
+def page(number: int, digest: str = "", text: str = "text", confidence: float | None = None) -> Said:
+    result = PageResult(number, digest or f"d{number}", text, "layer", confidence)
+    return lambda a: PageRead(a.job.id, a.job.fence, result)
+
+
+def checkpoint(state: str, *jobs: NewJob, crawl: CrawlPage | None = None) -> Said:
+    return lambda a: Checkpointed(a.job.id, a.job.fence, state, jobs, crawl)
+
+
+def question(kind: str, body: str) -> Said:
+    return lambda a: Asked(a.job.id, a.job.fence, 1, kind, body)
+
+
+def done(attempt: Attempt) -> Ended:
+    return ended(attempt)
+
+
+def pages_of(store: Store, attempt: Attempt) -> list[int]:
+    return [one.number for one in store.answer(attempt.lease, DocumentPages(1, 100)).pages]
+
+
+def refuse(*_: object) -> None:
+    raise DiskFull("no room")
+
+
+def test_pages_and_checkpoints_land_before_the_end_of_their_attempt(desk: Desk, reading: MakeAttempt) -> None:
+    one = reading()
+    crawl = CrawlPage("c", [CrawlItem("a")])
+    desk.hear(one, page(1), checkpoint("[1]", NewJob("leaf"), crawl=crawl), page(2), checkpoint("[2]"), done)
+
+    desk.turn()
+
+    assert desk.store.get(one.job.id).status is Status.COMPLETED
+    assert pages_of(desk.store, one) == [1, 2]
+    assert desk.store.count(Selector(job_types=("leaf",))) == 1
+
+
+def test_a_handler_reads_its_own_writes(desk: Desk, reading: MakeAttempt) -> None:
+    one = reading()
+    desk.hear(one, page(1, text="one"), page(2), question("DocumentPages", '{"first":1,"last":1}'))
+
+    desk.turn()
+
+    [(_, answer, code)] = desk.told
+    assert isinstance(answer, Pages)
+    assert ([each.text for each in answer.pages], code) == (["one"], "")
+
+
+def test_the_pages_of_all_attempts_are_written_together_a_few_times_a_second(
+    desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    save = desk.store.save_pages
+
+    def count(batch: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
+        written.append(len(batch))
+        return save(batch)
+
+    monkeypatch.setattr(desk.store, "save_pages", count)
+    one, other = reading(), reading()
+    desk.hear(one, page(1))
+    desk.turn()
+
+    desk.hear(one, page(2), page(3))
+    desk.hear(other, page(1))
+    desk.turn()
+    desk.now = desk.reporter.next_at or 0.0
+    desk.turn()
+
+    assert written == [1, 3]
+
+
+def test_a_checkpoint_that_says_no_more_than_a_state_is_overtaken_by_the_next(desk: Desk, attempt: MakeAttempt) -> None:
+    one = attempt()
+    desk.hear(one, checkpoint("[1]"), checkpoint("[2]", NewJob("leaf")), checkpoint("[3]"), checkpoint("[4]"))
+
+    assert [said.state for said in one.unwritten if isinstance(said, Checkpointed)] == ["[2]", "[4]"]
+    desk.turn()
+    assert desk.store.checkpoint_of(one.job.id) == "[4]"
+    assert (len(one.unwritten), one.unwritten_bytes) == (0, 0)
+
+
+def test_what_the_store_does_not_take_waits_and_the_end_waits_behind_it(
+    desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = reading()
+    desk.hear(one, page(1), checkpoint("[1]"), done)
+    with monkeypatch.context() as full:
+        full.setattr(desk.store, "save_pages", refuse)
+        desk.turn()
+        assert desk.store.get(one.job.id).status is Status.RUNNING
+        assert desk.landing.again_at is None
+    desk.now = desk.reporter.next_at or 0.0
+    assert desk.now >= 1.0
+
+    desk.turn()
+
+    assert desk.store.get(one.job.id).status is Status.COMPLETED
+    assert pages_of(desk.store, one) == [1]
+
+
+def test_what_waits_is_bounded_and_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
+    desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = reading()
+    monkeypatch.setattr(desk.store, "save_pages", refuse)
+    desk.hear(one, page(1))
+    desk.turn()
+    before = desk.reporter.is_full
+    desk.hear(one, page(2, text="x" * BACKLOG_BYTES_MAX))
+    assert (before, desk.reporter.is_full) == (False, True)
+    desk.now = 61.0
+
+    with pytest.raises(CannotLand, match="2 pages and checkpoints"):
+        desk.turn()
+
+
+def test_a_question_that_cannot_be_answered_is_refused_after_some_seconds(
+    desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = reading()
+    monkeypatch.setattr(desk.store, "save_pages", refuse)
+    desk.hear(one, page(1), question("IsCurrent", "{}"))
+    desk.turn()
+    assert desk.told == []
+    desk.now = ASK_SECONDS + 0.1
+
+    desk.turn()
+
+    assert [(answer, code) for _, answer, code in desk.told] == [(None, "ASK_FAILED")]
+    assert [type(said) for said in one.unwritten] == [PageRead]
+
+
+@pytest.mark.parametrize("said", [page(1), checkpoint("[1]")], ids=["page", "checkpoint"])
+def test_p2_under_a_lost_lease_nothing_is_written_and_nobody_is_left_waiting(
+    desk: Desk, reading: MakeAttempt, said: Said
+) -> None:
+    one = reading()
+    desk.store.requeue("w1")
+    desk.hear(one, said, question("KnownPages", '{"digests":["d1"]}'))
+
+    desk.turn()
+
+    assert one.is_lost
+    assert [code for _, _, code in desk.told] == ["ASK_FAILED"]
+    assert not one.unwritten
+    assert desk.store.checkpoint_of(one.job.id) is None
+    assert pages_of(desk.store, one) == []
+
+
+@pytest.mark.parametrize("said", [page(1), checkpoint("[1]")], ids=["page", "checkpoint"])
+def test_p7_a_cancelled_attempt_writes_nothing_more_and_is_still_ours_to_end(
+    desk: Desk, reading: MakeAttempt, said: Said
+) -> None:
+    one = reading()
+    desk.store.cancel(ids(one.job.id), actor="test")
+    desk.hear(one, said, done)
+
+    desk.turn()
+
+    assert (one.is_cancelled, one.is_lost) == (True, False)
+    assert desk.store.get(one.job.id).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (checkpoint("[1]", NewJob("leaf", payload="{no json")), "CHECKPOINT_REFUSED"),
+        (page(1, confidence=500.0), "PAGE_REFUSED"),
+    ],
+    ids=["checkpoint", "page"],
+)
+def test_what_the_table_refuses_fails_its_own_job_only(desk: Desk, reading: MakeAttempt, said: Said, code: str) -> None:
+    bad, good = reading(), reading()
+    desk.hear(bad, said, done)
+    desk.hear(good, page(1), checkpoint("[1]"), done)
+
+    desk.turn()
+
+    job = desk.store.get(bad.job.id)
+    assert (job.status, job.error_code) == (Status.FAILED, code)
+    assert desk.store.get(good.job.id).status is Status.COMPLETED
+    assert pages_of(desk.store, good) == [1]
+
+
+def test_a_question_that_was_asked_in_the_last_moment_holds_up_no_end(desk: Desk, attempt: MakeAttempt) -> None:
+    one = attempt()
+    desk.hear(one, question("KnownPages", '{"digests":[]}'), lambda a: ended(a, How.STOPPED))
+
+    desk.turn()
+
+    assert desk.told == []
+    assert desk.store.attempts(one.job.id)[0].outcome == "released"
+
+
+def test_what_is_known_is_answered(desk: Desk, reading: MakeAttempt) -> None:
+    one, other = reading(), reading()
+    desk.hear(one, page(1, digest="shared"))
+    desk.turn()
+
+    desk.hear(other, question("KnownPages", '{"digests":["shared","other"]}'))
+    desk.turn()
+
+    assert [answer for _, answer, _ in desk.told] == [KnownDigests(["shared"])]

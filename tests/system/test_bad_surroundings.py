@@ -1,0 +1,218 @@
+"""Bad surroundings: each is said in the log, waited for, and survived; nothing that was acknowledged is lost.
+
+PAGEMILL_FULL=1 gives the long forms: a lock of 20 s, and a thousand handlers that crash one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import Daemon, System, wait_until
+from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector
+
+IS_FULL = os.environ.get("PAGEMILL_FULL") == "1"
+LOCKED_SECONDS = 20.0 if IS_FULL else 4.0
+CRASHES = 1000 if IS_FULL else 120
+HOUR = 3600.0
+
+
+# ── Somebody else has the lock ──
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """A person at the sqlite3 prompt who has begun to write, and thinks."""
+    person = subprocess.Popen(
+        ["sqlite3", "-cmd", ".timeout 5000", str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert person.stdin is not None
+    assert person.stdout is not None
+    person.stdin.write("BEGIN IMMEDIATE;\n.print has the lock\n")
+    person.stdin.flush()
+    assert person.stdout.readline() == "has the lock\n"
+    try:
+        yield
+    finally:
+        person.communicate("COMMIT;\n", timeout=10)
+    assert person.returncode == 0
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["at work", "idle"])
+def test_a_rude_writer_is_waited_for_and_what_ran_meanwhile_lands(system: System, is_idle: bool) -> None:
+    daemon = system.start(orphan_after=300)
+    jobs = [] if is_idle else [system.enqueue("chaos", seconds=0.5) for _ in range(4)]
+    if jobs:
+        wait_until(lambda: system.store.count(Selector(statuses=(Status.RUNNING,))), "one runs")
+
+    with locked(system.database):
+        time.sleep(LOCKED_SECONDS)  # the subject is a lock of this length
+        assert daemon.process.poll() is None
+    jobs.append(system.enqueue("chaos"))
+
+    for job in jobs:
+        system.wait_for(job, Status.COMPLETED)
+    assert [system.outcomes(job) for job in jobs] == [["completed"]] * len(jobs)
+    assert daemon.process.poll() is None
+    system.assert_sound()
+
+
+# ── Nothing can be written any more ──
+
+
+@contextmanager
+def unwritable(*places: Path) -> Iterator[None]:
+    """Not even by root, and not by a descriptor that is open already."""
+    done = subprocess.run(["chattr", "+i", *places], check=False, capture_output=True)
+    if done.returncode:
+        subprocess.run(["chattr", "-i", *places], check=False, capture_output=True)
+        pytest.skip("files cannot be made immutable here: only root can, on a file system that has it")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", *places], check=True)
+
+
+def files_of(system: System) -> list[Path]:
+    files = [system.database, system.database.with_name("pagemill.db-wal")]
+    return [file for file in files if file.exists()]
+
+
+def test_a_database_that_turns_read_only_is_told_and_waited_for(system: System) -> None:
+    daemon = system.start(heartbeat_interval=0.2)
+    job = system.enqueue("sleep", seconds=1)
+    waiting = [system.enqueue("chaos") for _ in range(3)]
+    system.pids_of(job)
+
+    with unwritable(*files_of(system)):
+        wait_until(lambda: daemon.events("store.unavailable"), "it says so")
+        daemon.wait_for("beat.failed")
+        assert daemon.process.poll() is None
+
+    for one in (job, *waiting):
+        system.wait_for(one, Status.COMPLETED)
+        assert system.outcomes(one).count("completed") == 1
+    assert daemon.process.poll() is None
+    assert "cannot be" in told(daemon) or "may not be written" in told(daemon), told(daemon)
+    system.assert_sound()
+
+
+def test_on_a_read_only_database_no_daemon_starts_and_it_says_why(system: System) -> None:
+    job = system.enqueue("noop")
+    system.store.close()
+
+    with unwritable(*files_of(system), system.place):
+        refused = subprocess.run(
+            [sys.executable, "-m", "worker_service"],
+            cwd="/",
+            env=system.environment(workspace="/tmp"),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    assert refused.returncode in (74, 77), refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr
+    assert str(system.place) in refused.stderr
+    system.start()
+    system.wait_for(job, Status.COMPLETED)
+    system.assert_sound()
+
+
+def told(daemon: Daemon) -> str:
+    return "; ".join(str(event.get("reason")) for event in daemon.events("store.unavailable"))
+
+
+# ── The wall clock is wrong ──
+
+
+class WrongClock:
+    """A daemon that lives by a clock of its own, which can be stepped while it runs."""
+
+    def __init__(self, system: System) -> None:
+        self._said = system.place / "clock"
+        self.step(0)
+        log = system.place / "wrong-clock.log"
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.system.surroundings"],
+                cwd=system.place,
+                env=system.environment(heartbeat_interval=0.1, orphan_after=60, recovery_interval=0.1)
+                | {"PAGEMILL_CLOCK": str(self._said)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        self.daemon = Daemon(self.process, log)
+
+    def step(self, seconds: float) -> None:
+        unfinished = self._said.with_suffix(".new")
+        unfinished.write_text(str(seconds))
+        unfinished.replace(self._said)
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.daemon.ends()
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["an hour ahead", "an hour back"])
+def test_a_wall_clock_that_is_stepped_frees_nothing_and_keeps_nothing(system: System, step: float) -> None:
+    first, second = WrongClock(system), system.start(heartbeat_interval=0.1, orphan_after=60, recovery_interval=0.1)
+    try:
+        first.daemon.wait_for("daemon.started")
+        long = [system.enqueue("sleep", seconds=3) for _ in range(3)]
+        for job in long:
+            system.pids_of(job)
+
+        first.step(step)
+        short = [system.enqueue("chaos") for _ in range(10)]
+
+        for job in (*short, *long):
+            system.wait_for(job, Status.COMPLETED)
+        assert [system.outcomes(job) for job in (*short, *long)] == [["completed"]] * 13, "each ran once"
+        assert not [*first.daemon.events("worker.rescued"), *second.events("worker.rescued")]
+        assert not [*first.daemon.events("worker.fenced"), *second.events("worker.fenced")]
+        system.assert_sound()
+    finally:
+        code = first.end()
+    assert code == 0
+
+
+# ── A thousand handlers crash, one after the other ──
+
+
+@pytest.mark.timeout(600)
+def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
+    crashing = [system.enqueue("fail", how="crash", max_retries=0) for _ in range(CRASHES)]
+    daemon = system.start(concurrency=4)
+    good = [system.enqueue("chaos") for _ in range(5)]
+
+    deadline = time.monotonic() + 60 + CRASHES / 5
+    while system.store.count(Selector(statuses=(Status.FAILED,))) < CRASHES:
+        assert time.monotonic() < deadline, daemon.log.read_text()[-2000:]
+        assert daemon.process.poll() is None
+        time.sleep(0.05)
+
+    for job in good:
+        system.wait_for(job, Status.COMPLETED)
+    for job in crashing:
+        assert (system.status(job), system.job(job).error_code) == (Status.FAILED, "CRASHED")
+    assert [attempt.signal for attempt in system.store.attempts(crashing[0])] == ["SIGABRT"]
+    assert not daemon.events("nursery.died")
+    system.wait_for_all(Status.COMPLETED, 2 * len(good))  # their follow-ups, too
+    wait_until(lambda: not list((system.workspace / "staging").glob("*/*-*")), "nothing is left in staging")
+    system.assert_sound()

@@ -1,0 +1,100 @@
+"""How jobs end against the will of their child, without a child, and without a handler. A real daemon each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.system.conftest import System, is_running
+from tests.system.test_commands import give
+from worker_service.jobs.model import NewJob, Status
+
+STUBBORN = """
+[commands.stubborn]
+argv = ["/bin/sh", "-c", "trap '' TERM; echo pid $$; while :; do sleep 1; done"]
+"""
+
+
+def with_settings(system: System, text: str) -> Path:
+    file = system.place / "own.toml"
+    file.write_text(text)
+    return file
+
+
+def test_cancel_now_gives_a_running_job_no_grace_and_ends_when_its_processes_are_gone(system: System) -> None:
+    daemon = system.start(
+        config=with_settings(system, STUBBORN),
+    )
+    job = system.enqueue("stubborn")
+    [pid] = system.pids_of(job)
+    waiting = system.enqueue("no_such_type")
+
+    done = give(system, "cancel", "--now", "--yes", str(job), str(waiting))
+
+    assert (done.returncode, done.stdout) == (0, "cancelled 2 jobs\n"), done.stderr
+    assert not is_running(pid)
+    assert [system.status(one) for one in (job, waiting)] == [Status.CANCELLED, Status.CANCELLED]
+    assert [event["now"] for event in daemon.events("job.stopped")] == [True]
+    [attempt] = system.store.attempts(job)
+    assert (attempt.outcome, attempt.signal) == ("cancelled", "SIGKILL")
+    system.assert_sound()
+
+
+def test_by_hand_a_running_job_is_stopped_without_grace_as_well(system: System) -> None:
+    daemon = system.start(config=with_settings(system, STUBBORN))
+    job = system.enqueue("stubborn")
+    system.pids_of(job)
+
+    done = system.sqlite3(
+        f"UPDATE worker_job_attempt SET signal = 'SIGKILL' WHERE job_id = {job} AND ended_at IS NULL;"
+        f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job};"
+    )
+
+    assert done.returncode == 0, done.stderr
+    system.wait_for(job, Status.CANCELLED)
+    assert True in [event["now"] for event in daemon.events("job.stopped")]
+
+
+def test_a_payload_that_its_handler_cannot_read_ends_at_its_claim_without_a_child(system: System) -> None:
+    job = system.store.enqueue(NewJob("noop", payload="[1]")).job_id
+    system.start()
+
+    failed = system.wait_for(job, Status.FAILED)
+
+    [attempt] = system.store.attempts(job)
+    assert (failed.error_code, failed.error_message) == (
+        "PAYLOAD_INVALID",
+        'payload: the value is not of type "object"',
+    )
+    assert (failed.retry_count, attempt.pid) == (0, None)
+
+
+def test_a_type_that_nobody_knows_ends_after_its_grace_and_one_that_is_left_to_others_waits(system: System) -> None:
+    unknown, left = system.enqueue("no_such_type"), system.enqueue("talk")
+    daemon = system.start(unknown_type_grace="1s", types="!talk")
+
+    failed = system.wait_for(unknown, Status.FAILED)
+
+    assert failed.error_code == "UNKNOWN_TYPE"
+    assert "no_such_type" in (failed.error_message or "")
+    assert [event["job_type"] for event in daemon.events("type.unknown")] == ["no_such_type"]
+    assert system.status(left) is Status.PENDING
+
+
+def test_settings_reach_handlers_and_retries_from_the_file(system: System) -> None:
+    text = """
+    webhook_allow = ["10.0.0.0/8"]
+    [commands.show]
+    argv = ["/bin/sh", "-c", "echo allowed $WORKER_WEBHOOK_ALLOW; exit 3"]
+    env = ["WORKER_WEBHOOK_ALLOW"]
+    [retries.show]
+    max = 1
+    first = "0.1"
+    """
+    file = with_settings(system, text)
+    system.start(config=file)
+    job = system.store.enqueue(NewJob("show", max_retries=1)).job_id
+
+    system.wait_for(job, Status.FAILED)
+
+    assert [line.line for line in system.store.logs(job)] == ["allowed 10.0.0.0/8"] * 2
+    assert system.outcomes(job) == ["retry", "failed"]

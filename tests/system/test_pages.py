@@ -1,0 +1,56 @@
+"""Pages, checkpoints and questions, with a real daemon that is killed in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.system.conftest import System, wait_until
+from worker_service.jobs.documents import DocumentPages, DocumentRequest
+from worker_service.jobs.model import Job, NewJob, Status
+
+
+def enqueue(system: System, *, forced: bool = False, **payload: object) -> Job:
+    wish = DocumentRequest("/paper.pdf", "paper.pdf", "ab", is_forced=forced)
+    return system.job(system.store.enqueue(NewJob("read", payload=json.dumps(payload), document=wish)).job_id)
+
+
+def pages(system: System, job: Job) -> list[int]:
+    lease = system.job(job.id).lease
+    return [page.number for page in system.store.answer(lease, DocumentPages(1, 10)).pages]
+
+
+@pytest.mark.parametrize("victim", ["daemon", "nursery"])
+def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system: System, victim: str) -> None:
+    job = enqueue(system, pages=4, stop_before=4)
+    daemon = system.start()
+    wait_until(lambda: system.status(job.id) is Status.RUNNING and len(pages(system, job)) == 3, "three pages")
+    wait_until(lambda: system.store.checkpoint_of(job.id) == "[1, 2, 3]", "the third checkpoint")
+
+    if victim == "daemon":
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        system.start()
+    else:
+        for nursery in daemon.nursery_pids():
+            os.kill(nursery, signal.SIGKILL)
+
+    result = system.wait_for(job.id, Status.COMPLETED).result
+    assert json.loads(result or "") == {"known": 3, "begun_with": [1, 2, 3], "inputs": []}
+    [text] = system.store.inputs(job.document_id or 0)
+    assert (system.workspace / text.path).read_text() == "page 1 page 2 page 3 page 4"
+    system.assert_sound()
+
+
+def test_the_published_files_of_a_document_are_the_next_jobs_inputs(system: System) -> None:
+    first = enqueue(system, pages=2)
+    system.start()
+    system.wait_for(first.id, Status.COMPLETED)
+
+    again = enqueue(system, pages=2, forced=True)
+
+    result = json.loads(system.wait_for(again.id, Status.COMPLETED).result or "")
+    assert (again.generation, result["known"], result["inputs"]) == (2, 2, ["text"])

@@ -1,0 +1,199 @@
+"""What a handler holds while it runs, in the child: its context, the pipes behind it, and the signal that ends it.
+
+What the handler says goes over one pipe and is never taken back; what it is answered comes by another. A signal may
+come between any two of its lines, but never in the middle of a message.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from worker_service.children import asking
+from worker_service.children.model import Order
+from worker_service.children.wire import (
+    FRAME_BYTES_MAX,
+    RELAY_BYTES_MAX,
+    Ask,
+    Checkpoint,
+    FromChild,
+    Inbox,
+    Log,
+    Page,
+    Progress,
+    Reply,
+    clipped,
+    frame,
+    to_child,
+)
+from worker_service.handlers.contract import Permanent, Retryable, Stopped
+from worker_service.jobs.documents import Answer, CrawlPage, PageResult, Question
+from worker_service.jobs.model import NewJob
+
+LINE_CHARACTERS_MAX = 2000
+_READ_BYTES = 1 << 16
+
+A = TypeVar("A", bound=Answer)
+
+
+class Cancel:
+    """SIGTERM. Who asks for it is left to finish its piece; who does not is interrupted, once."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self.is_asked_for = False
+        self._holds = 0
+        self._is_due = False
+
+    def listen(self) -> None:
+        signal.signal(signal.SIGTERM, self._come)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What must not be cut in two. The interruption comes after it."""
+        if threading.current_thread() is not threading.main_thread():
+            # Others are never interrupted.
+            yield
+            return
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+        if self._is_due and not self._holds:
+            self._is_due = False
+            raise Stopped
+
+    def _come(self, number: int, stack: object) -> None:
+        first, self.has_come = not self.has_come, True
+        if not first or self.is_asked_for:
+            return
+        if self._holds:
+            self._is_due = True
+            return
+        raise Stopped
+
+
+class Pipe:
+    def __init__(self, descriptor: int, answers: int, held: Callable[[], AbstractContextManager[None]]) -> None:
+        self._descriptor = descriptor
+        self._answers = answers
+        self._held = held
+        # A handler may have threads.
+        self._saying, self._asking = threading.Lock(), threading.Lock()
+        self._inbox = Inbox(RELAY_BYTES_MAX)
+        self._asked = self._answered = 0
+        self.is_shut = False
+        """Its attempt has ended, and its child lives on."""
+
+    def say(self, message: FromChild) -> None:
+        if self.is_shut:
+            raise RuntimeError("this context is of an attempt that has ended")
+        said = frame(message)
+        if len(said) > FRAME_BYTES_MAX:
+            # A verdict, not a sentence to be cut: half a result is no result.
+            raise Permanent("TOO_LARGE", f"{type(message).__name__} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
+        with self._held(), self._saying:
+            left = memoryview(said)
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+
+    def ask(self, kind: str, body: str) -> Reply:
+        """One question at a time. What is still owed to one that a signal has interrupted is read first."""
+        with self._asking:
+            while self._answered < self._asked:
+                self._next_reply()
+            with self._held():
+                self.say(Ask(self._asked + 1, kind, body))
+                self._asked += 1
+            return self._next_reply()
+
+    def _next_reply(self) -> Reply:
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        while True:
+            poll.poll()
+            with self._held():
+                received = os.read(self._answers, _READ_BYTES)
+                if not received:
+                    raise Retryable("nobody is there to answer", code="ASK_FAILED")
+                for body in self._inbox.feed(received):
+                    self._answered += 1
+                    return to_child(body)
+
+
+class ChildContext:
+    """See `worker_service.handlers.Context`."""
+
+    def __init__(
+        self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancel
+    ) -> None:
+        self.payload = payload
+        self.job_type = order.job_type
+        self.platform = order.platform
+        self.account = order.account
+        self.owner = order.owner
+        self.document_id = order.document_id
+        self.generation = order.generation
+        self.inputs: Mapping[str, Path] = dict(order.inputs)
+        self.staging = staging
+        self.state = json.loads(order.state) if order.state else None
+        self.idempotency_key = str(order.job_id)
+        self._keep = keep
+        self._pipe = pipe
+        self._cancel = cancel
+
+    @property
+    def keep(self) -> Path:
+        if self._keep is None:
+            raise AttributeError(f"{self.job_type} declares no keep_key, so it has no directory to keep")
+        return self._keep
+
+    def progress(self, percent: float, message: str = "") -> None:
+        known = percent if math.isfinite(percent) else 0.0
+        self._pipe.say(Progress(min(max(float(known), 0.0), 100.0), _line(message)))
+
+    def log(self, line: str) -> None:
+        # Cut before it is split: a line may be the whole of a flood.
+        for one in clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]:
+            self._pipe.say(Log(_line(one)))
+
+    def cancelled(self) -> bool:
+        self._cancel.is_asked_for = True
+        return self._cancel.has_come
+
+    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
+        self._pipe.say(Checkpoint(json.dumps(state, allow_nan=False), list(follow_ups), crawl))
+
+    def save_page(self, page: PageResult) -> None:
+        if self.document_id is None:
+            raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
+        text = None if page.text is None else sayable(page.text).replace("\0", "�")
+        self._pipe.say(Page(replace(page, text=text)))
+
+    def ask(self, question: Question[A]) -> A:
+        kind, body = asking.question_text(question)
+        reply = self._pipe.ask(kind, body)
+        if reply.code == "TOO_LARGE":
+            raise Permanent("TOO_LARGE", reply.message)
+        if reply.code:
+            raise Retryable(reply.message, code=reply.code)
+        return cast("A", asking.answer_from(kind, reply.body))
+
+
+def _line(text: str) -> str:
+    return sayable(clipped(text, LINE_CHARACTERS_MAX))
+
+
+def sayable(text: str) -> str:
+    """A file's name may hold half a character; a message cannot."""
+    return text.encode("utf-8", "replace").decode()
