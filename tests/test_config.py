@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker_service.config import Settings, load_settings
+from worker_service.config_values import RetryRule
 from worker_service.daemon.start import wants
 from worker_service.errors import ConfigError
 
@@ -42,12 +43,15 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         heartbeat_interval_seconds=30,
         recovery_interval_seconds=60,
         grace_period_seconds=30,
+        unknown_type_grace_seconds=86_400,
         types=(),
         log_format="auto",
         workspace=tmp_path / "home/.local/share/pagemill/workspace",
         sandbox="strict",
+        webhook_allow=(),
         limits={},
         commands={},
+        retries={},
         prune={},
         origins=dict.fromkeys(settings.origins, "default"),
     )
@@ -144,6 +148,16 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ('[commands]\nscrape = "x"', "is a table"),
         ('[prune]\nrunning = "1d"', "what ends is"),
         ("[prune]\nfailed = 30", "such as 30d"),
+        ("unknown_type_grace = 0", "such as 5m"),
+        ('webhook_allow = "intranet"', "a list of networks such as 10.0.0.0/8"),
+        ("webhook_allow = [10]", "a list of networks such as 10.0.0.0/8"),
+        ("retries = 3", "is a table"),
+        ("[retries]\nocr_pages = 3", "retries.ocr_pages is a table"),
+        ("[retries.ocr_pages]\nmaximum = 3", "there is no setting 'maximum': the settings are max, first, most"),
+        ("[retries.ocr_pages]\nmax = -1", "retries.ocr_pages.max is a number of retries"),
+        ('[retries.ocr_pages]\nmax = "5"', "retries.ocr_pages.max is a number of retries"),
+        ('[retries.ocr_pages]\nfirst = "soon"', "retries.ocr_pages.first is a length of time"),
+        ('[retries.ocr_pages]\nfirst = "2h"\nmost = "1h"', "no wait is longer than most"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_by_name(
@@ -169,6 +183,11 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     [commands.scrape_account]
     argv = ["/opt/scrape", "--user", "{account}"]
     timeout = "2h"
+    [retries.ocr_pages]
+    max = 5
+    first = "30s"
+    [retries.download]
+    most = "1s"
     [prune]
     completed = "30d"
     """
@@ -180,8 +199,25 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     assert settings.poll_interval_seconds == 0.5
     assert settings.limits == {"type": {"ocr_pages": 2}, "owner": {"*": 3}}
     assert settings.commands["scrape_account"]["timeout"] == "2h"
+    assert settings.retries == {"ocr_pages": RetryRule(5, 30, 3600), "download": RetryRule(None, 1, 1)}
+    assert ("retries.ocr_pages", "max 5, first 30s, most 3600s", str(file)) in settings.shown()
     assert settings.prune == {"completed": "30d"}
     assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.shown()
+
+
+def test_networks_for_webhooks_come_from_the_file_or_the_environment_and_reach_handlers_by_name(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "own.toml", 'webhook_allow = ["10.0.0.0/8", "fd00::/8"]\n')
+    from_file = {**home, "WORKER_CONFIG": str(file)}
+
+    written = load_settings(environ=from_file, directory=tmp_path)
+    named = load_settings(environ={**from_file, "WORKER_WEBHOOK_ALLOW": "192.168.7.7/16, ::1"}, directory=tmp_path)
+
+    assert written.for_handlers() == {"WORKER_WEBHOOK_ALLOW": "10.0.0.0/8,fd00::/8"}
+    assert ("webhook_allow", "10.0.0.0/8,fd00::/8", str(file)) in written.shown()
+    assert named.webhook_allow == ("192.168.0.0/16", "::1/128")
+    assert load_settings(environ=home, directory=tmp_path).for_handlers() == {}
 
 
 def test_the_workspace_stands_beside_the_database(home: dict[str, str], tmp_path: Path) -> None:
@@ -216,7 +252,9 @@ def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(home: dict[str, str]
         load_settings(environ={**home, name: "x"}, directory=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID"])
+@pytest.mark.parametrize(
+    "name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID", "WORKER_DOWNLOAD_BYTES_MAX"]
+)
 def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path: Path, name: str) -> None:
     load_settings(environ={**home, name: "x"}, directory=tmp_path)
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     ("worker_service", "errors"),
     ("clock", "events"),
+    ("config_values",),
     ("config",),
     ("jobs",),
     ("store", "handlers", "words"),

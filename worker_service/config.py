@@ -1,25 +1,24 @@
 """What is set, and where from: flags, then WORKER_* in the environment, then a TOML file, then defaults.
 
 Read once, at the start of each command. Every value remembers its origin, so that `pagemill config show` can tell.
-An unknown key is an error: a setting that silently does nothing is worse than none.
+An unknown key is an error: a setting that silently does nothing is worse than none. What a value may be is read in
+`config_values`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service.clock import parse_duration
-from worker_service.errors import BadTime, ConfigError
+from worker_service import config_values as values_of
+from worker_service.config_values import Reader, RetryRule, length
+from worker_service.errors import ConfigError
 
 _ENV_PREFIX = "WORKER_"
 _FILE_VARIABLE = "WORKER_CONFIG"
-_PAYLOAD_BYTES_LEAST = 1024
-_PAYLOAD_BYTES_MOST = 1_000_000_000
-"""SQLite's own limit for one value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,22 @@ class Settings:
     recovery_interval_seconds: float
     grace_period_seconds: float
     """How long a daemon that was asked to stop lets its children finish."""
+    unknown_type_grace_seconds: float
+    """How long a job may wait for a handler that no worker has."""
     types: Sequence[str]
     """The job types that this worker takes; with ! those that it does not. Empty: all. `@commands` stands for every
     table [commands.X], and is followed by what it stands for."""
     log_format: str
     workspace: Path
     sandbox: str
+    webhook_allow: Sequence[str]
+    """Networks that a webhook may reach although they are not public."""
     limits: Mapping[str, Mapping[str, int]]
     """How many jobs may run at once: by kind ('type', 'class', 'owner'), then by name."""
     commands: Mapping[str, Mapping[str, object]]
     """The owner's own programs, by job type. Read by the room of the children."""
+    retries: Mapping[str, RetryRule]
+    """How a job type is tried again, where not as any other."""
     prune: Mapping[str, str]
     """How long ended jobs are kept, by status."""
     origins: Mapping[str, str]
@@ -60,23 +65,31 @@ class Settings:
             "concurrency": str(self.concurrency),
             "io_concurrency": str(self.io_concurrency),
             "types": ",".join(self.types),
-            "poll_interval": _length(self.poll_interval_seconds),
-            "heartbeat_interval": _length(self.heartbeat_interval_seconds),
+            "poll_interval": length(self.poll_interval_seconds),
+            "heartbeat_interval": length(self.heartbeat_interval_seconds),
             "orphan_after": f"{self.orphan_after_seconds}s",
-            "recovery_interval": _length(self.recovery_interval_seconds),
-            "grace_period": _length(self.grace_period_seconds),
+            "recovery_interval": length(self.recovery_interval_seconds),
+            "grace_period": length(self.grace_period_seconds),
+            "unknown_type_grace": length(self.unknown_type_grace_seconds),
             "sandbox": self.sandbox,
+            "webhook_allow": ",".join(self.webhook_allow),
             "log_format": self.log_format,
         }
         shown = [(key, value, self.origins[key]) for key, value in values.items()]
         for kind, most in self.limits.items():
             shown += [(f"limits.{kind}.{name}", str(number), self.origins["limits"]) for name, number in most.items()]
+        shown += [(f"retries.{name}", _rule(rule), self.origins["retries"]) for name, rule in self.retries.items()]
         shown += [(f"prune.{status}", age, self.origins["prune"]) for status, age in self.prune.items()]
         # Only the program: an argument may be a secret, though it should not be.
         shown += [
-            (f"commands.{name}", _program(table), self.origins["commands"]) for name, table in self.commands.items()
+            (f"commands.{name}", values_of.program(table), self.origins["commands"])
+            for name, table in self.commands.items()
         ]
         return shown
+
+    def for_handlers(self) -> dict[str, str]:
+        """The settings that handlers read, as the variables by which they declare them."""
+        return {_variable("webhook_allow"): ",".join(self.webhook_allow)} if self.webhook_allow else {}
 
 
 def load_settings(
@@ -117,7 +130,7 @@ def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, 
 def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
     if heartbeat * 2 > orphan_after:
         raise ConfigError(
-            f"heartbeat_interval is {_length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "
+            f"heartbeat_interval is {length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "
             "after one late beat, so let orphan_after be at least twice as long"
         )
 
@@ -209,7 +222,7 @@ def _variable(key: str) -> str:
 
 def _refuse_misspelt_variables(environ: Mapping[str, str]) -> None:
     """Other programs have WORKER_ variables too: only one that is very near to one of ours is taken for a slip."""
-    known = {_FILE_VARIABLE, *(_variable(key) for key in _READERS if key not in _TABLES)}
+    known = {_FILE_VARIABLE, *_OF_HANDLERS, *(_variable(key) for key in _READERS if key not in _TABLES)}
     for name in environ:
         if name.startswith(_ENV_PREFIX) and name not in known:
             near = _suggestion(
@@ -230,157 +243,9 @@ def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
     return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
 
 
-# ── Values ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _read_database(raw: object, label: str, base: Path) -> Path:
-    if not isinstance(raw, str) or not raw or "\0" in raw:
-        raise ConfigError(f"{label} is the path of a file, not {raw!r}")
-    if raw.startswith(("postgres://", "postgresql://")):
-        raise ConfigError(
-            f"{label} is a PostgreSQL address: this version speaks SQLite only, so give the path of a file"
-        )
-    if "://" in raw:
-        raise ConfigError(f"{label} is an address: give the path of a file, such as /var/lib/pagemill/pagemill.db")
-    return base / Path(raw).expanduser()
-
-
-def _read_payload_bytes_max(raw: object, label: str, _: Path) -> int:
-    number = _whole_number(raw)
-    if number is None or not _PAYLOAD_BYTES_LEAST <= number <= _PAYLOAD_BYTES_MOST:
-        raise ConfigError(
-            f"{label} is a number of bytes from {_PAYLOAD_BYTES_LEAST} to {_PAYLOAD_BYTES_MOST}, not {raw!r}"
-        )
-    return number
-
-
-def _read_orphan_after(raw: object, label: str, _: Path) -> int:
-    return int(_seconds(raw, label, least=1))
-
-
-def _read_interval(raw: object, label: str, _: Path) -> float:
-    return _seconds(raw, label, least=0.05)
-
-
-def _read_grace(raw: object, label: str, _: Path) -> float:
-    return _seconds(raw, label, least=0)
-
-
-def _seconds(raw: object, label: str, *, least: float) -> float:
-    seconds = _number(raw)
-    if seconds is None and isinstance(raw, str):
-        try:
-            seconds = parse_duration(raw).total_seconds()
-        except (BadTime, OverflowError, ValueError):
-            seconds = None
-    if seconds is None or not least <= seconds <= 31_536_000:
-        raise ConfigError(f"{label} is a length of time such as 5m, or a number of seconds, not {raw!r}")
-    return seconds
-
-
-def _length(seconds: float) -> str:
-    return f"{seconds:g}s"
-
-
-def _read_slots(raw: object, label: str, _: Path) -> int:
-    number = _whole_number(raw)
-    if number is None or not 0 <= number <= _SLOTS_MOST:
-        raise ConfigError(f"{label} is a number of slots from 0 to {_SLOTS_MOST}, not {raw!r}")
-    return number
-
-
-def _read_types(raw: object, label: str, _: Path) -> tuple[str, ...]:
-    words = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{label} is a list of job types such as ocr_pages,!command, not {raw!r}")
-    types = tuple(word.strip() for word in words if word.strip())
-    if any(word in ("!", "") or word.removeprefix("!").startswith("!") for word in types):
-        raise ConfigError(f"{label} is a list of job types such as ocr_pages,!command, not {raw!r}")
-    return types
-
-
-def _one_of(*words: str) -> Callable[[object, str, Path], str]:
-    def read(raw: object, label: str, _: Path) -> str:
-        if not isinstance(raw, str) or raw not in words:
-            raise ConfigError(f"{label} is one of {', '.join(words)}, not {raw!r}")
-        return raw
-
-    return read
-
-
-def _read_workspace(raw: object, label: str, base: Path) -> Path:
-    if not isinstance(raw, str) or not raw or "\0" in raw:
-        raise ConfigError(f"{label} is the path of a directory, not {raw!r}")
-    return base / Path(raw).expanduser()
-
-
-def _read_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
-    tables = _table(raw, label)
-    for kind in tables:
-        if kind not in _LIMITED:
-            raise ConfigError(f"{label}: there is no limit of {kind!r}: write [limits.type], .class or .owner")
-    limits: dict[str, dict[str, int]] = {}
-    for kind, table in tables.items():
-        limits[kind] = {}
-        for name, most in _table(table, f"{label}: limits.{kind}").items():
-            number = None if isinstance(most, str) else _whole_number(most)
-            if number is None or number < 0:
-                raise ConfigError(f"{label}: limits.{kind}.{name} is a number of jobs, not {most!r}")
-            limits[kind][name] = number
-    for name in limits.get("class", {}):
-        if name not in ("cpu", "io"):
-            raise ConfigError(f"{label}: limits.class.{name}: the classes are cpu and io")
-    return limits
-
-
-def _read_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
-    commands = {name: _table(table, f"{label}: commands.{name}") for name, table in _table(raw, label).items()}
-    for name, table in commands.items():
-        argv = table.get("argv")
-        if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
-            raise ConfigError(f'{label}: commands.{name} needs argv = ["/path/of/the/program", "…"]')
-    return commands
-
-
-def _read_prune(raw: object, label: str, _: Path) -> dict[str, str]:
-    ages: dict[str, str] = {}
-    for status, age in _table(raw, label).items():
-        if status not in ("completed", "failed", "cancelled"):
-            raise ConfigError(f"{label}: prune.{status}: what ends is completed, failed or cancelled")
-        if not isinstance(age, str):
-            raise ConfigError(f"{label}: prune.{status} is a length of time such as 30d, not {age!r}")
-        _seconds(age, f"{label}: prune.{status}", least=1)
-        ages[status] = age
-    return ages
-
-
-def _table(raw: object, label: str) -> dict[str, object]:
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{label} is a table, not {raw!r}")
-    return raw
-
-
-def _program(table: Mapping[str, object]) -> str:
-    argv = table.get("argv")
-    return str(argv[0]) if isinstance(argv, list) and argv else ""
-
-
-def _whole_number(raw: object) -> int | None:
-    if isinstance(raw, bool):
-        return None
-    if isinstance(raw, int):
-        return raw
-    return int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 20 else None
-
-
-def _number(raw: object) -> float | None:
-    """A whole number, or one with a decimal point."""
-    if isinstance(raw, float):
-        return raw
-    if isinstance(raw, str) and raw.count(".") == 1 and len(raw) < 20:
-        whole, _, part = raw.partition(".")
-        return float(raw) if (whole + part).isascii() and (whole + part).isdigit() else None
-    return _whole_number(raw)
+def _rule(rule: RetryRule) -> str:
+    most = "" if rule.max is None else f"max {rule.max}, "
+    return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
 
 
 def _processors() -> int:
@@ -388,23 +253,26 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-_READERS: dict[str, Callable[[object, str, Path], object]] = {
-    "database": _read_database,
-    "workspace": _read_workspace,
-    "payload_bytes_max": _read_payload_bytes_max,
-    "orphan_after": _read_orphan_after,
-    "concurrency": _read_slots,
-    "io_concurrency": _read_slots,
-    "poll_interval": _read_interval,
-    "heartbeat_interval": _read_interval,
-    "recovery_interval": _read_interval,
-    "grace_period": _read_grace,
-    "types": _read_types,
-    "log_format": _one_of("auto", "console", "json", "journal"),
-    "sandbox": _one_of("strict", "best-effort", "off"),
-    "limits": _read_limits,
-    "commands": _read_commands,
-    "prune": _read_prune,
+_READERS: dict[str, Reader] = {
+    "database": values_of.read_database,
+    "workspace": values_of.read_workspace,
+    "payload_bytes_max": values_of.read_payload_bytes_max,
+    "orphan_after": values_of.read_orphan_after,
+    "concurrency": values_of.read_slots,
+    "io_concurrency": values_of.read_slots,
+    "poll_interval": values_of.read_interval,
+    "heartbeat_interval": values_of.read_interval,
+    "recovery_interval": values_of.read_interval,
+    "grace_period": values_of.read_grace,
+    "unknown_type_grace": values_of.read_unknown_type_grace,
+    "types": values_of.read_types,
+    "log_format": values_of.one_of("auto", "console", "json", "journal"),
+    "sandbox": values_of.one_of("strict", "best-effort", "off"),
+    "webhook_allow": values_of.read_networks,
+    "limits": values_of.read_limits,
+    "commands": values_of.read_commands,
+    "retries": values_of.read_retries,
+    "prune": values_of.read_prune,
 }
 _DEFAULTS: dict[str, object] = {
     "payload_bytes_max": 1_048_576,
@@ -414,18 +282,28 @@ _DEFAULTS: dict[str, object] = {
     "heartbeat_interval": 30.0,
     "recovery_interval": 60.0,
     "grace_period": 30.0,
+    "unknown_type_grace": 86400.0,
     "types": (),
     "log_format": "auto",
     "sandbox": "strict",
+    "webhook_allow": (),
     "limits": {},
     "commands": {},
+    "retries": {},
     "prune": {},
 }
+# What the shipped handlers read for themselves, from the environment only.
+_OF_HANDLERS = ("WORKER_DOWNLOAD_ALLOW", "WORKER_DOWNLOAD_ROOTS", "WORKER_DOWNLOAD_BYTES_MAX", "WORKER_DRIVE_ENDPOINT")
 # Tables stand in the file only.
-_TABLES = ("limits", "commands", "prune")
-_LIMITED = ("type", "class", "owner")
-_SLOTS_MOST = 1000
+_TABLES = ("limits", "commands", "retries", "prune")
 _FIELDS = {
     key: f"{key}_seconds"
-    for key in ("orphan_after", "poll_interval", "heartbeat_interval", "recovery_interval", "grace_period")
+    for key in (
+        "orphan_after",
+        "poll_interval",
+        "heartbeat_interval",
+        "recovery_interval",
+        "grace_period",
+        "unknown_type_grace",
+    )
 }

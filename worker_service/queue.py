@@ -7,16 +7,17 @@ It opens the store, knows who is asking, and decides which jobs a verb is about.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from worker_service.clock import Clock, as_text, from_text, parse_duration, shifted, wall_clock
 from worker_service.config import Settings
-from worker_service.errors import BadInput, JobNotFound, PagemillError, Refused
-from worker_service.jobs.model import Action, Changed, Enqueued, Job, Status
+from worker_service.errors import BadInput, BadPayload, JobNotFound, PagemillError, Refused
+from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.words import (
     JobWords,
@@ -54,6 +55,27 @@ class WaitTimedOut(PagemillError):
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """How far the jobs are that somebody waits for."""
+
+    total: int
+    live: int
+    jobs: Sequence[Job]
+    """All of them, where they are few; else those that run, then those that are pending, as many as were asked for."""
+
+
+Watch = Callable[[Callable[[int], Waiting], bool], None]
+"""Called again and again while somebody waits, at last with True. It may look, at so many jobs; a look costs some
+milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unended:
+    job_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waited:
     """How the jobs that somebody waited for have ended."""
 
@@ -76,10 +98,26 @@ class Queue:
         self.actor = actor
         self._clock = clock
 
-    def enqueue(self, words: JobWords, stdin: Callable[[int], bytes]) -> Enqueued:
+    def enqueue(self, words: JobWords, stdin: Callable[[int], bytes], *, is_checked: bool = True) -> Enqueued:
+        """`is_checked`: refuse a payload that no worker which lives could give to its handler."""
         job = read_job(words, self.settings, now=self._clock(), stdin=stdin)
+        if is_checked:
+            self._refuse_unfit(job)
         self.require(job.after)
         return self.store.enqueue(job)
+
+    def _refuse_unfit(self, job: NewJob) -> None:
+        schemas = self.store.payload_schemas(job.job_type)
+        if not schemas or None in schemas:
+            return
+        from worker_service.jobs.payloads import PayloadCheck  # brings a validator along: not for every command
+
+        faults = [PayloadCheck(schema).fault(job.payload) for schema in schemas]
+        if None not in faults:
+            raise BadPayload(
+                f"the payload does not fit {job.job_type}: {faults[0]}; `pagemill handlers show {job.job_type}` tells "
+                "what fits, and --no-check puts it into the queue all the same"
+            )
 
     def selector(self, words: SelectorWords) -> Selector:
         return read_selector(words, now=self._clock())
@@ -107,15 +145,38 @@ class Queue:
             for missing in (job_id for job_id in chunk if job_id not in found):
                 raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
 
-    def change(self, verb: str, selector: Selector, *, priority: int | None = None) -> Changed:
+    def change(
+        self, verb: str, selector: Selector, *, priority: int | None = None, is_hurried: bool = False
+    ) -> Changed:
         """Do what was confirmed: one action, in one transaction."""
         if verb == "cancel":
-            return self.store.cancel(selector, actor=self.actor)
+            return self.store.cancel(selector, actor=self.actor, is_hurried=is_hurried)
         if verb == "retry":
             return self.store.retry(selector, actor=self.actor)
         if verb == "delete":
             return self.store.delete(selector, actor=self.actor)
         return self.store.priority(selector, read_priority(priority), actor=self.actor)
+
+    def await_ends(
+        self, ids: Sequence[int], *, seconds: float, monotonic: Callable[[], float], sleep: Callable[[float], None]
+    ) -> Sequence[Unended]:
+        """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
+        deadline = monotonic() + seconds
+        while (left := self._live(ids)) and monotonic() < deadline:
+            sleep(_POLL_SECONDS)
+        return list(self._unended(ids)) if left else []
+
+    def _unended(self, ids: Sequence[int]) -> Iterator[Unended]:
+        workers = {worker.id: worker for worker in self.store.workers()}
+        silent_before = as_text(self._clock() - timedelta(seconds=self.settings.orphan_after_seconds))
+        for part in _chunks(ids):
+            for job in self.store.list(Selector(part, _LIVE), most=_IDS_AT_ONCE):
+                worker = workers.get(job.worker_id or "")
+                if worker is None or worker.heartbeat_at <= silent_before:
+                    why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
+                else:
+                    why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
+                yield Unended(job.id, why)
 
     def undoable(self, action_id: int | None, actions: Sequence[Action]) -> Action:
         """The action that an undo is about: the one with this number, else the newest that was not undone yet."""
@@ -143,11 +204,21 @@ class Queue:
         self.store.pause(scope, name, until=until, reason=reason)
         return until
 
+    def audit(self) -> Sequence[str]:
+        """A sentence for each promise that was broken, the number of the promise first."""
+        return self.store.audit()
+
     def since(self, text: str) -> str:
         return as_text(read_past(text, now=self._clock()))
 
     def wait(
-        self, selector: Selector, *, timeout: str | None, monotonic: Callable[[], float], sleep: Callable[[float], None]
+        self,
+        selector: Selector,
+        *,
+        timeout: str | None,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+        watch: Watch | None = None,
     ) -> Waited:
         """Return once every job that is selected now has ended. Looks only when somebody has committed something."""
         if selector.is_empty:
@@ -161,13 +232,30 @@ class Queue:
             seen = None
             while (now_at := self.store.change_counter()) == seen or self.store.count(Selector(chunk, _LIVE)):
                 seen = now_at
+                if watch is not None:
+                    watch(partial(self._waiting, ids), False)
                 if deadline is not None and monotonic() >= deadline:
-                    live = sum(self.store.count(Selector(part, _LIVE)) for part in _chunks(ids))
-                    raise WaitTimedOut(f"after {timeout}, {_jobs(live)} of {len(ids)} had not ended")
+                    raise WaitTimedOut(f"after {timeout}, {_jobs(self._live(ids))} of {len(ids)} had not ended")
                 sleep(_POLL_SECONDS)
+        if watch is not None:
+            watch(partial(self._waiting, ids), True)
         ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
         gone = len(ids) - sum(ended.values())
         return Waited(ended[Status.COMPLETED], ended[Status.FAILED], ended[Status.CANCELLED], gone)
+
+    def _live(self, ids: Sequence[int]) -> int:
+        return sum(self.store.count(Selector(part, _LIVE)) for part in _chunks(ids))
+
+    def _waiting(self, ids: Sequence[int], most: int) -> Waiting:
+        if len(ids) <= most:
+            jobs = [job for part in _chunks(ids) for job in self.store.list(Selector(part), most=most)]
+            return Waiting(len(ids), sum(not job.status.is_ended for job in jobs), sorted(jobs, key=_by_id))
+        jobs = []
+        for status in (Status.RUNNING, Status.PENDING):
+            for part in _chunks(ids):
+                if (room := most - len(jobs)) > 0:
+                    jobs += sorted(self.store.list(Selector(part, (status,)), most=room), key=_by_id)
+        return Waiting(len(ids), self._live(ids), jobs)
 
 
 # ── The database ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,6 +305,10 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
         if job.held & bit and not (bit < 4 and is_due):
             return word
     return job.status.value
+
+
+def _by_id(job: Job) -> int:
+    return job.id
 
 
 def _chunks(ids: Sequence[int]) -> list[Sequence[int]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.commands.conftest import Daemon, Run, items
+from worker_service.jobs.model import HandlerFacts, Worker
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -47,6 +48,19 @@ def test_a_plain_job_has_the_defaults_of_the_table(run: Run) -> None:
 
     row = job(run)
     assert (row["platform"], row["priority"], row["max_retries"], row["payload"]) == ("local", 5, 3, None)
+
+
+def test_without_a_number_of_its_own_a_job_gets_the_retries_that_the_settings_give_its_type(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text("[retries.ocr_pages]\nmax = 5\n")
+    monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
+
+    run("enqueue", "ocr_pages")
+    run("enqueue", "ocr_pages", "--max-retries", 1)
+    run("enqueue", "download")
+
+    assert [job(run, n)["max_retries"] for n in (1, 2, 3)] == [5, 1, 3]
 
 
 def test_a_payload_comes_from_the_word_a_file_or_standard_input(run: Run, tmp_path: Path) -> None:
@@ -131,6 +145,47 @@ def test_a_payload_that_is_not_utf8_is_refused(run: Run) -> None:
 def test_what_cannot_be_understood_is_a_usage_error_and_no_job(run: Run, words: list[str], sentence: str) -> None:
     assert sentence in run("enqueue", "a", *words, fails=2).stderr
     assert items(run("ls", "--json")) == []
+
+
+SCHEMA = """{"$ref": "#/$defs/Payload", "$defs": {"Payload": {
+    "type": "object", "required": ["url"], "properties": {"url": {"type": "string"}, "pages": {"type": "integer"}}}}}"""
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], 'payload: "url" is a required property'),
+        (["--set", "url=https://a", "--set", "pages=few"], 'payload.pages: the value is not of type "integer"'),
+    ],
+)
+def test_a_payload_that_its_handler_cannot_read_is_refused_by_the_name_of_the_field(
+    run: Run, daemon: Daemon, words: list[str], sentence: str
+) -> None:
+    daemon.store.register(worker("w1", SCHEMA))
+
+    refused = run("enqueue", "ocr_pages", *words, fails=65)
+
+    assert sentence in refused.stderr
+    assert items(run("ls", "--json")) == []
+    assert run("enqueue", "ocr_pages", *words, "--no-check").stdout == "1\n"
+
+
+@pytest.mark.parametrize("other", [None, '{"type": "object"}'])
+def test_a_payload_that_fits_one_of_the_workers_is_taken(run: Run, daemon: Daemon, other: str | None) -> None:
+    daemon.store.register(worker("w1", SCHEMA))
+    daemon.store.register(worker("w2", other))
+
+    assert run("enqueue", "ocr_pages").stdout == "1\n"
+
+
+def test_of_a_type_that_no_live_worker_knows_nothing_is_refused(run: Run, daemon: Daemon) -> None:
+    daemon.store.register(worker("w1", SCHEMA))
+
+    assert run("enqueue", "download").stdout == "1\n"
+
+
+def worker(name: str, schema: str | None) -> Worker:
+    return Worker(name, "here", "boot", 1, "0", 1, 1, [HandlerFacts("ocr_pages", payload_schema=schema)])
 
 
 def test_a_job_type_is_not_empty(run: Run) -> None:

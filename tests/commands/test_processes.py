@@ -92,6 +92,23 @@ def test_init_twice_changes_nothing(process: Process, no_database: Path) -> None
     assert len(json.loads(process("ls", "--json").stdout)["items"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("folder", "umask", "file"),
+    [(0o2770, 0o022, 0o664), (0o2770, 0o077, 0o660), (0o755, 0o022, 0o644), (0o1777, 0o022, 0o644)],
+    ids=lambda mode: f"{mode:04o}",
+)
+def test_init_lets_the_group_write_where_the_directory_is_the_groups(
+    process: Process, tmp_path: Path, folder: int, umask: int, file: int
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(folder)
+    database = tmp_path / "shared/pagemill.db"
+
+    process("init", "--database", database, umask=umask)
+
+    assert database.stat().st_mode & 0o777 == file
+
+
 def test_of_two_inits_at_once_one_makes_it(no_database: Path, process: Process) -> None:
     both = [
         subprocess.Popen([*COMMAND, "init", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

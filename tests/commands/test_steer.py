@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.commands.conftest import Daemon, Run, items, states
+from worker_service.clock import wall_clock
+from worker_service.commands import steer
+from worker_service.jobs.selector import Selector
+from worker_service.store.opening import open_store
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -244,3 +249,63 @@ def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
 
     assert "is it spelled" in run("pause", "ocr_page").stderr
     assert run("pause", "ocr_pages").stderr == ""
+
+
+# ── cancel --now ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cancel_now_says_which_jobs_still_stop_and_why(
+    run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steer, "_ENDS_SECONDS", 0.0)
+    for _ in range(3):
+        run("enqueue", "ocr_pages")
+    daemon.claim(2)
+    daemon.store.cancel(Selector(ids=(2,)), actor="somebody else")
+
+    told = run("cancel", "1", "2", "3", "--now", "--yes", fails=1)
+    as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)
+
+    assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
+    assert "job 1 still stops: worker w1 (pid 1 on here) has yet to prove its processes gone" in told.stderr
+    assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
+    assert {held.lease.job_id: held.is_hurried for held in daemon.store.leases_of("w1")} == {1: True, 2: True}
+
+
+def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
+    run: Run, daemon: Daemon, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steer, "_ENDS_SECONDS", 0.0)
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+    an_hour_ago = open_store(database, clock=lambda: wall_clock() - timedelta(hours=1))
+    an_hour_ago.beat("w1", ())
+    an_hour_ago.close()
+
+    told = run("cancel", "1", "--now", fails=1)
+
+    assert "its worker w1 is gone or silent: the next daemon that looks after it ends it" in told.stderr
+
+
+def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+
+    assert run("cancel", "1").stdout == "asked 1 job to stop\n"
+
+    assert [held.is_hurried for held in daemon.store.leases_of("w1")] == [False]
+
+
+def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steer, "_ENDS_SECONDS", 0.0)
+    run("enqueue", "ocr_pages")
+    [job] = daemon.claim()
+    run("cancel", "1", "--now", fails=1)
+
+    daemon.store.confirm_cancel(job.lease)
+    run("retry", "1")
+    daemon.claim()
+    run("cancel", "1")
+
+    assert [held.is_hurried for held in daemon.store.leases_of("w1")] == [False]
+    assert [attempt.signal for attempt in daemon.store.attempts(1)] == [None, None]

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from tests.commands.conftest import COMMAND, Daemon, Run
+from tests.commands.test_processes import on_a_terminal
+from worker_service.commands.progress import Bars, Lines
 from worker_service.jobs.model import Report
+from worker_service.jobs.selector import Selector
+from worker_service.queue import Waiting
 
 
 def begin(*words: object) -> subprocess.Popen[str]:
@@ -94,3 +99,72 @@ def test_an_interrupt_ends_quietly_with_130(run: Run, daemon: Daemon) -> None:
 
     _, talk = following.communicate(timeout=60)
     assert (following.returncode, talk.strip()) == (130, "")
+
+
+# ── --progress ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(run: Run, daemon: Daemon) -> None:
+    for _ in range(2):
+        run("enqueue", "ocr_pages")
+    first, second = daemon.claim(2)
+    daemon.store.report([Report(first.lease, percent=40, message="page 4 of 10")])
+    waiting = begin("wait", 1, 2, "--progress", "--json")
+    assert waiting.stderr is not None
+
+    said = waiting.stderr.readline()
+    daemon.store.complete(first.lease)
+    daemon.store.complete(second.lease)
+    out, rest = waiting.communicate(timeout=60)
+
+    assert said == "0 of 2 jobs ended; job 1 (ocr_pages) 40% page 4 of 10; job 2 (ocr_pages) 0%\n"
+    assert rest == ""
+    assert json.loads(out) == {"completed": 2, "failed": 0, "cancelled": 0, "gone": 0}
+
+
+def test_a_line_comes_every_ten_seconds(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    waiting, said, now = Waiting(3, 2, daemon.claim()), StringIO(), [0.0]
+    lines = Lines(said, monotonic=lambda: now[0])
+
+    for moment in (0.0, 0.1, 9.9, 10.0, 10.1, 25.0, 34.9):
+        now[0] = moment
+        lines(lambda most: waiting, False)
+
+    assert said.getvalue().splitlines() == ["1 of 3 jobs ended; job 1 (ocr_pages) 0%"] * 3
+
+
+def test_on_a_terminal_each_job_has_a_bar_that_ends_as_the_job_did(run: Run, daemon: Daemon) -> None:
+    for _ in range(3):
+        run("enqueue", "ocr_pages")
+    daemon.complete()
+    daemon.fail()
+    run("cancel", 3)
+
+    code, screen = on_a_terminal("wait", "--type", "ocr_pages", "--progress", columns=100)
+
+    assert code == 1
+    bars = [" ".join(line.replace("\x1b[K", "").split()) for line in screen.splitlines()]
+    assert f"1 ocr_pages {'█' * 20} 100% 0 s completed" in bars
+    assert f"2 ocr_pages {'░' * 20} 0% 0 s failed HTTP_503" in bars
+    assert f"3 ocr_pages {'░' * 20} 0% cancelled" in bars
+
+
+def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(run: Run, daemon: Daemon) -> None:
+    for _ in range(9):
+        run("enqueue", "ocr_pages")
+    [job] = daemon.claim()
+    daemon.store.report([Report(job.lease, percent=50, message="第" * 200)])
+    screen, now = StringIO(), [0.0]
+    bars = Bars(screen, monotonic=lambda: now[0], size=lambda: (60, 6))
+
+    for moment in (0.0, 0.1, 0.5):
+        now[0] = moment
+        bars(lambda most: Waiting(9, 9, daemon.store.list(Selector())[-most:]), False)
+
+    first, second = screen.getvalue().split("\x1b[5A")
+    lines = [line.removesuffix("\x1b[K") for line in second.splitlines()]
+    assert lines[4] == "0 of 9 jobs have ended"
+    assert "██████████░░░░░░░░░░   50%" in lines[3]
+    assert all(len(line) + line.count("第") < 60 for line in lines[:5])
+    assert "\x1b[5A" not in first

@@ -27,6 +27,16 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("look", "The lines that a job has logged."),
         "wait": ("wait", "Wait until jobs have ended."),
     },
+    "Documents": {
+        "ingest": ("incoming", "Bring files in and have them read."),
+        "crawl": ("incoming", "Find the files below a folder, and read each that is new."),
+        "documents": ("documents", "The documents, and how far they are."),
+        "text": ("documents", "The text of a document."),
+        "search": ("documents", "Find pages, the best first."),
+        "keywords": ("documents", "How often terms stand on each page."),
+        "export": ("documents", "Copy what was made of documents."),
+        "reindex": ("incoming", "Read documents again."),
+    },
     "Steering": {
         "cancel": ("steer", "Stop jobs, pending or running."),
         "retry": ("steer", "Run ended jobs again, with a fresh budget."),

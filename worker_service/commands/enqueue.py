@@ -26,10 +26,11 @@ from worker_service.words import JobWords
 @click.option("--after-any", is_flag=True, help="With --after: once they have ended, in whatever way.")
 @click.option("--unique", "unique_key", metavar="KEY", help="Not if a live job has this key; that one's id is printed.")
 @click.option("--key", "concurrency_key", metavar="KEY", help="Never two running jobs with this key.")
-@click.option("--max-retries", type=int, metavar="N", help="3 unless given.")
+@click.option("--max-retries", type=int, metavar="N", help="Unless given: as [retries.TYPE] says, else 3.")
 @click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m, or seconds.")
 @click.option("--batch", "batch_id", type=int, metavar="N", help="The batch that it belongs to.")
-def enqueue(desk: Desk, **words: Any) -> None:
+@click.option("--no-check", is_flag=True, help="Do not ask first whether the payload fits its handler.")
+def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     """\b
     pagemill enqueue scrape_account --platform instagram --set scrape_type=full
     pagemill enqueue ocr_pages --payload @job.json --priority 1
@@ -38,9 +39,11 @@ def enqueue(desk: Desk, **words: Any) -> None:
 
     Put a job into the queue and print its id. Once the id is printed, the job survives a power cut.
 
+    Where a daemon runs that knows the type, a payload that its handler cannot read is refused.
+
     A --set value is JSON where it can be read as JSON, else text; `--set page.from=1` goes one object deeper.
     """
-    enqueued = desk.queue.enqueue(JobWords(**words), _read_stdin)
+    enqueued = desk.queue.enqueue(JobWords(**words), _read_stdin, is_checked=not no_check)
     if desk.as_json:
         output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
         return

@@ -9,7 +9,7 @@ import click
 from worker_service.clock import parse_duration, wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
-from worker_service.daemon.health import Level, examine, health, summary
+from worker_service.daemon.health import Level, audited, examine, health, summary
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Status
 
@@ -60,14 +60,26 @@ def status(desk: Desk, oldest: str | None) -> int:
 
 
 @verb
-def doctor(desk: Desk) -> int:
+@click.option("--audit", is_flag=True, help="Read all rows and their whole history: has any promise been broken?")
+@click.option("--online", is_flag=True, help="Ask Google as well: who is each credential, and what may it do?")
+def doctor(desk: Desk, audit: bool, online: bool) -> int:
     """\b
     pagemill doctor
     pagemill doctor --json
+    pagemill doctor --audit
+    pagemill doctor --online
 
     Look for what is wrong, and say how to put it right. ✓ is good, ! is worth a look, ✗ is wrong; then exit code 1.
+
+    --audit asks one thing only: whether rows, attempts and events tell of a broken promise (P1 … P13), each by its
+    number.
     """
-    findings = list(examine(desk.settings, desk.queue.store, now=wall_clock()))
+    queue = desk.queue
+    findings = list(audited(queue.audit()) if audit else examine(desk.settings, queue.store, now=wall_clock()))
+    if online:
+        from worker_service.commands.online import examine_online  # starts a nursery
+
+        findings += examine_online(desk.settings)
     if desk.as_json:
         items = [
             {"level": f.level.name.lower(), "name": f.name, "detail": f.detail, "fix": f.fix if f.level else ""}

@@ -10,7 +10,7 @@ import click
 
 from worker_service.clock import wall_clock
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, JobId, job_id_argument, selecting, verb
+from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
 from worker_service.jobs.model import Attempt, Gate, Job, LogLine
 from worker_service.queue import Queue, state_of
 from worker_service.words import SelectorWords
@@ -79,14 +79,22 @@ def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> N
 
 
 @verb
-@job_id_argument
-def show(desk: Desk, job_id: int) -> None:
+@click.argument("what", metavar="ID", shell_complete=completes("id"))
+def show(desk: Desk, what: str) -> None:
     """\b
     pagemill show 42
+    pagemill show document:7
     pagemill show 42 --json
 
-    Everything about one job: its row, attempts, events, what it waits for, and the last lines of its log.
+    Everything about one job: its row, attempts, events, what it waits for, and the last lines of its log; or about one
+    document: its pages, how each was read, and where its files are.
     """
+    if what.startswith("document:"):
+        from worker_service.commands.documents import DocumentId, show_document
+
+        show_document(desk, DocumentId().convert(what, None, None))
+        return
+    job_id = JobId().convert(what, None, None)
     store = desk.queue.store
     job = store.get(job_id)
     attempts, events, waits = store.attempts(job_id), store.events(job_id), store.waits_for(job_id)

@@ -96,14 +96,15 @@ def _fitting(widths: list[int], total: int) -> list[int]:
 def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: bool, is_coloured: bool = False) -> str:
     parts = []
     for cell, width, is_number in zip(row, widths, numeric, strict=True):
-        text = _cut(cell, width) if is_cut else cell
+        text = cut(cell, width) if is_cut else cell
         padding = " " * (width - _width(text))
         text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
         parts.append(padding + text if is_number else text + padding)
     return _GAP.join(parts).rstrip()
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """No wider than this on a terminal."""
     if _width(text) <= width:
         return text
     while text and _width(text) > width - 1:

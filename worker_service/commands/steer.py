@@ -6,6 +6,7 @@ and says yes. What changes many is one action, which `pagemill undo` puts back.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import click
@@ -15,26 +16,31 @@ from worker_service.commands.desk import Desk, confirm, confirming, selecting, v
 from worker_service.errors import Refused
 from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import Selector
-from worker_service.queue import Queue, state_of
+from worker_service.queue import Queue, Unended, state_of
 from worker_service.words import SelectorWords, read_priority
 
 _SAMPLE = 5
 _REFUSALS_SHOWN = 10
+_ENDS_SECONDS = 15.0
 _DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised"}
 
 
 @verb
 @selecting
 @confirming
-def cancel(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
+@click.option("--now", is_flag=True, help="Without grace: stop their processes by force, and wait until they are gone.")
+def cancel(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool, now: bool) -> int:
     """\b
     pagemill cancel 42
+    pagemill cancel 42 --now
     pagemill cancel --type ocr_pages --owner alice --dry-run
     pagemill cancel --batch 7 --yes
 
     Stop jobs. A pending one ends at once; a running one is asked to stop, and ends once its processes are gone.
+
+    With --now the command ends when they are, or after 15 seconds with what still goes on and exit code 1.
     """
-    return _change(desk, "cancel", words, dry_run=dry_run, yes=yes)
+    return _change(desk, "cancel", words, dry_run=dry_run, yes=yes, is_hurried=now)
 
 
 @verb
@@ -143,7 +149,14 @@ def prune(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
 
 
 def _change(
-    desk: Desk, verb_name: str, words: SelectorWords, *, dry_run: bool, yes: bool, level: int | None = None
+    desk: Desk,
+    verb_name: str,
+    words: SelectorWords,
+    *,
+    dry_run: bool,
+    yes: bool,
+    level: int | None = None,
+    is_hurried: bool = False,
 ) -> int:
     queue = desk.queue
     selector = queue.meant(verb_name, queue.selector(words))
@@ -156,8 +169,11 @@ def _change(
             return _show_nothing(desk)
         question = f"{_named(verb_name).capitalize()} {output.jobs(number)}?"
         confirm(question, yes=yes, sample=_sample(queue, selector))
-    changed = queue.change(verb_name, selector, priority=level)
-    return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single)
+    changed = queue.change(verb_name, selector, priority=level, is_hurried=is_hurried)
+    unended: Sequence[Unended] | None = None
+    if is_hurried:
+        unended = queue.await_ends(changed.asked, seconds=_ENDS_SECONDS, monotonic=time.monotonic, sleep=time.sleep)
+    return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single, unended=unended)
 
 
 def _named(verb_name: str) -> str:
@@ -194,30 +210,36 @@ def _show_nothing(desk: Desk) -> int:
     return 0
 
 
-def _show_changed(desk: Desk, done: str, changed: Changed, *, is_single: bool) -> int:
+def _show_changed(
+    desk: Desk, done: str, changed: Changed, *, is_single: bool, unended: Sequence[Unended] | None = None
+) -> int:
+    """`unended`: of those that were asked to stop, the ones that were waited for in vain; None: nobody waited."""
     if is_single and changed.refused and not changed.job_ids and not changed.asked:
         job_id, reason = next(iter(changed.refused.items()))
         raise Refused(f"job {job_id}: {reason}")
     if desk.as_json:
         refused = [{"id": job_id, "reason": reason} for job_id, reason in changed.refused.items()]
         asked = list(changed.asked)
-        output.show_json(
-            {"action": changed.action_id, "items": list(changed.job_ids), "asked": asked, "refused": refused}
-        )
-        return 1 if changed.refused else 0
-    asked_too = set(changed.asked)
-    number = sum(1 for job_id in changed.job_ids if job_id not in asked_too)
+        items: dict[str, object] = {"action": changed.action_id, "items": list(changed.job_ids), "asked": asked}
+        if unended is not None:
+            items["unended"] = [{"id": one.job_id, "reason": one.why} for one in unended]
+        output.show_json({**items, "refused": refused})
+        return 1 if changed.refused or unended else 0
+    asked_too = {one.job_id for one in unended} if unended is not None else set(changed.asked)
+    number = len({*changed.job_ids, *changed.asked} - asked_too)
     if number or not asked_too:
         output.show(f"{done} {output.jobs(number)}")
     if asked_too:
         output.show(f"asked {output.jobs(len(asked_too))} to stop")
+    for one in (unended or ())[:_REFUSALS_SHOWN]:
+        output.say(f"job {one.job_id} still stops: {one.why}")
     for job_id, reason in list(changed.refused.items())[:_REFUSALS_SHOWN]:
         output.say(f"job {job_id}: {output.clean(reason)}")
     if len(changed.refused) > _REFUSALS_SHOWN:
         output.say(f"… and {len(changed.refused) - _REFUSALS_SHOWN:,} more")
     if changed.action_id is not None and done != "put back" and number > 1:
         output.say(f"to put it back: pagemill undo {changed.action_id}")
-    return 1 if changed.refused else 0
+    return 1 if changed.refused or unended else 0
 
 
 def _show_actions(desk: Desk, actions: Sequence[Action]) -> None:

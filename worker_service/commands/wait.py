@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
 
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, selecting, verb
+from worker_service.commands.progress import watch_on
 from worker_service.words import SelectorWords
 
 
 @verb
 @selecting
 @click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
-def wait(desk: Desk, words: SelectorWords, timeout: str | None) -> int:
+@click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
+def wait(desk: Desk, words: SelectorWords, timeout: str | None, progress: bool) -> int:
     """\b
     pagemill wait 42
     pagemill wait 41 42 43 --timeout 10m
-    pagemill wait --batch 7 && echo done
+    pagemill wait --batch 7 --progress && echo done
     pagemill wait $(pagemill enqueue ocr_pages --payload @job.json)
 
-    Wait until the jobs that match now have ended.
+    Wait until the jobs that match now have ended. What --progress shows goes to stderr.
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
     queue = desk.queue
-    waited = queue.wait(queue.selector(words), timeout=timeout, monotonic=time.monotonic, sleep=time.sleep)
+    watch = watch_on(sys.stderr, monotonic=time.monotonic) if progress else None
+    waited = queue.wait(queue.selector(words), timeout=timeout, monotonic=time.monotonic, sleep=time.sleep, watch=watch)
     if desk.as_json:
         output.show_json(output.as_object(waited))
     else:

@@ -1,0 +1,330 @@
+"""Looking at documents, and taking out what was made of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker_service.commands import Verbs, output
+from worker_service.commands.desk import Desk, Function, completes, confirm, confirming, verb
+from worker_service.documents import ROLES, Documents, Wish, read_elsewhere, read_pages
+from worker_service.errors import BadInput
+from worker_service.jobs.documents import Decision, IndexStatus
+from worker_service.jobs.library import Document, DocumentSelector, Hit
+from worker_service.jobs.selector import one_of
+
+_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "KIND", "OWNER", "NAME", "MOVED", "NOTE")
+_PAGE_COLUMNS = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
+_FILE_COLUMNS = ("ROLE", "NAME", "BYTES", "PATH")
+_SHOWN_PAGES = 50
+# In a text that somebody else has written they mean nothing.
+_OWN_MARKS = ("\x02", "\x03")
+_MARK = re.compile("([\x02\x03])")
+
+
+class DocumentId(click.ParamType[int]):
+    name = "document"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        word = str(value).removeprefix("document:").removeprefix("#")
+        if not (word.isascii() and word.isdigit() and 0 < len(word) < 19 and int(word) > 0):
+            self.fail(f"{value!r} is not a document: they are numbers, as pagemill documents shows them", param, ctx)
+        return int(word)
+
+
+_one = click.argument("document_id", metavar="DOCUMENT", type=DocumentId())
+_owner = click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="Whose documents.")
+
+
+def choosing(function: Function) -> Function:
+    """Give the verb the selectors of documents; its function gets a `DocumentSelector` after the desk."""
+
+    @functools.wraps(function)
+    def run(
+        desk: Desk, ids: Sequence[int], statuses: Sequence[str], owners: Sequence[str], part: str, **values: Any
+    ) -> Any:
+        words = [word for written in statuses for word in written.split(",") if word]
+        chosen = DocumentSelector(ids, [one_of(IndexStatus, word) for word in words], owners, name=part)
+        return function(desk, chosen, **values)
+
+    click.option("--name", "part", metavar="TEXT", default="", help="Documents with this in their name.")(run)
+    click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner"))(run)
+    click.option(
+        "--status",
+        "statuses",
+        multiple=True,
+        metavar="STATUS",
+        help="not_indexed, queued, indexing, success or failed; several by commas.",
+    )(run)
+    return click.argument("ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId())(run)
+
+
+# ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+@_one
+@click.option("--pages", metavar="A-B", help="3, 3-5, 3- or -5.")
+def text(desk: Desk, document_id: int, pages: str | None) -> None:
+    """\b
+    pagemill text 7
+    pagemill text 7 --pages 3-5 | less
+    pagemill text 7 --json
+
+    The text of a document. Between pages stands a form feed, as pdftotext has it.
+    """
+    first, last = read_pages(pages)
+    store = desk.queue.store
+    document = store.document(document_id)
+    found = store.page_texts(document_id, first, last)
+    if desk.as_json:
+        items = [
+            {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text}
+            for one in found
+        ]
+        output.show_json({"document": document_id, "name": document.name, "items": items})
+    else:
+        click.echo("\f".join(f"{(one.text or '').rstrip()}\n" for one in found), nl=False)
+    if not found:
+        output.say(f"document {document_id} has no text to show: it is {document.status}")
+
+
+@verb
+@click.argument("query")
+@_owner
+@click.option("--document", "document_id", type=DocumentId(), metavar="N", help="Only in this one.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="The best so many; 20 unless given."
+)
+def search(desk: Desk, query: str, owner: str | None, document_id: int | None, limit: int) -> int:
+    """\b
+    pagemill search 'climate NEAR risk'
+    pagemill search '"scope 3" emissions' --owner alice
+    pagemill search 'sustainab* NOT water' --json
+
+    Find pages, the best first: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
+
+    Exit code 1 if nothing was found.
+    """
+    marks = ("[", "]") if desk.as_json else _OWN_MARKS
+    found = desk.queue.store.search(query, owner=owner, document_id=document_id, most=limit, marks=marks)
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
+    else:
+        for hit in found.hits:
+            output.show(_hit_line(hit))
+        if not found.hits:
+            output.say("no page has that")
+    if found.is_partial:
+        output.say("there are very many: the best of the pages that were stored last are shown")
+    return 0 if found.hits else 1
+
+
+@verb
+@click.argument("terms", metavar="TERMS.txt", type=click.File(encoding="utf-8"))
+@_owner
+@click.option("--csv", "as_csv", is_flag=True, help="CSV on stdout.")
+@click.option("--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a workbook.")
+def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path | None) -> None:
+    """\b
+    pagemill keywords terms.txt
+    pagemill keywords terms.txt --csv > counts.csv
+    pagemill keywords terms.txt --xlsx counts.xlsx --owner alice
+
+    How often each term of a file stands on each page of each document: a word, a phrase or begin* on each line.
+    """
+    from worker_service.commands import counting
+
+    documents = documents_at(desk)
+    counts = documents.keyword_counts(terms.read(), owner=owner)
+    names = {one.id: one.name for one in documents.all(DocumentSelector(owners=(owner,) if owner else ()))}
+    if xlsx is not None:
+        counting.write_workbook(xlsx, counts, names)
+        output.say(f"wrote {xlsx}")
+    elif as_csv:
+        counting.write_csv(sys.stdout, counts, names)
+    elif desk.as_json:
+        output.show_json({"items": [{**output.as_object(one), "name": names[one.document_id]} for one in counts]})
+    elif counts:
+        output.show_table(counting.COLUMNS, counting.rows(counts, names))
+    else:
+        output.say("none of the terms stands on any page")
+
+
+@verb
+@choosing
+@click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="txt unless given.")
+@click.option("-o", "--output", "directory", type=click.Path(path_type=Path), default=Path(), metavar="DIR")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, force: bool) -> None:
+    """\b
+    pagemill export 7
+    pagemill export 7 8 9 --format pdf -o out/
+    pagemill export --owner alice --format json -o out/
+
+    Copy what was made of documents: their text, a PDF that can be searched, all words with their places (json), hOCR.
+    """
+    if chosen == DocumentSelector():
+        raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
+    if not chosen.ids and not chosen.statuses:
+        chosen = DocumentSelector(chosen.ids, [IndexStatus.SUCCESS], chosen.owners, name=chosen.name)
+    documents = documents_at(desk)
+    written = [documents.export(one, form, directory, is_forced=force) for one in documents.all(chosen)]
+    if desk.as_json:
+        output.show_json({"items": [str(path) for path in written]})
+    else:
+        for path in written:
+            output.show(str(path))
+
+
+# ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+@choosing
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
+)
+@click.option("--before", "before_id", type=DocumentId(), metavar="ID", help="The next page: smaller ids.")
+def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) -> None:
+    """\b
+    pagemill documents ls
+    pagemill documents --status failed --owner alice
+
+    List documents, the newest first.
+    """
+    found = desk.queue.store.documents(chosen, most=limit + 1, before_id=before_id)
+    shown = found[:limit]
+    show_documents(desk, shown, is_more=len(found) > limit)
+
+
+class _Documents(Verbs):
+    """Without a verb of its own, the list: `pagemill documents --status failed`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_verb = bool(args) and args[0] in self.commands
+        if not is_verb and "--help" not in args[:1]:
+            args = ["ls", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_Documents,
+    help="\b\npagemill documents\npagemill documents --status failed --owner alice\n"
+    "pagemill documents adopt /srv/read\n\n"
+    "The documents, the newest first, and how far they are.",
+)
+def documents() -> None:
+    pass
+
+
+@verb
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
+@confirming
+def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
+    """\b
+    pagemill documents adopt /srv/read --dry-run
+    pagemill documents adopt /srv/read --owner alice --yes
+
+    Record files that were read elsewhere: where report.txt stands beside report.pdf, a job takes that text over (a form
+    feed between pages); others are noted as not_indexed. Nothing is moved. What is known already stays as it is.
+    """
+    found = read_elsewhere(directory)
+    read = sum(one.text is not None for one in found)
+    sentence = f"{read} read elsewhere, {len(found) - read} not read"
+    if dry_run:
+        output.say(sentence)
+        return
+    confirm(f"Record {len(found)} files ({sentence})?", yes=yes)
+    show_wishes(desk, documents_at(desk).adopt(found, owner=owner))
+
+
+documents.add_command(ls)
+documents.add_command(adopt)
+
+
+def show_document(desk: Desk, document_id: int) -> None:
+    """All about one document: `pagemill show document:7`."""
+    store = desk.queue.store
+    document, pages = store.document(document_id), store.page_summaries(document_id)
+    files = store.files(document_id)
+    workspace = desk.settings.workspace
+    if desk.as_json:
+        whole = output.as_object(document)
+        whole["page_items"] = [output.as_object(page) for page in pages]
+        whole["files"] = [{**output.as_object(file), "path": str(workspace / file.path)} for file in files]
+        output.show_json(whole)
+        return
+    for name, value in output.as_object(document).items():
+        if value not in (None, ""):
+            output.show(f"{name:20} {value}")
+    if pages:
+        output.show()
+        rows = [
+            (page.number, page.method, page.confidence and round(page.confidence), page.characters) for page in pages
+        ]
+        output.show_table(_PAGE_COLUMNS, rows[:_SHOWN_PAGES])
+        if len(rows) > _SHOWN_PAGES:
+            output.say(f"and {len(rows) - _SHOWN_PAGES} pages more: --json has all")
+    if files:
+        output.show()
+        output.show_table(_FILE_COLUMNS, [(f.role, f.name, f.size, workspace / f.path) for f in files])
+
+
+# ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def documents_at(desk: Desk) -> Documents:
+    return Documents(desk.queue.store, desk.settings)
+
+
+def show_documents(desk: Desk, shown: Sequence[Document], *, is_more: bool = False) -> None:
+    if desk.as_json:
+        items = [output.as_object(one) for one in shown]
+        output.show_json({"items": items, "next": shown[-1].id if is_more else None})
+        return
+    if shown:
+        output.show_table(_COLUMNS, [_row(one) for one in shown])
+    else:
+        output.say("no document is there: pagemill ingest report.pdf, or pagemill crawl FOLDER")
+    if is_more:
+        output.say(f"more: the same with --before {shown[-1].id}")
+
+
+def _row(one: Document) -> tuple[object, ...]:
+    note = one.error_code or ("gone at its source" if one.gone_at else one.note)
+    done = f"{one.percent}%"
+    return (one.id, one.status, done, one.pages, one.kind, one.owner, one.name, output.seconds(one.updated_at), note)
+
+
+def _hit_line(hit: Hit) -> str:
+    """What came from outside is made harmless, our marks are not."""
+    first, last = ("\x1b[1m", "\x1b[0m") if output.is_terminal(sys.stdout) else ("[", "]")
+    parts = _MARK.split(" ".join(hit.snippet.split()))
+    snippet = "".join({_OWN_MARKS[0]: first, _OWN_MARKS[1]: last}.get(part) or output.clean(part) for part in parts)
+    return f"{hit.document_id}:{hit.number}  {output.clean(hit.name)}  {snippet}"
+
+
+_WORDS: dict[Decision | None, str] = {
+    Decision.UNCHANGED: "read already, and nothing has changed",
+    Decision.UNDER_WAY: "being read already",
+    Decision.TAKEN_OVER: "taken over from work that stood still",
+    Decision.ACCEPTED: "will be read",
+    None: "will be brought in",
+}
+
+
+def show_wishes(desk: Desk, wishes: Sequence[Wish]) -> None:
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(wish) for wish in wishes]})
+    else:
+        output.show_table(
+            ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _WORDS[w.decision], w.name) for w in wishes]
+        )

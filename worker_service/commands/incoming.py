@@ -1,0 +1,174 @@
+"""Documents come in: `ingest`, `crawl`, `reindex`. What a wish becomes is decided in `worker_service.documents`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, Function, confirm, confirming, verb
+from worker_service.commands.documents import choosing, documents_at, show_documents, show_wishes
+from worker_service.commands.reading import watch_reading
+from worker_service.documents import CrawlWords, ReadWords
+from worker_service.errors import BadInput
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.selector import Selector
+
+
+def reading_options(function: Function) -> Function:
+    """Give the verb the options of how to read; its function gets them as `ReadWords`."""
+
+    @functools.wraps(function)
+    def run(desk: Desk, *selected: Any, **values: Any) -> Any:
+        words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
+        return function(desk, *selected, read=words, **values)
+
+    for option in reversed(
+        (
+            click.option(
+                "--lang", "languages", multiple=True, metavar="CODE", help="eng unless given; eng+deu for both."
+            ),
+            click.option("--quality", type=click.Choice(["fast", "best"]), help="Trained data for recognising."),
+            click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
+            click.option("--hocr", is_flag=True, help="Make hOCR as well."),
+            click.option("--password-file", "password", metavar="NAME", help="The credential that opens it."),
+            click.option("--then", multiple=True, metavar="TYPE", help="Enqueue a job of this type afterwards."),
+        )
+    ):
+        option(run)
+    return run
+
+
+@verb
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
+@reading_options
+@click.option("--force", is_flag=True, help="Read again what was read already.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Until all have been read; shows how far they are.")
+@click.option("--timeout", metavar="LENGTH", help="With --wait: give up after this long.")
+def ingest(
+    desk: Desk,
+    paths: Sequence[str],
+    owner: str,
+    force: bool,
+    is_waiting: bool,
+    timeout: str | None,
+    *,
+    read: ReadWords,
+) -> int:
+    """\b
+    pagemill ingest report.pdf
+    pagemill ingest reports/ --owner alice --lang eng+deu --wait
+    pagemill ingest scan.tiff --quality best --force
+
+    Bring files in and have them read. Directories with all that is below them. Prints a job for each file.
+
+    With --wait: exit code 1 if some could not be read, 124 if the time ran out.
+    """
+    documents = documents_at(desk)
+    wishes = documents.ingest(paths, owner=owner, read=read, is_forced=force)
+    if not is_waiting:
+        show_wishes(desk, wishes)
+        return 0
+    sources = [wish.name for wish in wishes]
+    done = documents.wait(
+        sources,
+        owner=owner,
+        timeout=timeout,
+        monotonic=time.monotonic,
+        sleep=time.sleep,
+        watch=watch_reading(sys.stderr, monotonic=time.monotonic),
+    )
+    if desk.as_json:
+        output.show_json(output.as_object(done))
+    else:
+        output.show(f"{done.ended - done.failed} read, {done.failed} failed, {done.pages} pages")
+    return 1 if done.failed else 0
+
+
+@verb
+@click.argument("folder")
+@click.option("--owner", default="", metavar="NAME", help="The person that the documents belong to.")
+@click.option(
+    "--mime", multiple=True, metavar="PATTERN", help="application/pdf, image/*; what can be read unless given."
+)
+@click.option("--name", metavar="PATTERN", help="Files whose name matches, such as '*report*.pdf'.")
+@click.option("--max-size", "size_max", type=click.IntRange(1), metavar="BYTES")
+@click.option("--newer-than", metavar="DATE", help="Changed after this day, as 2026-01-31.")
+@click.option("--depth", type=click.IntRange(0), metavar="N", help="0: only the folder itself.")
+@click.option("--credential", default="drive", metavar="NAME", help="The credential; drive unless given.")
+@reading_options
+@click.option("--reconcile", is_flag=True, help="Walk everything again, and find what went without a word.")
+@click.option("--watch", metavar="LENGTH", help="Look again after this long, for ever: 1h.")
+@click.option("--dry-run", is_flag=True, help="Only count; waits for the answer.")
+def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: Any) -> int:
+    """\b
+    pagemill crawl https://drive.google.com/drive/folders/1a2B3c… --owner alice
+    pagemill crawl shared-with-me --mime application/pdf --watch 1h
+    pagemill crawl /srv/reports --dry-run
+
+    Find the files below a folder, and download and read each that is new or has changed: a Drive folder, a shared
+    drive, shared-with-me, or a directory of this machine.
+    """
+    words = CrawlWords(dry_run=dry_run, read=read, **values)
+    enqueued = documents_at(desk).crawl(words, owner=owner)
+    if not dry_run:
+        if desk.as_json:
+            output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
+        else:
+            output.show(str(enqueued.job_id))
+            if enqueued.existing:
+                output.say("this folder is being crawled already: that job will do")
+        return 0
+    return _show_dry_run(desk, enqueued.job_id)
+
+
+@verb
+@choosing
+@reading_options
+@click.option("--force", is_flag=True, help="Read again what was read already.")
+@confirming
+def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, yes: bool, *, read: ReadWords) -> int:
+    """\b
+    pagemill reindex 7 --lang deu
+    pagemill reindex --status failed --yes
+    pagemill reindex --owner alice --quality best --dry-run
+
+    Read documents again. What has not changed is not read twice; --force does all the same.
+    """
+    if chosen == DocumentSelector():
+        raise BadInput("say which documents to read again: ids, or selectors such as --status failed")
+    documents = documents_at(desk)
+    meant = list(documents.all(chosen))
+    if dry_run:
+        show_documents(desk, meant)
+        return 0
+    if len(meant) > 1 and not chosen.ids:
+        confirm(f"Read {len(meant)} documents again?", yes=yes, sample=[one.name for one in meant[:5]])
+    wishes = documents.reindex(DocumentSelector(ids=[one.id for one in meant]), read=read, is_forced=force)
+    show_wishes(desk, wishes)
+    return 0
+
+
+def _show_dry_run(desk: Desk, job_id: int) -> int:
+    queue = desk.queue
+    waited = queue.wait(Selector(ids=(job_id,)), timeout=None, monotonic=time.monotonic, sleep=time.sleep)
+    job = queue.store.get(job_id)
+    if not waited.is_good:
+        raise BadInput(f"job {job_id}: {job.error_message or job.status}")
+    found = json.loads(job.result or "{}")
+    if desk.as_json:
+        output.show_json(found)
+        return 0
+    names = found.pop("would_enqueue", [])
+    for name in names:
+        output.show(name)
+    found.pop("dry_run", None)
+    output.say(", ".join(f"{number} {fate}" for fate, number in found.items()) or "nothing found")
+    return 0
