@@ -1,0 +1,47 @@
+"""What must be true of a world: at any moment of its gates, and after a history of all that it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from tests.simulation.daemons import Daemon
+from tests.simulation.watching import WatchedStore
+from tests.store.kit import EVERY_JOB
+from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector
+
+
+def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
+    """P12: who has no gate is whom some worker would take next, and nobody else is."""
+    free = {job_id for job_id in people.ids(Selector(statuses=(Status.PENDING,))) if not people.explain(job_id)}
+    with people._unwatched(), people._rehearsal():
+        people._make_ready(people._now())
+        next_ones = {
+            job_id
+            for worker_id in workers
+            for job_class in ("cpu", "io")
+            for (job_id,) in people._write("next_turn", **people._claim_values(worker_id, job_class))
+        }
+    if free != next_ones:
+        yield f"P12: {sorted(free)} have no gate, and the next claims would take {sorted(next_ones)}"
+
+
+def of(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence[int]) -> Iterator[str]:
+    """Every job has ended; what is wrong with how?"""
+    yield from people.audit()
+    jobs = {job.id: job for job in people.list(EVERY_JOB, most=10_000)}
+    yield from (f"P3: job {job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs)
+    followed = [job.parent_id for job in jobs.values()]
+    published = {key for daemon in daemons for key in daemon.published}
+    for job in jobs.values():
+        completed = [attempt.fence for attempt in people.attempts(job.id) if attempt.outcome == "completed"]
+        is_parent = job.job_type != "leaf"
+        if followed.count(job.id) != len(completed) * is_parent:
+            yield f"P5: job {job.id} completed {len(completed)} times and has {followed.count(job.id)} follow-ups"
+        if is_parent and any((job.id, fence) not in published for fence in completed):
+            yield f"P5: job {job.id} is completed without its files: {completed}, {sorted(published)}"
+        if job.status is Status.COMPLETED and (job.result is None or not completed):
+            yield f"P5: job {job.id} is completed without a result"
+    living = [key for daemon in daemons for key in daemon.nursery.living]
+    if living:
+        yield f"P13: {living} live, and no row of theirs runs"

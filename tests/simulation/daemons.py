@@ -1,0 +1,226 @@
+"""A daemon under simulation: the real loop, heartbeat, recovery and landing, over a watched store, in one thread.
+
+What is simulated around them: time, children, the locks that tell who lives, and the hint that somebody has committed.
+The loop and the heartbeat are two actors, as they are two threads, each with a store of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.simulation.children import DESCRIBED, STAGING, SimulatedNursery
+from tests.simulation.room import ORPHAN_AFTER_SECONDS
+from tests.simulation.watching import WatchedStore
+from worker_service.children.model import Ended
+from worker_service.clock import Clock
+from worker_service.daemon.breath import Breath
+from worker_service.daemon.heartbeat import Heartbeat
+from worker_service.daemon.identity import Identity
+from worker_service.daemon.landing import Landing
+from worker_service.daemon.recovery import Recovery
+from worker_service.daemon.slots import Slots
+from worker_service.daemon.systemd import Notifier
+from worker_service.daemon.worker import Loop, Timer
+from worker_service.jobs.documents import NewFile
+from worker_service.jobs.model import WorkerState
+
+HEARTBEAT_SECONDS = 30.0
+
+
+class Machine(Protocol):
+    """What a daemon needs of the world it runs in."""
+
+    chance: random.Random
+
+    def wall(self) -> Any: ...
+    def boot(self) -> float: ...
+    def open(self) -> WatchedStore: ...
+    def fault(self, sentence: str) -> None: ...
+    def launched(self, daemon: Daemon, key: tuple[int, int]) -> None: ...
+    def daemon_of(self, worker_id: str) -> Daemon: ...
+
+
+class SimulatedRecovery(Recovery):
+    """The real one, whose hands reach only as far as its own machine."""
+
+    machine: Machine
+
+    def _sweep(self, worker: WorkerState) -> bool:
+        self._stop_rest(worker)
+        return True
+
+    def _rest(self, worker: WorkerState) -> Sequence[int]:
+        rest = self.machine.daemon_of(worker.id)
+        is_near = rest.identity.host == self._own.host
+        return [key[0] for key in rest.nursery.living] if is_near else []
+
+    def _stop_rest(self, worker: WorkerState) -> None:
+        rest = self.machine.daemon_of(worker.id)
+        if rest.identity.host == self._own.host:
+            rest.nursery.die()
+
+
+@dataclass(slots=True)
+class Daemon:
+    identity: Identity
+    store: WatchedStore
+    heart_store: WatchedStore
+    nursery: SimulatedNursery
+    heartbeat: Heartbeat
+    loop: Loop
+    published: set[tuple[int, int]]
+    is_dead: bool = False
+    has_stores: bool = True
+    is_gone: bool = False
+    """It left in good order: its row, too."""
+    still_until: float = 0.0
+    """It was stopped (SIGSTOP), and goes on then."""
+    bad_turns: int = 0
+    beat_at: float = 0.0
+
+    @property
+    def is_lock_free(self) -> bool:
+        return self.is_dead and not self.nursery.living
+
+    def close(self) -> None:
+        os.close(self.heartbeat.fileno())
+
+
+def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
+    """Registered, and about to turn for the first time."""
+    store, heart_store = machine.open(), machine.open()
+    log = _Log(machine)
+    heartbeat = Heartbeat(
+        lambda: heart_store,
+        identity.worker_id,
+        interval_seconds=HEARTBEAT_SECONDS,
+        log=log,  # type: ignore[arg-type]
+        clock=machine.boot,
+    )
+    recovery = SimulatedRecovery(
+        store,
+        identity,
+        place / "pagemill.db",
+        place,
+        interval_seconds=60.0,
+        orphan_after_seconds=ORPHAN_AFTER_SECONDS,
+        clock=machine.boot,
+        log=log,  # type: ignore[arg-type]
+    )
+    recovery.machine = machine
+    published: set[tuple[int, int]] = set()
+    nursery = SimulatedNursery(machine.chance, lambda key: machine.launched(daemon, key))
+    loop = _loop(machine, identity, store, nursery, heartbeat, recovery, published, log)
+    daemon = Daemon(identity, store, heart_store, nursery, heartbeat, loop, published)
+    # Nothing befalls it before it owns anything.
+    store.register(loop.worker())
+    store.actor = heart_store.actor = daemon
+    heartbeat.committed_at = machine.boot()
+    daemon.beat_at = machine.boot()
+    return daemon
+
+
+def _loop(
+    machine: Machine,
+    identity: Identity,
+    store: WatchedStore,
+    nursery: SimulatedNursery,
+    heartbeat: Heartbeat,
+    recovery: Recovery,
+    published: set[tuple[int, int]],
+    log: _Log,
+) -> Loop:
+    # Parts that are simulated have the shape of the real ones, and not their type.
+    simulated: dict[str, Any] = {
+        "wake": _Wake(machine.chance),
+        "guard": _Guard(),
+        "signals": _Signals(),
+        "log": log,
+    }
+    publisher: Any = _Publisher(published)
+    clock: Clock = machine.wall
+    breath = Breath(machine.boot, lambda _: None)
+    loop = Loop(
+        identity=identity,
+        version="0",
+        store=store,
+        quick_store=store,
+        nursery=nursery,
+        described={described.facts.job_type: described for described in DESCRIBED},
+        is_wanted=lambda _: True,
+        slots=Slots({"cpu": 2, "io": 1}),
+        landing=Landing(store, publisher, log=simulated["log"], clock=clock, monotonic=machine.boot, breath=breath),
+        breath=breath,
+        heartbeat=heartbeat,
+        notifier=Notifier({}),
+        chores=(recovery,),
+        poll_interval_seconds=5.0,
+        orphan_after_seconds=ORPHAN_AFTER_SECONDS,
+        grace_period_seconds=30.0,
+        clock=clock,
+        monotonic=machine.boot,
+        **simulated,
+    )
+    loop._timers = [Timer(chore) for chore in loop.chores]
+    return loop
+
+
+class _Wake:
+    """A hint that comes most of the time."""
+
+    look_at: float | None = None
+    is_replaced = False
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def has_changed(self) -> bool:
+        return self._chance.random() < 0.6
+
+
+class _Guard:
+    def fault(self) -> str | None:
+        return None
+
+
+class _Signals:
+    asked_to_stop = 0
+
+    def drain(self) -> None:
+        pass
+
+
+class _Publisher:
+    """Remembers which attempts have files that are read once the completion has committed."""
+
+    def __init__(self, published: set[tuple[int, int]]) -> None:
+        self._published = published
+
+    def publish(self, ended: Ended) -> None:
+        assert all(file.is_relative_to(STAGING) for file in ended.files)
+        self._published.add((ended.job_id, ended.fence))
+
+    def published(self, ended: Ended) -> list[NewFile]:
+        return []
+
+    def retract(self, ended: Ended) -> None:
+        self._published.discard((ended.job_id, ended.fence))
+
+
+class _Log:
+    """Nobody reads it; but a chore that failed for any other reason than the store's troubles is a fault."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def info(self, event: str, **fields: object) -> None:
+        reason = str(fields.get("reason", ""))
+        if event == "chore.failed" and "is full" not in reason and "has been locked" not in reason:
+            self._machine.fault(f"a chore failed: {reason}")
+
+    warning = error = critical = debug = info

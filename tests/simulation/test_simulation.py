@@ -1,0 +1,67 @@
+"""Promises hold in every history that is tried, and whoever takes a guard away is found out.
+
+`python -m tests.simulation --minutes 10` tries more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.room import Room
+from tests.simulation.world import KINDS, Plan, plan_of, play
+
+HISTORIES = 30
+"""Within so many, each mutant is caught; the store and the daemon as they are survive the same ones."""
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Room]:
+    with Room() as furnished:
+        yield furnished
+
+
+_plans = st.builds(
+    Plan,
+    seed=st.integers(0, 2**32),
+    steps=st.integers(10, 90),
+    kinds=st.frozensets(st.sampled_from(KINDS)),
+)
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
+@given(plan=_plans)
+def test_whatever_befalls_them_no_promise_is_broken(room: Room, plan: Plan) -> None:
+    assert play(plan, room) == []
+
+
+def test_no_promise_is_broken_in_the_histories_that_find_out_the_mutants(room: Room) -> None:
+    broken = {seed: faults for seed in range(HISTORIES) if (faults := play(plan_of(seed), room))}
+
+    assert broken == {}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_guard_that_is_taken_away_is_missed(mutant: Mutant) -> None:
+    with mutant.room() as its_room:
+        assert any(play(plan_of(seed), its_room) for seed in range(HISTORIES))
+
+
+def test_the_same_plan_is_the_same_history(room: Room) -> None:
+    with MUTANTS[0].room() as its_room:
+        seed = next(seed for seed in range(HISTORIES) if play(plan_of(seed), its_room))
+        first = play(plan_of(seed), its_room)
+        again = play(plan_of(seed), its_room)
+        with MUTANTS[0].room() as another:
+            elsewhere = play(plan_of(seed), another)
+
+    assert first == again == elsewhere != []

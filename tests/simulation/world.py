@@ -1,0 +1,438 @@
+"""One history: several daemons on two machines over one database, and everything that can befall them, from one seed.
+
+Before every BEGIN and every read, whatever else there is may step in: that is how a worker stands still in the middle
+of a verb while others take its jobs. Before every statement its daemon may end. Time is virtual; the boot clock never
+jumps, the wall clock may. Then there is calm, in which all jobs have to end; then the books are looked at.
+
+A history is known by its `Plan` alone: the same plan is the same history.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import apsw
+
+from tests.simulation import books, daemons
+from tests.simulation.daemons import Daemon
+from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
+from tests.simulation.watching import LIMITS, Rows, WatchedStore
+from tests.store.kit import START, ids
+from worker_service.daemon.identity import Identity
+from worker_service.daemon.landing import CannotLand
+from worker_service.errors import PagemillError, StoreError
+from worker_service.jobs.model import NewJob
+
+KINDS = ("crash", "still", "stop", "reboot", "nursery", "trouble", "clock", "cancel", "retry", "pause", "look")
+HOSTS = ("here", "here", "there")
+_DEPTH_MOST = 3
+_LATE = {
+    "complete": 0.3,
+    "fail": 0.2,
+    "report": 0.2,
+    "beat": 0.05,
+    "snooze": 0.2,
+    "release": 0.1,
+    "confirm_cancel": 0.2,
+}
+"""Verbs that a lease allows: late, they must find that it is gone."""
+_CALM_ROUNDS = 150
+_JOBS_MOST = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    steps: int = 60
+    kinds: frozenset[str] = frozenset(KINDS)
+    """What may befall them. Each history has some of it: faults that come alone are found sooner."""
+
+
+def plan_of(seed: int) -> Plan:
+    chance = random.Random(f"plan {seed}")
+    return Plan(seed, chance.choice([30, 60, 90]), frozenset(kind for kind in KINDS if chance.random() < 0.7))
+
+
+class _Crash(BaseException):
+    """A daemon is dead; its own frames end here."""
+
+
+def play(plan: Plan, room: Room) -> list[str]:
+    """Run one history; return the sentences that say what was broken."""
+    world = World(plan, room)
+    try:
+        with world.lied_to():
+            world.run()
+    finally:
+        world.close()
+    return world.faults
+
+
+@dataclass(slots=True)
+class World:
+    plan: Plan
+    room: Room
+    chance: random.Random = field(init=False)
+    faults: list[str] = field(default_factory=list)
+    rows: Rows = field(default_factory=dict)
+    daemons: list[Daemon] = field(default_factory=list)
+    people: WatchedStore = field(init=False)
+    _now: float = 0.0
+    _step_of_wall: float = 0.0
+    _boots: dict[str, int] = field(default_factory=lambda: dict.fromkeys(HOSTS, 0))
+    _known: dict[str, Daemon] = field(default_factory=dict)
+    _stack: list[tuple[Daemon, str]] = field(default_factory=list)
+    _acknowledged: list[int] = field(default_factory=list)
+    _left_alone: set[tuple[int, int]] = field(default_factory=set)
+    """Attempts that were given up for dead from another machine, which cannot stop them: time alone had to do."""
+    _is_calm: bool = False
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.plan.seed)
+        self.people = self.open()
+        for kind, most in LIMITS.items():
+            self.people.set_limits(kind, most)
+
+    def close(self) -> None:
+        for daemon in self._known.values():
+            daemon.close()
+        self.room.tidy(is_sound=not self.faults)
+
+    # ── What daemons need of the world ──
+
+    def wall(self) -> datetime:
+        return START + timedelta(seconds=self._now + self._step_of_wall)
+
+    def boot(self) -> float:
+        return self._now
+
+    def open(self) -> WatchedStore:
+        return self.room.lend(self, self.wall)
+
+    def fault(self, sentence: str) -> None:
+        self.faults.append(sentence)
+
+    def daemon_of(self, worker_id: str) -> Daemon:
+        return self._known[worker_id]
+
+    def launched(self, daemon: Daemon, key: tuple[int, int]) -> None:
+        for other in self._known.values():
+            for living in other.nursery.living:
+                if living in self._left_alone:
+                    continue
+                if living[0] == key[0] and other.identity.host == daemon.identity.host:
+                    self.fault(f"P1: attempt {key} begins while {living} still lives on the same machine")
+
+    def lied_to(self) -> ExitStack:
+        """Recovery asks the world who lives, instead of the kernel."""
+        from worker_service.daemon import recovery
+        from worker_service.jobs import retries
+        from worker_service.store import history, sqlite_leases
+
+        stack = ExitStack()
+        given: list[tuple[object, str, object]] = [
+            (recovery, "is_free", self._is_free),
+            (recovery, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
+            # So that a history of a hundred steps can come to the cap.
+            *((module, "REQUEUES_MAX", 2) for module in (retries, history, sqlite_leases)),
+        ]
+        for place, name, value in given:
+            stack.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
+        return stack
+
+    def _is_free(self, lock: Path) -> bool | None:
+        daemon = self._known[lock.name.removesuffix(".lock")]
+        asks, _ = self._stack[-1]
+        near = asks.identity.host == daemon.identity.host
+        return daemon.is_lock_free if near else None
+
+    # ── Moments: what may happen between two statements ──
+
+    def moment(self, actor: object, verb: str, sql: str, *, may_enter: bool) -> None:
+        if self._is_calm or not isinstance(actor, Daemon) or sql == "ROLLBACK":
+            return
+        if may_enter and len(self._stack) < _DEPTH_MOST:
+            if "cancel" in self.plan.kinds and verb in _LATE and verb != "beat" and self.chance.random() < 0.08:
+                self._cancel()
+            is_late = "still" in self.plan.kinds and self.chance.random() < _LATE.get(verb, 0.0)
+            if is_late:
+                self._stand_still(actor)
+            elif self.chance.random() < (0.3 if verb == "beat" else 0.08):
+                for _ in range(self.chance.randint(1, 6)):
+                    self._step()
+        if actor.is_dead:
+            raise _Crash
+        if "crash" in self.plan.kinds and self.chance.random() < 0.004:
+            self._end(actor)
+            raise _Crash
+        if "trouble" in self.plan.kinds and self.chance.random() < 0.004:
+            raise self.chance.choice([apsw.FullError, apsw.BusyError])("simulated")
+
+    def _stand_still(self, actor: Daemon) -> None:
+        """With the pen in its hand, until the others have taken it for dead, and what it held."""
+        actor.still_until = self._now + 1e9
+        self._orphans()
+        for _ in range(8):
+            self._now += ORPHAN_AFTER_SECONDS * 0.2
+            for daemon in list(self.daemons):
+                if self._may_move(daemon, "loop") and self._may_move(daemon, "heart"):
+                    self._beat(daemon)
+                    self._loop(daemon)
+        for _ in range(self.chance.randint(0, 6)):
+            self._step()
+        actor.still_until = 0.0
+
+    # ── Steps ──
+
+    def run(self) -> None:
+        for name in HOSTS:
+            self._begin(name)
+        for _ in range(3):
+            self._enqueue()
+        for _ in range(self.plan.steps):
+            if self.faults:
+                return
+            self._step()
+        self._be_calm()
+        if not self.faults:
+            self.faults += books.of(self.people, self._known.values(), self._acknowledged)
+
+    def _step(self) -> None:
+        self._now += self.chance.choice([0.01, 0.3, 2.0, 30.0])
+        if not self.daemons or self.chance.random() < 0.15:
+            self._befall()
+            return
+        daemon = self.chance.choice(self.daemons)
+        if self._now - daemon.beat_at >= daemons.HEARTBEAT_SECONDS:
+            self._beat(daemon)
+        which = self.chance.random()
+        if which < 0.5:
+            self._loop(daemon)
+        elif which < 0.6:
+            self._beat(daemon)
+        else:
+            daemon.nursery.step()
+
+    def _may_move(self, daemon: Daemon, thread: str) -> bool:
+        is_busy = any(one is daemon and other == thread for one, other in self._stack)
+        return not is_busy and not daemon.is_dead and self._now >= daemon.still_until
+
+    def _befall(self) -> None:
+        chosen = self.chance.choice(["enqueue", "enqueue", "orphans", *sorted(self.plan.kinds)])
+        deed: Callable[[], None] = getattr(self, f"_{chosen}")
+        deed()
+
+    def _move(self, daemon: Daemon, thread: str, deed: Callable[[Daemon], None]) -> None:
+        """One step of a thread of a daemon: of its loop, or of its heart."""
+        if not self._may_move(daemon, thread):
+            return
+        self._stack.append((daemon, thread))
+        try:
+            deed(daemon)
+        except _Crash:
+            pass
+        finally:
+            self._stack.pop()
+            self._give_back(daemon)
+
+    def _loop(self, daemon: Daemon) -> None:
+        self._move(daemon, "loop", self._turn)
+
+    def _beat(self, daemon: Daemon) -> None:
+        self._move(daemon, "heart", self._beat_once)
+
+    def _turn(self, daemon: Daemon) -> None:
+        loop = daemon.loop
+        try:
+            loop.turn()
+            daemon.bad_turns = 0
+        except CannotLand:
+            loop._exit_code = 74
+        except StoreError as error:
+            daemon.bad_turns += 1
+            if daemon.bad_turns >= 10:
+                self.fault(f"ten bad turns: {error!r}")
+        except Exception as error:
+            self.fault(f"a turn failed: {error!r}")
+        if loop._exit_code is not None:
+            self._leave(daemon, loop._exit_code)
+
+    def _leave(self, daemon: Daemon, code: int) -> None:
+        """As `start` does it: the children are gone before the row is."""
+        daemon.nursery.die()
+        if code == 0:
+            with suppress(PagemillError):
+                daemon.store.deregister(daemon.identity.worker_id)
+                daemon.is_gone = True
+        self._end(daemon)
+
+    def _beat_once(self, daemon: Daemon) -> None:
+        daemon.beat_at = self._now
+        with suppress(StoreError):
+            daemon.heartbeat._beat(daemon.heart_store)
+
+    def _end(self, daemon: Daemon) -> None:
+        daemon.is_dead = True
+        if daemon in self.daemons:
+            self.daemons.remove(daemon)
+        if self.chance.random() < 0.5:
+            daemon.nursery.die()
+        self._give_back(daemon)
+
+    def _give_back(self, daemon: Daemon) -> None:
+        """The stores of the dead, once none of their frames stands any more."""
+        if daemon.is_dead and daemon.has_stores and not any(daemon is one for one, _ in self._stack):
+            daemon.has_stores = False
+            self.room.take_back(daemon.store)
+            self.room.take_back(daemon.heart_store)
+
+    def _begin(self, host: str) -> None:
+        number = len(self._known) + 1
+        identity = Identity(f"w{number}", host, f"boot{self._boots[host]}", number)
+        daemon = daemons.start(self, identity, self.room.place)
+        daemon.nursery.is_calm = self._is_calm
+        self._known[identity.worker_id] = daemon
+        self.daemons.append(daemon)
+
+    # ── What befalls them ──
+
+    def _enqueue(self) -> None:
+        if len(self.rows) >= _JOBS_MOST:
+            return
+        choice = self.chance.choice
+        job = NewJob(
+            choice(["work", "work", "work", "once", "leaf"]),
+            priority=choice([1, 5, 5, 9]),
+            owner=choice(["", "ann", "ann", "bob"]),
+            concurrency_key=choice([None, None, "k", "l"]),
+            max_retries=choice([0, 1, 2]),
+            run_at=choice([None, None, self.wall() + timedelta(seconds=60)]),
+        )
+        self._acknowledged.append(self.people.enqueue(job).job_id)
+
+    def _orphans(self) -> None:
+        """Children whose daemon is dead follow it; and somebody starts a new one."""
+        for daemon in self._known.values():
+            if daemon.is_dead and daemon.nursery.living:
+                daemon.nursery.die()
+        missing = [host for host in HOSTS if self._number(host) < HOSTS.count(host)]
+        if missing:
+            self._begin(self.chance.choice(missing))
+
+    def _number(self, host: str) -> int:
+        return sum(daemon.identity.host == host for daemon in self.daemons)
+
+    def _any(self) -> Daemon | None:
+        return self.chance.choice(self.daemons) if self.daemons else None
+
+    def _crash(self) -> None:
+        if daemon := self._any():
+            self._end(daemon)
+
+    def _still(self) -> None:
+        if daemon := self._any():
+            daemon.still_until = self._now + ORPHAN_AFTER_SECONDS * self.chance.choice([0.5, 0.9, 1.5])
+            self._now += self.chance.choice([1.0, ORPHAN_AFTER_SECONDS])
+
+    def _stop(self) -> None:
+        if daemon := self._any():
+            daemon.loop.signals.asked_to_stop += 1
+
+    def _reboot(self) -> None:
+        host = self.chance.choice(HOSTS)
+        self._boots[host] += 1
+        for daemon in list(self._known.values()):
+            if daemon.identity.host == host and not daemon.is_gone:
+                self._end(daemon)
+                daemon.nursery.die()
+
+    def _nursery(self) -> None:
+        if daemon := self._any():
+            daemon.nursery.die()
+
+    def _trouble(self) -> None:
+        """The store's troubles come at moments."""
+
+    def _clock(self) -> None:
+        self._step_of_wall = self.chance.choice([3600.0, -3600.0, 0.0])
+
+    def _one(self, *statuses: str) -> int | None:
+        found = [row.id for row in self.rows.values() if row.status in statuses]
+        return self.chance.choice(found) if found else None
+
+    def _cancel(self) -> None:
+        if job_id := self._one("running", "pending", "running"):
+            self.people.cancel(ids(job_id), actor="ann")
+
+    def _retry(self) -> None:
+        if job_id := self._one("failed", "cancelled", "completed"):
+            self.people.retry(ids(job_id), actor="ann")
+
+    def _pause(self) -> None:
+        if not self.people.unpause("all"):
+            self.people.pause("all", until=self.wall() + timedelta(seconds=300))
+
+    def _look(self) -> None:
+        self.faults += books.gates(self.people, [daemon.identity.worker_id for daemon in self._known.values()])
+
+    # ── Calm ──
+
+    def _be_calm(self) -> None:
+        """Nothing befalls anybody any more, and time goes on: every job has to end."""
+        if self.faults:
+            return
+        self._is_calm = True
+        self.people.unpause("all")
+        for daemon in self._known.values():
+            daemon.nursery.is_calm = True
+            daemon.still_until = 0.0
+            if daemon.is_dead:
+                daemon.nursery.die()
+        for _ in range(_CALM_ROUNDS):
+            for host in set(HOSTS):
+                if not self._number(host):
+                    self._begin(host)
+            if not any(row.status in ("pending", "running") for row in self.rows.values()):
+                break
+            self._calm_round()
+            if self.faults:
+                return
+        else:
+            left = [row for row in self.rows.values() if row.status in ("pending", "running")]
+            self.fault(f"P3: not all jobs ended in the calm: {left}")
+        for daemon in list(self.daemons):
+            # One more turn: it hears that its last lease was lost.
+            self._loop(daemon)
+
+    def _calm_round(self) -> None:
+        deadline = self.people.next_deadline()
+        due = (deadline - self.wall()).total_seconds() if deadline else 0.0
+        # Not so long at a time that a worker would be taken for dead.
+        self._now += max(20.0, min(due, ORPHAN_AFTER_SECONDS / 3))
+        for daemon in list(self.daemons):
+            self._beat(daemon)
+            for _ in range(8):
+                daemon.nursery.step()
+            self._loop(daemon)
+
+    # ── The books ──
+
+    def committed(self, actor: object, before: Rows, after: Rows) -> None:
+        """P7: a row leaves its attempt only when the processes of that are gone, as far as the machine goes."""
+        if not isinstance(actor, Daemon):
+            return
+        for job_id, was in before.items():
+            if was.status != "running" or after[job_id].status == "running":
+                continue
+            for daemon in self._known.values():
+                if (job_id, was.fence) not in daemon.nursery.living:
+                    continue
+                if daemon.identity.host == actor.identity.host:
+                    self.fault(f"P7: job {job_id} is {after[job_id].status}, and attempt {was.fence} of it lives")
+                self._left_alone.add((job_id, was.fence))
