@@ -7,10 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import queue, table
-from benchmarks.table import Row
+from benchmarks import daemon, download, ocr, queue, table
+from benchmarks.table import Fact, Row
 
-BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {"queue": queue.measure}
+BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
+    "queue": queue.measure,
+    "daemon": daemon.measure,
+    "download": download.measure,
+    "ocr": ocr.measure,
+}
 HERE = Path(__file__).resolve().parent
 
 
@@ -26,12 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.quick and chosen.write:
         return _refuse("quick figures are not for the record: leave out --quick or --write")
 
-    rows = []
-    for row in BENCHMARKS[chosen.name](chosen.quick):
-        print(row.as_line(), file=sys.stderr, flush=True)
-        rows.append(row)
+    rows, facts = [], {}
+    for found in BENCHMARKS[chosen.name](chosen.quick):
+        if isinstance(found, Fact):
+            facts[found.name] = found.text
+            continue
+        print(found.as_line(), file=sys.stderr, flush=True)
+        rows.append(found)
 
-    machine = table.machine(queue.disk())
+    machine = table.machine(queue.disk()) | facts
     print(table.as_text(rows))
     results = table.as_json(rows, machine, is_quick=chosen.quick)
     if chosen.json:

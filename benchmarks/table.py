@@ -29,6 +29,9 @@ class Goal:
     worst_below: float | None = None
     """No repeat, not even the slowest, may reach it."""
     median_below: float | None = None
+    median_at_most: float | None = None
+    above_at_most: float | None = None
+    """By so much it may exceed the peer: such a row shows the difference, and no ratio."""
 
 
 def at_least(ratio: float) -> Goal:
@@ -47,9 +50,25 @@ def under(milliseconds: float) -> Goal:
     return Goal(f"< {milliseconds:g} ms", median_below=milliseconds)
 
 
+def at_most(figure: float, unit: str) -> Goal:
+    return Goal(f"≤ {figure:g} {unit}", median_at_most=figure)
+
+
+def at_most_above(figure: float, unit: str) -> Goal:
+    return Goal(f"≤ +{figure:g} {unit}", above_at_most=figure)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something about what was measured that a reader needs to compare, such as a version."""
+
+    name: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure beside its peer. `ours[n]` and `peer[n]` were measured one after the other."""
+    """One figure beside its peer, if it has one. `ours[n]` and `peer[n]` were measured one after the other."""
 
     key: str
     what: str
@@ -61,27 +80,46 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
+        """None where nothing stands beside it, or where the difference is asked for."""
+        if self.goal.above_at_most is not None or not self.peer:
+            return []
         return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
 
     @property
+    def ratio(self) -> float | None:
+        return median(self.ratios) if self.ratios else None
+
+    @property
+    def differences(self) -> list[float]:
+        if self.goal.above_at_most is None or not self.peer:
+            return []
+        return [ours - peer for ours, peer in zip(self.ours, self.peer, strict=True)]
+
+    @property
     def is_met(self) -> bool | None:
-        goal, ratio = self.goal, median(self.ratios)
+        goal, ratio = self.goal, self.ratio
         if goal.ratio_at_least is not None:
-            return ratio >= goal.ratio_at_least
+            return ratio >= goal.ratio_at_least if ratio is not None else None
         if goal.ratio_below is not None:
-            return ratio < goal.ratio_below
+            return ratio < goal.ratio_below if ratio is not None else None
         if goal.worst_below is not None:
             return max(self.ours) <= goal.worst_below
         if goal.median_below is not None:
             return median(self.ours) < goal.median_below
+        if goal.median_at_most is not None:
+            return median(self.ours) <= goal.median_at_most
+        if goal.above_at_most is not None and self.differences:
+            return median(self.differences) <= goal.above_at_most
         return None
 
     def cells(self) -> list[str]:
         met = {True: "yes", False: "NO", None: ""}[self.is_met]
-        ratio = f"{median(self.ratios):.2f} ({min(self.ratios):.2f}–{max(self.ratios):.2f})"
-        unit = self.unit
-        return [self.what, f"{_spread(self.ours)} {unit}", self.beside, f"{_spread(self.peer)} {unit}", ratio,
-                self.goal.text, met]  # fmt: skip
+        signed, compared = "+" if self.differences else "", self.ratios or self.differences
+        middle, least, most = (f"{of(compared):{signed}.2f}" if compared else "–" for of in (median, min, max))
+        ratio = f"{middle} ({least}–{most})" if compared else "–"
+        ours, unit = f"{_spread(self.ours)} {self.unit}", self.unit
+        peer = f"{_spread(self.peer)} {unit}" if self.peer else "–"
+        return [self.what, ours, self.beside if self.peer else "–", peer, ratio, self.goal.text, met]
 
     def as_line(self) -> str:
         what, ours, beside, peer, ratio, goal, met = self.cells()
@@ -150,7 +188,7 @@ def _row_as_json(row: Row) -> dict[str, object]:
         "ours": list(row.ours),
         "beside": row.beside,
         "peer": list(row.peer),
-        "ratio": median(row.ratios),
+        "ratio": row.ratio,
         "goal": row.goal.text,
         "met": row.is_met,
     }

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from job_handlers import tesseract
+
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = [
+QUEUE_ROWS = [
     "enqueue",
     "enqueue_many",
     "cycle",
@@ -30,6 +34,42 @@ ROWS = [
     "command_why",
     "command_enqueue",
 ]
+DAEMON_ROWS = [
+    "fresh",
+    "claimed_p50",
+    "claimed_p99",
+    "begun_p50",
+    "begun_p99",
+    "idle_cpu",
+    "idle_memory",
+    "recovery",
+    "fairness",
+]
+OCR_ROWS = [
+    "engine",
+    "engine_cpu",
+    "ocrmypdf_clean",
+    "cpu_clean",
+    "errors_clean",
+    "words_clean",
+    "pytesseract",
+    "ocrmypdf_noisy_150",
+    "cpu_noisy_150",
+    "errors_noisy_150",
+    "words_noisy_150",
+    "ocrmypdf_noisy_200",
+    "cpu_noisy_200",
+    "errors_noisy_200",
+    "words_noisy_200",
+    "errors_skewed",
+    "memory",
+    "digital",
+    "digital_cpu",
+    "again",
+    "latency_12",
+    "latency_1",
+    "search",
+]
 
 
 def test_the_quick_form_measures_every_row(tmp_path: Path) -> None:
@@ -39,18 +79,57 @@ def test_the_quick_form_measures_every_row(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     rows = json.loads(results.read_text())["rows"]
-    assert [row["key"] for row in rows] == ROWS
+    assert [row["key"] for row in rows] == QUEUE_ROWS
     for row in rows:
         assert min(row["ours"]) > 0, row
         assert min(row["peer"]) > 0, row
         assert row["what"] in done.stdout
 
 
+def test_the_quick_form_measures_a_real_daemon_without_its_peers(tmp_path: Path) -> None:
+    results = tmp_path / "daemon.json"
+
+    done = run("daemon", "--quick", "--json", str(results))
+
+    assert done.returncode == 0, done.stderr
+    rows = {row["key"]: row for row in json.loads(results.read_text())["rows"]}
+    assert list(rows) == DAEMON_ROWS
+    for row in rows.values():
+        assert row["ours"], row
+        assert row["peer"] == [], row
+        assert row["ratio"] is None, row
+        assert row["what"] in done.stdout
+    # Not how fast, but in which order: a handler's first line comes after the claim of its job.
+    assert rows["begun_p50"]["ours"] > rows["claimed_p50"]["ours"]
+    assert rows["fairness"]["met"] is True
+
+
+@pytest.mark.skipif(tesseract.missing() is not None, reason=f"{tesseract.missing()}")
+def test_the_quick_form_reads_generated_pages_without_the_peers(tmp_path: Path) -> None:
+    results = tmp_path / "ocr.json"
+
+    done = run("ocr", "--quick", "--json", str(results))
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(results.read_text())
+    rows = {row["key"]: row for row in found["rows"]}
+    assert list(rows) == OCR_ROWS
+    for row in rows.values():
+        assert row["ours"], row
+        assert row["what"] in done.stdout
+    # Not how fast, but that what was read is what stands there.
+    for look in ("clean", "noisy_150", "skewed"):
+        assert max(rows[f"errors_{look}"]["ours"]) < 5, rows[f"errors_{look}"]
+    assert rows["again"]["ratio"] > 1
+    assert "tesseract" in found["machine"]["engine"]
+    assert found["machine"]["sandbox"].startswith("sandbox ")
+
+
 def test_an_unknown_benchmark_is_answered_with_those_there_are() -> None:
     done = run("queues")
 
     assert done.returncode == 2
-    assert "there is no benchmark 'queues': it is one of queue" in done.stderr
+    assert "there is no benchmark 'queues': it is one of queue, daemon, ocr" in done.stderr
 
 
 def test_quick_figures_are_not_for_the_record() -> None:

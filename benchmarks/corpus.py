@@ -1,0 +1,212 @@
+"""Pages whose text is known: born digital, scanned cleanly, scanned badly, askew. The same seed gives the same pages.
+
+PyMuPDF draws the pages in the fonts that it brings; Pillow spoils them as a scanner does. What stands in the files
+and the truth beside them come from one list of lines. Nothing here measures.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pymupdf
+from PIL import Image, ImageChops, ImageFilter
+
+_WORDS = """
+annual report risk climate revenue the of and in to shareholder committee board financial statement assets liabilities
+cash flow operating income quarter growth strategy market energy emissions water supply chain governance audit policy
+remuneration dividend share capital interest rate currency exposure hedge derivative goodwill impairment lease provision
+pension tax deferred equity subsidiary associate joint venture segment customer product service innovation technology
+digital employee health safety diversity training community environment sustainability target baseline scope reduction
+renewable efficiency waste recycling biodiversity compliance ethics human rights supplier procurement material
+assessment stakeholder engagement transparency disclosure framework standard regulation although because whether
+during between increase decrease remained significant approximately previous following expected measured reported agreed
+approved river village harbour morning question answer window mountain thousand yellow journey kitchen bridge
+winter journal quickly zinc oxide fjord wharf buoyant jacket awkward rhythm sphinx quartz vex jumbo fuzzy gypsum
+haphazard wavy knight
+""".split()
+_NAMES = (
+    "Almeida Brunner Castellano Dvorak Eriksen Fitzgerald Grünewald Hoffmann Ivanova Jørgensen Keller Lindqvist".split()
+)
+
+_WIDTH, _HEIGHT = 595, 842
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 533, 64, 780
+_BODIES = (("tiro", 10.5), ("helv", 10.0), ("tiro", 11.0), ("helv", 9.5))
+_BOLD = {"tiro": "tibo", "helv": "hebo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What became of a page between the printer and the file."""
+
+    name: str
+    dpi: int = 0
+    """0: never printed."""
+    noise: int = 0
+    """How far a pixel may be off, of 255."""
+    blur: float = 0.0
+    shade: int = 0
+    """How much darker the paper is along one edge."""
+    skew: float = 0.0
+    """Up to so many degrees either way, never less than half of it."""
+    jpeg_quality: int = 90
+
+
+DIGITAL = Look("born digital")
+CLEAN = Look("clean 300 dpi", 300)
+NOISY_150 = Look("noisy 150 dpi", 150, noise=60, blur=0.4, shade=30, jpeg_quality=75)
+NOISY_200 = Look("noisy 200 dpi", 200, noise=70, blur=0.6, shade=40, jpeg_quality=70)
+SKEWED = Look("skewed 200 dpi", 200, noise=20, blur=0.3, skew=4.0, jpeg_quality=80)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """A file, and what stands on each of its pages."""
+
+    path: Path
+    truth: Sequence[str]
+
+    @property
+    def pages(self) -> int:
+        return len(self.truth)
+
+
+LINES_MOST = 100
+
+
+def books(
+    directory: Path, looks: Sequence[Look], count: int, pages: int, *, seed: str, lines: int = LINES_MOST
+) -> list[Book]:
+    """So many files, their pages of these looks in turns. No two pages are alike."""
+    directory.mkdir(parents=True)
+    of_pages = [looks[at % len(looks)] for at in range(pages)]
+    return [_book(directory / f"report-{at:03}.pdf", of_pages, f"{seed}/{at}", lines) for at in range(count)]
+
+
+def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int) -> Book:
+    truth = []
+    with _new_document() as document:
+        for number, look in enumerate(looks, 1):
+            chance = random.Random(f"{seed}/{number}")
+            lines = list(islice(_lines(chance, number), lines_most))
+            truth.append("\n".join(line.text for line in lines))
+            _draw(document, lines, look, chance)
+        document.set_metadata({})
+        document.save(path, garbage=1, deflate=True, no_new_id=True)
+    return Book(path, truth)
+
+
+# ── What stands on a page ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    font: str
+    size: float
+    y: float
+
+
+def _lines(chance: random.Random, number: int) -> Iterator[_Line]:
+    """A running head, then headings and paragraphs until the page is full, in one column: their order is clear."""
+    body, size = _BODIES[chance.randrange(len(_BODIES))]
+    yield _Line(f"{chance.choice(_NAMES)} Group, Annual Report {chance.randint(1998, 2026)}", body, 8.5, 44)
+    y = float(_TOP)
+    while y < _BOTTOM - 5 * size:
+        if y == _TOP or chance.random() < 0.3:
+            y += 1.4 * size
+            heading = " ".join(chance.choices(_WORDS, k=chance.randint(2, 5))).capitalize()
+            yield _Line(f"{chance.randint(1, 9)}.{chance.randint(1, 20)} {heading}", _BOLD[body], size + 3, y)
+            y += 1.9 * size
+        for line in _broken(_paragraph(chance), body, size):
+            if y > _BOTTOM:
+                break
+            yield _Line(line, body, size, y)
+            y += 1.35 * size
+        y += 0.6 * size
+    yield _Line(f"Page {number}", body, 9, 812)
+
+
+def _paragraph(chance: random.Random) -> str:
+    return " ".join(_sentence(chance) for _ in range(chance.randint(3, 8)))
+
+
+def _sentence(chance: random.Random) -> str:
+    words = chance.choices(_WORDS, k=chance.randint(6, 18))
+    if chance.random() < 0.5:
+        figure = chance.choice(["{0:,}", "{0}%", "EUR {0:,} million", "({0})", "20{1:02}"])
+        words.insert(chance.randrange(1, len(words)), figure.format(chance.randint(2, 99_999), chance.randint(0, 30)))
+    if chance.random() < 0.25:
+        words[-1] += f", as {chance.choice(_NAMES)} said"
+    words[0] = words[0].capitalize()
+    return " ".join(words) + "."
+
+
+def _broken(text: str, font: str, size: float) -> Iterator[str]:
+    """Into lines that fit. No word is divided."""
+    line: list[str] = []
+    length, space, most = 0.0, _length(" ", font), (_RIGHT - _LEFT) / size
+    for word in text.split():
+        if line and length + _length(word, font) > most:
+            yield " ".join(line)
+            line, length = [], 0.0
+        line.append(word)
+        length += _length(word, font) + space
+    yield " ".join(line)
+
+
+@cache
+def _length(word: str, font: str) -> float:
+    """At a size of one point."""
+    return float(pymupdf.get_text_length(word, font, 1))
+
+
+# ── What it looks like ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _new_document() -> Any:
+    return pymupdf.open()  # type: ignore[no-untyped-call]
+
+
+def _draw(document: Any, lines: Sequence[_Line], look: Look, chance: random.Random) -> None:
+    if not look.dpi:
+        _print(document.new_page(width=_WIDTH, height=_HEIGHT), lines)
+        return
+    with _new_document() as original:
+        printed = original.new_page(width=_WIDTH, height=_HEIGHT)
+        _print(printed, lines)
+        drawn = printed.get_pixmap(dpi=look.dpi, colorspace=pymupdf.csGRAY)
+        image = Image.frombytes("L", (drawn.width, drawn.height), drawn.samples)
+    scan = io.BytesIO()
+    _spoiled(image, look, chance).save(scan, "JPEG", quality=look.jpeg_quality)
+    page = document.new_page(width=_WIDTH, height=_HEIGHT)
+    page.insert_image(page.rect, stream=scan.getvalue())
+
+
+def _print(page: Any, lines: Sequence[_Line]) -> None:
+    shape = page.new_shape()
+    for line in lines:
+        shape.insert_text((_LEFT, line.y), line.text, fontname=line.font, fontsize=line.size)
+    shape.commit()
+
+
+def _spoiled(image: Image.Image, look: Look, chance: random.Random) -> Image.Image:
+    if look.skew:
+        angle = chance.choice((-1, 1)) * chance.uniform(look.skew / 2, look.skew)
+        image = image.rotate(angle, Image.Resampling.BICUBIC, fillcolor=255)
+    if look.blur:
+        image = image.filter(ImageFilter.GaussianBlur(look.blur))
+    if look.shade:
+        shadow = Image.linear_gradient("L").resize(image.size).point(lambda depth: depth * look.shade // 255)
+        image = ImageChops.subtract(image, shadow)
+    if look.noise:
+        grain = Image.frombytes("L", image.size, chance.randbytes(image.width * image.height))
+        # Around its middle, so that paper gets darker and ink lighter.
+        image = ImageChops.add(image, grain.point(lambda value: value * look.noise // 255), offset=-look.noise // 2)
+    return image

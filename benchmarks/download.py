@@ -1,0 +1,280 @@
+"""Downloads beside their limit: one socket, `recv_into`, MD5 and a write, in the same run against the same server.
+
+The server is the tests' own Drive, in a process of its own; each client is a fresh process, so that its CPU time and
+its memory are its own. Ours does more than the limit: it asks for metadata twice, fetches in chunks, computes SHA-256
+beside MD5 from what it has written, and syncs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.table import Row, at_least, at_most, below
+
+_SPAWN = multiprocessing.get_context("spawn")
+_MB = 1_000_000
+_DEADLINE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    megabytes: int = 100
+    repeats: int = 7
+
+
+QUICK = Sizes(megabytes=10, repeats=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    seconds: float
+    cpu_seconds: float
+    memory_mib: float
+    """Over what the process took before the first byte."""
+
+
+def measure(is_quick: bool) -> Iterator[Row]:
+    sizes = QUICK if is_quick else Sizes()
+    with tempfile.TemporaryDirectory(prefix="pagemill-bench-", dir=_memory_disk()) as directory:
+        place = Path(directory)
+        plain, secure = _Server(place / "plain", sizes), _Server(place / "tls", sizes, is_secure=True)
+        try:
+            yield from _rows(plain, secure, sizes, place)
+        finally:
+            plain.close()
+            secure.close()
+
+
+def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterator[Row]:
+    limit, ours = _turns(sizes, lambda: plain.spent(_raw, place), lambda: plain.spent(_drive, place))
+    speed = [[sizes.megabytes / one.seconds for one in side] for side in (ours, limit)]
+    yield Row(
+        "plain", f"one file of {sizes.megabytes} MB from Drive", "the limit", "MB/s", speed[0], speed[1], at_least(0.85)
+    )
+    cost = [[one.cpu_seconds / sizes.megabytes * 1000 for one in side] for side in (ours, limit)]
+    yield Row("cpu", "CPU time for it", "the limit", "s/GB", cost[0], cost[1], below(1.2))
+    memory = [one.memory_mib for one in ours]
+    yield Row("memory", "memory over the import floor", "–", "MiB", memory, [], at_most(16, "MiB"))
+
+    limit, ours = _turns(sizes, lambda: secure.spent(_raw, place), lambda: secure.spent(_url, place))
+    speed = [[sizes.megabytes / one.seconds for one in side] for side in (ours, limit)]
+    yield Row("tls", "the same from an https URL", "the limit with TLS", "MB/s", speed[0], speed[1], at_least(0.85))
+
+    limit, ours = _turns(sizes, lambda: plain.spent(_raw, place, 4), lambda: plain.spent(_drive, place, 4))
+    speed = [[4 * sizes.megabytes / one.seconds for one in side] for side in (ours, limit)]
+    yield Row("four", "four files at once", "four limits at once", "MB/s", speed[0], speed[1], at_least(0.85))
+
+    for kind in ("drip", "stall", "header drip"):
+        late = [plain.late(kind, place) for _ in range(sizes.repeats if sizes.repeats < 3 else 3)]
+        yield Row(
+            f"late_{kind.replace(' ', '_')}",
+            f"a chunk's deadline is missed by, under {kind}",
+            "–",
+            "s",
+            late,
+            [],
+            at_most(1, "s"),
+        )
+
+
+def _turns(
+    sizes: Sizes, peer: Callable[[], Spent], ours: Callable[[], Spent]
+) -> tuple[Sequence[Spent], Sequence[Spent]]:
+    """Peer, ours, peer, ours …: what disturbs one disturbs the other."""
+    turns = [(peer(), ours()) for _ in range(sizes.repeats)]
+    return [one for one, _ in turns], [one for _, one in turns]
+
+
+# --- the server, in a process of its own --------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self, place: Path, sizes: Sizes, *, is_secure: bool = False) -> None:
+        place.mkdir()
+        self._place = place
+        self._ours, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, place, sizes.megabytes * _MB, is_secure))
+        self._process.start()
+        self._found: dict[str, str] = self._ours.recv()
+
+    def spent(self, client: Callable[[dict[str, str], Path], None], place: Path, count: int = 1) -> Spent:
+        """`count` clients, each a process; they begin together."""
+        gate = _SPAWN.Barrier(count + 1)
+        told = _SPAWN.SimpleQueue()
+        clients = [
+            _SPAWN.Process(target=_client, args=(client, self._found, place / f"to-{number}", gate, told))
+            for number in range(count)
+        ]
+        for one in clients:
+            one.start()
+        gate.wait()
+        begun = time.perf_counter()
+        spent = [told.get() for _ in clients]
+        seconds = time.perf_counter() - begun
+        for one in clients:
+            one.join()
+        return Spent(seconds, sum(one[0] for one in spent), max(one[1] for one in spent))
+
+    def late(self, kind: str, place: Path) -> float:
+        self._ours.send(kind)
+        self._ours.recv()
+        return self.spent(_deadline, place).seconds - _DEADLINE_SECONDS
+
+    def close(self) -> None:
+        self._ours.send(None)
+        self._process.join()
+
+
+def _serve(pipe: Any, place: Path, size: int, is_secure: bool) -> None:
+    from tests.drive_server import Fault, serving
+    from tests.drive_server.answers import Plain
+    from tests.job_handlers.certificates import certificate_in
+
+    authority, context = certificate_in(place) if is_secure else ("", None)
+    with serving(context) as server:
+        content = b"%PDF-1.7\n" + random.Random(0).randbytes(1 << 20) * (size // (1 << 20) + 1)
+        item = server.store.add("report.pdf", content[:size])
+        server.plain["report.pdf"] = Plain(content[:size])
+        # Once, before anybody measures.
+        item.told(server.store)
+        key = place / "drive"
+        key.write_text(server.tokens.service_account())
+        key.chmod(0o600)
+        host = "https://localhost" if is_secure else "http://127.0.0.1"
+        pipe.send(
+            {
+                "url": f"{host}:{server.port}/plain/report.pdf",
+                "endpoint": server.url,
+                "item": item.id,
+                "credentials": str(place),
+                "authority": str(authority),
+            }
+        )
+        while (kind := pipe.recv()) is not None:
+            server.arm(Fault(kind, at=1000, gap=0.01))
+            pipe.send(None)
+
+
+# --- the clients --------------------------------------------------------------------------------------
+
+
+def _client(
+    client: Callable[[dict[str, str], Path], None], found: dict[str, str], place: Path, gate: Any, told: Any
+) -> None:
+    os.environ |= {
+        "CREDENTIALS_DIRECTORY": found["credentials"],
+        "WORKER_DRIVE_ENDPOINT": found["endpoint"],
+        "WORKER_DOWNLOAD_ALLOW": "127.0.0.0/8,::1",
+        "SSL_CERT_FILE": found["authority"] or "/etc/ssl/certs/ca-certificates.crt",
+    }
+    # The import floor.
+    from job_handlers import download  # noqa: F401
+
+    place.mkdir(exist_ok=True)
+    floor, begun = _memory_mib("VmRSS"), time.process_time()
+    gate.wait()
+    client(found, place)
+    told.put((time.process_time() - begun, _memory_mib("VmHWM") - floor))
+
+
+def _raw(found: dict[str, str], place: Path) -> None:
+    """The limit: no client can do the same with less."""
+    url = urlsplit(found["url"])
+    sock: socket.socket = socket.create_connection((url.hostname, url.port))
+    if url.scheme == "https":
+        sock = ssl.create_default_context().wrap_socket(sock, server_hostname=url.hostname)
+    with sock, (place / "raw.pdf").open("wb", buffering=0) as file:
+        sock.sendall(f"GET {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nConnection: close\r\n\r\n".encode())
+        buffer = bytearray(512 << 10)
+        view, md5 = memoryview(buffer), hashlib.md5()
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += sock.recv(1)
+        left = int(head.lower().partition(b"content-length:")[2].split()[0])
+        while left:
+            count = sock.recv_into(view, min(left, len(buffer)))
+            if not count:
+                raise ConnectionError("the server hung up")
+            md5.update(view[:count])
+            file.write(view[:count])
+            left -= count
+
+
+def _drive(found: dict[str, str], place: Path) -> None:
+    from job_handlers.drive import Drive, DriveSource
+    from job_handlers.troubles import Patience
+
+    _fetch(DriveSource(Drive(patience=Patience()), found["item"]), place)
+
+
+def _url(found: dict[str, str], place: Path) -> None:
+    from job_handlers.fetch import Wanted
+    from job_handlers.https import HttpsSource
+    from job_handlers.troubles import Patience
+
+    _fetch(HttpsSource(found["url"], Wanted(), Patience(), lambda: False), place)
+
+
+def _fetch(source: Any, place: Path) -> None:
+    from job_handlers import fetch
+
+    try:
+        got = fetch.fetch(source, place, fetch.Wanted(), _Quiet())
+        fetch.moved_to(got, place / "report.pdf")
+    finally:
+        source.close()
+
+
+def _deadline(found: dict[str, str], place: Path) -> None:
+    """Until control comes back from one chunk."""
+    from job_handlers.drive import Drive, DriveSource
+    from job_handlers.part import Part
+    from job_handlers.troubles import Patience, Trouble
+
+    patience = replace(Patience(), chunk_seconds=_DEADLINE_SECONDS)
+    drive = Drive(patience=patience)
+    try:
+        source = DriveSource(drive, found["item"])
+        facts = source.facts()
+        with Part(place) as part:
+            part.clear()
+            for _ in source.pour(facts, part, patience.chunk_bytes):
+                pass
+    except Trouble:
+        pass
+    finally:
+        drive.close()
+
+
+class _Quiet:
+    def progress(self, percent: float, message: str = "") -> None:
+        pass
+
+    def log(self, line: str) -> None:
+        pass
+
+    def cancelled(self) -> bool:
+        return False
+
+
+def _memory_mib(line: str) -> float:
+    """VmRSS: now; VmHWM: the most so far."""
+    found = Path("/proc/self/status").read_text().partition(f"{line}:")[2]
+    return int(found.split()[0]) / 1024
+
+
+def _memory_disk() -> str | None:
+    """So that no disk is measured."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

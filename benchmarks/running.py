@@ -1,0 +1,66 @@
+"""Programs under measurement: wait for them, look at what they use, stop them. Reads /proc; starts nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_DEADLINE_SECONDS = 600.0
+_END_SECONDS = 30.0
+
+
+class Failed(RuntimeError):
+    """What is measured did not do its work: a figure would be of nothing."""
+
+
+def wait_until(
+    is_so: Callable[[], object], what: str, *, seconds: float = _DEADLINE_SECONDS, pause_seconds: float = 0.005
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise Failed(f"not within {seconds:g} s: {what}")
+        time.sleep(pause_seconds)
+
+
+def stopped(process: subprocess.Popen[Any]) -> None:
+    """Ask it to end, then insist."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        # Read what it still has to say, or it may wait for us.
+        process.communicate(timeout=_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def with_all_below(pid: int) -> list[int]:
+    """The process, its children, theirs."""
+    found = [pid]
+    for one in found:
+        for listing in Path(f"/proc/{one}/task").glob("*/children"):
+            found += map(int, listing.read_text().split())
+    return found
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """What they have used so far, to the nanosecond."""
+    return sum(
+        int(one.read_text().split()[0]) / 1e9 for pid in pids for one in Path(f"/proc/{pid}/task").glob("*/schedstat")
+    )
+
+
+def memory_megabytes(pids: list[int]) -> float:
+    """Their proportional share (PSS): what is shared counts once."""
+    return sum(_pss_kilobytes(pid) for pid in pids) / 1000
+
+
+def _pss_kilobytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    return 0
