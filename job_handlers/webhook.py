@@ -5,51 +5,39 @@
 `secret` names a file in $CREDENTIALS_DIRECTORY; each of its lines is a key, `whsec_` and base64, and signs. While a key
 is exchanged there are two. The receiver sees one event once: `webhook-id` is the same for every attempt.
 
-Whoever may enqueue must not reach the machine's own network through us: a name is looked up once, every address is
-checked, and the connection goes to the address that was checked. WORKER_WEBHOOK_ALLOW lists the networks that may be
-reached all the same. No redirect is followed. A URL may hold a secret, so no more than its host is ever told.
+WORKER_WEBHOOK_ALLOW lists the networks that may be reached although they are not public (`addresses`). No redirect is
+followed. A URL may hold a secret, so no more than its host is ever told.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import email.utils
 import hmac
 import http.client
-import ipaddress
 import json
 import os
 import re
-import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from job_handlers.addresses import Place, Target, allowed_networks, checked_places, connected, read_url, retry_after
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable
 
 ALLOW = "WORKER_WEBHOOK_ALLOW"
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Place = tuple[socket.AddressFamily, Any]
-"""An address family, and an address and port as its sockets take them."""
-
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
 _WALL_SECONDS = 120
-_AFTER_SECONDS_MAX = 86400.0
 _KEY_BYTES_LEAST = 24
 _TOLD_BYTES = 200
 _TRY_AGAIN = (408, 425, 429)
 _SECRET = re.compile(r"webhook[\w.-]*", re.ASCII)
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +49,12 @@ class Payload:
     """The credential that signs it. Its name begins with webhook, so that no other secret can be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    is_secure: bool
-    host: str
-    port: int
-    path: str
-
-
 def run(context: Context[Payload]) -> Done:
     payload = context.payload
     target = read_url(payload.url)
     keys = _keys(payload.secret)
     body = json.dumps(payload.event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    places = _checked_places(target, _allowed_networks(os.environ.get(ALLOW, "")))
+    places = checked_places(target, allowed_networks(ALLOW), ALLOW)
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "pagemill",
@@ -105,75 +85,6 @@ webhook = Handler(
     environment=[ALLOW],
     credentials=["webhook*"],
 )
-
-
-# --- the URL ----------------------------------------------------------------------------------------
-
-
-def read_url(url: str) -> Target:
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise Permanent("URL_INVALID", "the URL holds characters that have to be escaped")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        # The reason may quote the URL.
-        raise Permanent("URL_INVALID", "the URL cannot be understood") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Permanent("URL_INVALID", "a URL begins with https:// or http:// and a host")
-    if parts.username is not None or parts.password is not None:
-        raise Permanent("URL_INVALID", "a URL with a password is refused: the signature proves who sends")
-    is_secure = parts.scheme == "https"
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(is_secure, parts.hostname, port or (443 if is_secure else 80), path)
-
-
-def _checked_places(target: Target, allowed: Sequence[Network]) -> list[Place]:
-    """Where to connect to. One address that is refused is enough to refuse the name."""
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:
-        raise Permanent("URL_INVALID", "the URL's host is no name") from error
-    except OSError as error:
-        raise Retryable(f"{target.host} cannot be looked up: {error.strerror}", code="HOST_UNKNOWN") from error
-    for *_, place in found:
-        address = ipaddress.ip_address(str(place[0]))
-        if not is_public(address) and not any(address in network for network in allowed):
-            raise Permanent(
-                "ADDRESS_REFUSED",
-                f"{target.host} is {address}, which is not on the public internet: "
-                f"to allow it, start the worker with {ALLOW}={address}",
-            )
-    return [(family, place) for family, _, _, _, place in found]
-
-
-def is_public(address: Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address):
-        # An IPv4 address in disguise is judged as what it is.
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
-        if address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner:
-            return is_public(inner)
-        if address.is_site_local:
-            return False
-    return address.is_global and not (
-        address.is_private
-        or address.is_loopback
-        or address.is_link_local
-        or address.is_multicast
-        or address.is_reserved
-        or address.is_unspecified
-    )
-
-
-def _allowed_networks(written: str) -> list[Network]:
-    try:
-        return [ipaddress.ip_network(word.strip(), strict=False) for word in written.split(",") if word.strip()]
-    except ValueError as error:
-        raise Permanent(
-            "SETTING_INVALID", f"{ALLOW} lists networks, such as 10.0.0.0/8,192.168.1.7: {error}"
-        ) from error
 
 
 # --- the secret -------------------------------------------------------------------------------------
@@ -221,7 +132,7 @@ def _post(
             with suppress(BrokenPipeError):
                 connection.request("POST", target.path, body, dict(headers))
             answer = connection.getresponse()
-            after = _after(answer.getheader("Retry-After"))
+            after = retry_after(answer.getheader("Retry-After"))
             with suppress(OSError, http.client.HTTPException):
                 return answer.status, after, answer.read(_TOLD_BYTES).decode("utf-8", "replace")
             return answer.status, after, ""
@@ -238,56 +149,20 @@ def _post(
 def _connect(target: Target, places: Sequence[Place]) -> http.client.HTTPConnection:
     """To the first of the addresses that answers."""
     context = ssl.create_default_context() if target.is_secure else None
-    connected = _socket(places)
+    one = connected(places, _CONNECT_SECONDS)
     try:
-        connected.settimeout(_ANSWER_SECONDS)
+        one.settimeout(_ANSWER_SECONDS)
         if context is None:
             connection = http.client.HTTPConnection(target.host, target.port)
         else:
             connection = http.client.HTTPSConnection(target.host, target.port, context=context)
-            connected = context.wrap_socket(connected, server_hostname=target.host)
+            one = context.wrap_socket(one, server_hostname=target.host)
     except BaseException:
-        connected.close()
+        one.close()
         raise
     # With a socket of its own it never looks the name up again.
-    connection.sock = connected
+    connection.sock = one
     return connection
-
-
-def _socket(places: Sequence[Place]) -> socket.socket:
-    failure: OSError = ConnectionError("it has no address")
-    for family, place in places:
-        try:
-            one = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            failure = error
-            continue
-        try:
-            one.settimeout(_CONNECT_SECONDS)
-            one.connect(place)
-        except OSError as error:
-            one.close()
-            failure = error
-        except BaseException:
-            one.close()
-            raise
-        else:
-            return one
-    raise failure
-
-
-def _after(written: str | None) -> float | None:
-    """Retry-After: seconds, or a date. What makes no sense is as if it had not been said."""
-    text = (written or "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:12]), _AFTER_SECONDS_MAX)
-    try:
-        until = email.utils.parsedate_to_datetime(text)
-        # Without a zone, HTTP means this one.
-        until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-        return min(max(until.timestamp() - time.time(), 0.0), _AFTER_SECONDS_MAX)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _verdict(target: Target, status: int, after: float | None, told: str) -> Done:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from job_handlers import webhook
+from job_handlers import addresses, webhook
 from worker_service.handlers import Permanent
 from worker_service.testing import How, Run, run_handler
 
@@ -233,7 +233,7 @@ def test_a_setting_that_lists_no_networks_is_refused(server: Server, post: Post)
     ],
 )
 def test_only_the_public_internet_is_public(address: str, is_public: bool) -> None:
-    assert webhook.is_public(ipaddress.ip_address(address)) is is_public
+    assert addresses.is_public(ipaddress.ip_address(address)) is is_public
 
 
 class Names:
@@ -302,7 +302,7 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(Permanent) as refused:
-        webhook.read_url(url)
+        addresses.read_url(url)
 
     assert refused.value.code == "URL_INVALID"
 

@@ -1,0 +1,150 @@
+"""Where a URL that somebody else chose may lead, and a connection to it.
+
+Whoever may enqueue must not reach the machine's own network through us: a name is looked up once, every address is
+checked, and the connection goes to the address that was checked. The networks that may be reached all the same are
+listed in a variable that each handler names itself. What is said over the connection is left to the handler.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+from urllib.parse import urlsplit
+
+from worker_service.handlers import Permanent, Retryable
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Place = tuple[socket.AddressFamily, Any]
+"""An address family, and an address and port as its sockets take them."""
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_AFTER_SECONDS_MAX = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    is_secure: bool
+    host: str
+    port: int
+    path: str
+
+
+def read_url(url: str) -> Target:
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise Permanent("URL_INVALID", "the URL holds characters that have to be escaped")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        # The reason may quote the URL.
+        raise Permanent("URL_INVALID", "the URL cannot be understood") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Permanent("URL_INVALID", "a URL begins with https:// or http:// and a host")
+    if parts.username is not None or parts.password is not None:
+        raise Permanent("URL_INVALID", "a URL with a password in it is refused: it would be stored with the job")
+    is_secure = parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(is_secure, parts.hostname, port or (443 if is_secure else 80), path)
+
+
+def allowed_networks(variable: str) -> list[Network]:
+    """What the environment variable lists."""
+    written = os.environ.get(variable, "")
+    try:
+        return [ipaddress.ip_network(word.strip(), strict=False) for word in written.split(",") if word.strip()]
+    except ValueError as error:
+        raise Permanent(
+            "SETTING_INVALID", f"{variable} lists networks, such as 10.0.0.0/8,192.168.1.7: {error}"
+        ) from error
+
+
+def checked_places(target: Target, allowed: Sequence[Network], variable: str) -> list[Place]:
+    """Where to connect to. One address that is refused is enough to refuse the name."""
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise Permanent("URL_INVALID", "the URL's host is no name") from error
+    except OSError as error:
+        raise Retryable(f"{target.host} cannot be looked up: {error.strerror}", code="HOST_UNKNOWN") from error
+    for *_, place in found:
+        address = ipaddress.ip_address(str(place[0]))
+        if not is_public(address) and not is_within(place, allowed):
+            raise Permanent(
+                "ADDRESS_REFUSED",
+                f"{target.host} is {address}, which is not on the public internet: "
+                f"to allow it, start the worker with {variable}={address}",
+            )
+    return [(family, place) for family, _, _, _, place in found]
+
+
+def is_within(place: Any, networks: Sequence[Network]) -> bool:
+    address = ipaddress.ip_address(str(place[0]))
+    return any(address in network for network in networks)
+
+
+def is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        # An IPv4 address in disguise is judged as what it is.
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner:
+            return is_public(inner)
+        if address.is_site_local:
+            return False
+    return address.is_global and not (
+        address.is_private
+        or address.is_loopback
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_reserved
+        or address.is_unspecified
+    )
+
+
+def connected(
+    places: Sequence[Place], seconds: float, before: Callable[[socket.socket], None] = lambda one: None
+) -> socket.socket:
+    """To the first of the places that answers. `before` sees each socket while it is not yet connected."""
+    failure: OSError = ConnectionError("it has no address")
+    for family, place in places:
+        try:
+            one = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            before(one)
+            one.settimeout(seconds)
+            one.connect(place)
+        except OSError as error:
+            one.close()
+            failure = error
+        except BaseException:
+            one.close()
+            raise
+        else:
+            return one
+    raise failure
+
+
+def retry_after(written: str | None) -> float | None:
+    """Retry-After: seconds, or a date. What makes no sense is as if it had not been said."""
+    text = (written or "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:12]), _AFTER_SECONDS_MAX)
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+        # Without a zone, HTTP means this one.
+        until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+        return min(max(until.timestamp() - time.time(), 0.0), _AFTER_SECONDS_MAX)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,445 @@
+"""Google Drive: the one file that knows Google's client.
+
+Metadata goes through google-api-python-client, bytes through google-auth's session; both over connections that a
+watchdog can shut (`wire`), so never through a proxy. Every failure leaves as a `Trouble`. One `Drive` belongs to one
+attempt and one thread. What a crawl needs is here too: children, changes, start tokens; how it walks is told elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import google.auth
+import httplib2  # type: ignore[import-untyped]
+import requests
+import urllib3
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
+from google.auth.transport.requests import AuthorizedSession, Request
+from google.oauth2 import credentials as user_credentials
+from google.oauth2 import service_account
+from googleapiclient.discovery import build  # type: ignore[import-untyped]
+from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
+from requests.adapters import HTTPAdapter
+
+from job_handlers import drive_credentials
+from job_handlers.drive_words import (
+    ENTRY_FIELDS,
+    FOLDER,
+    NATIVE,
+    REASONS,
+    SHORTCUT,
+    Change,
+    Changes,
+    Entry,
+    Identity,
+    Listing,
+    entry_of,
+    reasons_of,
+)
+from job_handlers.pacer import Pacer
+from job_handlers.part import Facts, Part
+from job_handlers.troubles import Patience, Trouble
+from job_handlers.wire import Headers, Watchdog, Wire, check_range, of_status
+from worker_service.handlers import Permanent
+
+__all__ = [
+    "FOLDER",
+    "REASONS",
+    "SCOPE",
+    "SHORTCUT",
+    "Change",
+    "Changes",
+    "Drive",
+    "DriveSource",
+    "Entry",
+    "Identity",
+    "Listing",
+    "who_am_i",
+]
+
+SCOPE = "https://www.googleapis.com/auth/drive.readonly"
+EXPORTS = {
+    "pdf": "application/pdf",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "csv": "text/csv",
+}
+
+_HOST = "Google Drive"
+_API = "https://www.googleapis.com"
+_TOKENS = "https://oauth2.googleapis.com/token"
+_ANSWER_BYTES_MAX = 64 << 20
+_REDIRECTS_MAX = 5
+_ERROR_WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")
+
+
+class Drive:
+    def __init__(
+        self,
+        credential: str = "drive",
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+        pacer: Pacer | None = None,
+    ) -> None:
+        self.credential = credential
+        self._credentials, self.kind, self.who = _credentials(credential)
+        self._watchdog = Watchdog(is_stopping)
+        self._wire = Wire(_HOST, self._watchdog, patience)
+        self._timeout = (patience.connect_seconds, patience.idle_seconds)
+        self._pacer = pacer or Pacer()
+        asking = _session(requests.Session(), self._watchdog)
+        authorized: Any = AuthorizedSession
+        self._session = _session(authorized(self._credentials, auth_request=Request(asking)), self._watchdog)
+        self._root = (drive_credentials.endpoint() or _API) + "/drive/v3/"
+        self._service = build(
+            "drive",
+            "v3",
+            http=_Http(self),
+            static_discovery=True,
+            cache_discovery=False,
+            client_options={"api_endpoint": self._root},
+        )
+
+    def close(self) -> None:
+        self._session.close()
+        self._watchdog.close()
+
+    # --- metadata -------------------------------------------------------------------------------------
+
+    def entry(self, file_id: str, resource_key: str = "") -> Entry:
+        call = self._service.files().get(fileId=file_id, fields=ENTRY_FIELDS, supportsAllDrives=True)
+        return entry_of(self._ask(call, {file_id: resource_key}))
+
+    def children(
+        self, folder_id: str, page: str | None = None, *, drive_id: str = "", resource_key: str = ""
+    ) -> Listing:
+        """Of one parent, up to 1,000 a page. A page may be short, or empty, and have a next one."""
+        quoted = folder_id.replace("\\", "\\\\").replace("'", "\\'")
+        return self._list(f"'{quoted}' in parents and trashed = false", page, drive_id, {folder_id: resource_key})
+
+    def shared_with_me(self, page: str | None = None) -> Listing:
+        return self._list("sharedWithMe = true and trashed = false", page, "", {})
+
+    def start_token(self, drive_id: str = "") -> str:
+        named = {"driveId": drive_id} if drive_id else {}
+        call = self._service.changes().getStartPageToken(supportsAllDrives=True, **named)
+        return str(self._ask(call)["startPageToken"])
+
+    def changes(self, page: str, *, drive_id: str = "") -> Changes:
+        """Since a start token. One feed for all that the account sees, and one for each shared drive."""
+        named = {"driveId": drive_id} if drive_id else {}
+        call = self._service.changes().list(
+            pageToken=page,
+            pageSize=1000,
+            includeRemoved=True,
+            supportsAllDrives=True,
+            includeItemsFromAllDrives=True,
+            fields=f"nextPageToken,newStartPageToken,changes(fileId,removed,changeType,file({ENTRY_FIELDS}))",
+            **named,
+        )
+        told = self._ask(call)
+        found = [
+            Change(one["fileId"], None if one.get("removed") or "file" not in one else entry_of(one["file"]))
+            for one in told.get("changes", [])
+            if one.get("changeType", "file") == "file" and one.get("fileId")
+        ]
+        return Changes(found, told.get("nextPageToken"), told.get("newStartPageToken"))
+
+    def drive_name(self, drive_id: str) -> str:
+        """Of a shared drive."""
+        return str(self._ask(self._service.drives().get(driveId=drive_id, fields="id,name"))["name"])
+
+    def identity(self) -> Identity:
+        told = self._ask(self._service.about().get(fields="user(displayName,emailAddress)")).get("user", {})
+        return Identity(told.get("emailAddress") or told.get("displayName") or self.who, self.kind, "read")
+
+    def _list(self, query: str, page: str | None, drive_id: str, keys: Mapping[str, str]) -> Listing:
+        corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
+        call = self._service.files().list(
+            q=query,
+            pageSize=1000,
+            pageToken=page,
+            supportsAllDrives=True,
+            includeItemsFromAllDrives=True,
+            fields=f"nextPageToken,incompleteSearch,files({ENTRY_FIELDS})",
+            **corpus,
+        )
+        told = self._ask(call, keys)
+        entries = [entry_of(one) for one in told.get("files", [])]
+        return Listing(entries, told.get("nextPageToken"), bool(told.get("incompleteSearch")))
+
+    def _ask(self, call: Any, keys: Mapping[str, str] = {}) -> dict[str, Any]:
+        call.headers.update(_key_header(keys))
+        try:
+            # Retries are ours: the client's know neither Retry-After nor half of the reasons.
+            told = call.execute(num_retries=0)
+        except HttpError as error:
+            raise self.trouble(error.resp.status, error.resp, error.content) from error
+        except ValueError as error:
+            raise Trouble("ANSWER_GARBLED", host=_HOST) from error
+        if not isinstance(told, dict):
+            raise Trouble("ANSWER_GARBLED", host=_HOST)
+        return told
+
+    # --- bytes ----------------------------------------------------------------------------------------
+
+    def pour(self, path: str, query: Mapping[str, str], keys: Mapping[str, str], part: Part, facts: Facts,
+             length: int | None) -> Iterator[int]:  # fmt: skip
+        headers = {"Accept-Encoding": "identity", **_key_header(keys)}
+        if length is not None and facts.can_resume:
+            headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
+        with self._talking():
+            response = self._get(self._root + path, query, headers)
+        try:
+            self._check(response, facts, part.length)
+            most = facts.size - part.length if response.status_code == 200 and facts.size is not None else length
+            with self._talking():
+                yield from self._wire.poured(response.raw, part, most, (urllib3.exceptions.HTTPError,))
+        finally:
+            response.close()
+
+    def _get(self, url: str, query: Mapping[str, str], headers: Mapping[str, str]) -> requests.Response:
+        self._pacer.turn()
+        answer: requests.Response = self._session.get(
+            url, params=query, headers=dict(headers), timeout=self._timeout, stream=True
+        )
+        return answer
+
+    def _check(self, response: requests.Response, facts: Facts, offset: int) -> None:
+        status, headers = response.status_code, response.headers
+        if status not in (200, 206):
+            with self._talking():
+                body = b"".join(self._wire.body(response.raw, 1 << 16))
+            raise self.trouble(status, headers, body)
+        if headers.get("Content-Type", "").lower().startswith("text/html"):
+            raise Trouble("HTML_INSTEAD", host=_HOST)
+        if status == 206:
+            check_range(headers, offset, facts.size, _HOST)
+        elif offset:
+            raise Trouble("RANGE_IGNORED", host=_HOST)
+        told = headers.get("Content-Length")
+        if status == 200 and facts.size is not None and told is not None and told != str(facts.size):
+            raise Trouble("RANGE_WRONG", host=_HOST)
+        if facts.size is None and told is None and headers.get("Transfer-Encoding", "").lower() != "chunked":
+            raise Trouble("LENGTH_UNKNOWN", host=_HOST)
+
+    def answer(self, uri: str, method: str, body: object, headers: Mapping[str, str]) -> tuple[Any, bytes]:
+        """For the client: one whole answer, under the same clock."""
+        self._pacer.turn()
+        wanted = {**headers, "Accept-Encoding": "identity"}
+        wanted = {name: value for name, value in wanted.items() if name != "accept-encoding"}
+        with self._talking():
+            response = self._session.request(method, uri, data=body, headers=wanted, timeout=self._timeout, stream=True)
+            try:
+                content = b"".join(self._wire.body(response.raw, _ANSWER_BYTES_MAX))
+            finally:
+                response.close()
+        told = {name.lower(): value for name, value in response.headers.items()}
+        return httplib2.Response({**told, "status": str(response.status_code)}), content
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        with self._wire.talking(urllib3.exceptions.HTTPError):
+            try:
+                yield
+            except RefreshError as error:
+                self._wire.look()
+                if error.retryable:
+                    raise Trouble("TOKEN_UNREACHABLE", credential=self.credential) from error
+                word = _ERROR_WORD.search(str(error.args[0]) if error.args else "")
+                # From None: what Google says of a key may quote it.
+                raise Trouble(
+                    "CREDENTIAL_REFUSED", credential=self.credential, reason=word[0] if word else "refused"
+                ) from None
+            except GoogleAuthError as error:
+                self._wire.look()
+                raise Trouble("TOKEN_UNREACHABLE", credential=self.credential) from error
+
+    def trouble(self, status: int, headers: Headers, body: bytes) -> Trouble:
+        reasons = list(reasons_of(body))
+        values = {"host": _HOST, "who": self.who, "credential": self.credential, "status": status}
+        values["reason"] = reasons[0] if reasons else f"status {status}"
+        general = of_status(status, {"Retry-After": headers.get("retry-after", "")}, _HOST)
+        code = next((REASONS[reason] for reason in reasons if reason in REASONS), "")
+        if not code and status == 401:
+            code = "CREDENTIAL_REFUSED"
+        elif not code and status in (404, 410):
+            code = "NOT_FOUND"
+        elif not code and status == 400:
+            code = "REQUEST_INVALID"
+        elif not code and status == 403:
+            code = "CREDENTIAL_REFUSED" if b"unregistered callers" in body else "BLOCKED"
+        return Trouble(code or general.code, after=general.after, mime="document of Google's own", **values)
+
+
+class DriveSource:
+    """One file of Drive, for `fetch`."""
+
+    def __init__(
+        self, drive: Drive, file_id: str, resource_key: str = "", *, export: str = "", is_abuse_fine: bool = False
+    ) -> None:
+        self._drive = drive
+        self._named = (file_id, resource_key)
+        self._actual = self._named
+        self._export = EXPORTS.get(export, export)
+        self._is_abuse_fine = is_abuse_fine
+
+    def facts(self) -> Facts:
+        entry = self._drive.entry(*self._named)
+        if entry.mime == SHORTCUT:
+            entry = self._drive.entry(entry.target_id, entry.target_key)
+        self._actual = (entry.id, entry.resource_key or self._named[1])
+        if entry.is_trashed:
+            raise Trouble("IN_TRASH")
+        if entry.mime == FOLDER:
+            raise Trouble("NO_FILE", what="a folder")
+        if not entry.can_download:
+            raise Trouble("DOWNLOAD_FORBIDDEN", who=self._drive.who)
+        if not entry.is_native:
+            return Facts(entry.name, entry.mime, entry.size, f"{entry.id} {entry.revision}", entry.md5, entry.sha256)
+        if not self._export:
+            raise Trouble("NATIVE_DOCUMENT", mime=entry.mime.removeprefix(NATIVE))
+        # An export knows no ranges, no size and no digest.
+        return Facts(entry.name, self._export, None, f"{entry.id} {entry.revision} {self._export}", can_resume=False)
+
+    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+        file_id, resource_key = self._actual
+        query = {"alt": "media", "supportsAllDrives": "true"}
+        path = f"files/{file_id}"
+        if facts.size is None:
+            path, query = f"{path}/export", {"mimeType": facts.mime}
+        elif self._is_abuse_fine:
+            query["acknowledgeAbuse"] = "true"
+        return self._drive.pour(path, query, {file_id: resource_key}, part, facts, length)
+
+    def close(self) -> None:
+        self._drive.close()
+
+
+def who_am_i(credential: str = "drive") -> Identity:
+    """Fetches a token and asks Drive. Raises `Trouble` or `Permanent`, in words for a person."""
+    drive = Drive(credential)
+    try:
+        return drive.identity()
+    finally:
+        drive.close()
+
+
+# --- the client's two halves --------------------------------------------------------------------------
+
+
+class _Http:
+    """What google-api-python-client takes for its transport."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+
+    def request(
+        self, uri: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None, **_: object
+    ) -> tuple[Any, bytes]:
+        return self._drive.answer(uri, method, body, headers or {})
+
+    def close(self) -> None:
+        """The session is closed with its Drive."""
+
+
+def _session(session: Any, watchdog: Watchdog) -> Any:
+    session.max_redirects = _REDIRECTS_MAX
+    session.mount("https://", _Adapter(watchdog))
+    session.mount("http://", _Adapter(watchdog))
+    return session
+
+
+class _Adapter(HTTPAdapter):
+    """Its connections can be shut by the watchdog, and it never tries again by itself."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self._pools = {
+            "http": _watched(urllib3.HTTPConnectionPool, watchdog),
+            "https": _watched(urllib3.HTTPSConnectionPool, watchdog),
+        }
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, *values: Any, **named: Any) -> None:
+        super().init_poolmanager(*values, **named)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+
+def _watched(pool: Any, watchdog: Watchdog) -> Any:
+    base: Any = pool.ConnectionCls
+
+    class Watched(base):  # type: ignore[misc]
+        def _new_conn(self) -> Any:
+            raw = super()._new_conn()
+            # TLS is yet to begin, and wraps the socket in another one.
+            self._copy = raw.dup()
+            watchdog.hold(self._copy)
+            return raw
+
+        def connect(self) -> None:
+            self._copy = None
+            try:
+                super().connect()
+                watchdog.hold(self.sock)
+            finally:
+                if self._copy is not None:
+                    self._copy.close()
+
+    return type("WatchedPool", (pool,), {"ConnectionCls": Watched})
+
+
+# --- credentials --------------------------------------------------------------------------------------
+
+
+# Their classes carry no types.
+_ServiceAccount: Any = service_account.Credentials
+_User: Any = user_credentials.Credentials
+
+
+def _credentials(name: str) -> tuple[Any, str, str]:
+    """With their kind, and whom a file is to be shared with."""
+    if name == drive_credentials.APPLICATION_DEFAULT:
+        try:
+            found, _ = google.auth.default(scopes=[SCOPE])
+        except DefaultCredentialsError as error:
+            raise Permanent(
+                "CREDENTIAL_ABSENT", f"there are no application default credentials: set {drive_credentials.ADC_FILE}"
+            ) from error
+        who = getattr(found, "service_account_email", "") or "the account of this worker"
+        return found, "application default credentials", who
+    info = drive_credentials.credential_text(name)
+    try:
+        return _of_info(info, name)
+    except (ValueError, KeyError, GoogleAuthError):
+        # From None: the cause may quote the key.
+        raise Permanent(
+            "CREDENTIAL_INVALID", f"the credential {name} is not a whole key file of Google's: download it again"
+        ) from None
+
+
+def _of_info(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
+    if info.get("type") == "service_account":
+        # The subject stands in the key file, so that whoever enqueues cannot choose whom to be.
+        subject = info.get("subject")
+        found = _ServiceAccount.from_service_account_info(info, scopes=[SCOPE], subject=subject)
+        return found, "service account" + (f" as {subject}" if subject else ""), subject or info["client_email"]
+    if info.get("type") == "authorized_user":
+        # Google's own loader would overrule the token URI, so that no test could stand in for it.
+        tokens = f"{drive_credentials.endpoint()}/token" if drive_credentials.endpoint() else _TOKENS
+        user = _User(
+            None,
+            refresh_token=info["refresh_token"],
+            client_id=info["client_id"],
+            client_secret=info["client_secret"],
+            token_uri=tokens,
+        )
+        return user, "user token", str(info.get("account") or f"the account of the credential {name}")
+    raise ValueError
+
+
+def _key_header(keys: Mapping[str, str]) -> dict[str, str]:
+    named = ",".join(f"{file_id}/{key}" for file_id, key in keys.items() if key)
+    return {"X-Goog-Drive-Resource-Keys": named} if named else {}

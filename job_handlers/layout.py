@@ -1,0 +1,110 @@
+"""Where the words of a page are: one JSON value per page, as it is stored, published, and made into hOCR or a PDF.
+
+    {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"], …], …]}
+
+Points from the top left of the page as it is shown; a word is x0, y0, x1, y1, confidence, text. A line that begins a
+paragraph is preceded by an empty one. `turn` and `skew` say how the writing lies on the page. A page with its own
+text has "blocks" instead, x0, y0, x1, y1, and from where to where in the page's text its words stand; and a page of a
+sheet its values (see `sheets`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+LAYOUT_BYTES_MAX = 400_000
+"""A page with more words, some ten thousand, keeps its text and loses their places."""
+TEXT_CHARACTERS_MAX = 1_000_000
+
+
+class Word(msgspec.Struct, array_like=True, frozen=True):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    confidence: float
+    text: str
+
+
+class Block(msgspec.Struct, array_like=True, frozen=True):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    begin: int
+    end: int
+
+
+class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
+    size: tuple[float, float]
+    lines: list[list[Word]] = []
+    blocks: list[Block] = []
+    turn: int = 0
+    """Degrees clockwise by which the page has to be turned to be read."""
+    skew: float = 0.0
+    dpi: int = 0
+    is_cut: bool = False
+
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
+
+
+def written(layout: Layout) -> str:
+    text = _encoder.encode(layout)
+    if len(text) > LAYOUT_BYTES_MAX:
+        text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], is_cut=True))
+    return text.decode()
+
+
+def read(text: str) -> Layout:
+    return _decoder.decode(text)
+
+
+def text_of(lines: Sequence[Sequence[Word]]) -> str:
+    return "\n".join(" ".join(word.text for word in line) for line in lines).strip("\n")
+
+
+def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
+    """Each word counts by its length: specks are words as well."""
+    weights = [(len(word.text), word.confidence) for line in lines for word in line]
+    total = sum(weight for weight, _ in weights)
+    return round(sum(weight * value for weight, value in weights) / total, 1) if total else None
+
+
+def on_page(
+    lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
+) -> list[list[Word]]:
+    """From pixels of the image that was read, straightened and turned, to points of the page as it is shown."""
+    scale = 72.0 / dpi
+    width, height = size
+    turned = (height, width) if turn in (90, 270) else (width, height)
+    centre_x, centre_y = turned[0] / 2, turned[1] / 2
+    cosine, sine = math.cos(math.radians(skew)), math.sin(math.radians(skew))
+
+    def place(word: Word) -> Word:
+        half_w, half_h = (word.x1 - word.x0) * scale / 2, (word.y1 - word.y0) * scale / 2
+        x, y = word.x0 * scale + half_w, word.y0 * scale + half_h
+        if skew:
+            # The page leans clockwise by `skew`: lean the word's centre back with it.
+            dx, dy = x - centre_x, y - centre_y
+            x, y = centre_x + dx * cosine - dy * sine, centre_y + dx * sine + dy * cosine
+        if turn == 90:
+            x, y, half_w, half_h = y, turned[0] - x, half_h, half_w
+        elif turn == 180:
+            x, y = turned[0] - x, turned[1] - y
+        elif turn == 270:
+            x, y, half_w, half_h = turned[1] - y, x, half_h, half_w
+        return Word(
+            round(x - half_w, 1),
+            round(y - half_h, 1),
+            round(x + half_w, 1),
+            round(y + half_h, 1),
+            round(word.confidence),
+            word.text,
+        )
+
+    return [[place(word) for word in line] for line in lines]

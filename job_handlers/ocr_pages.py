@@ -1,0 +1,148 @@
+"""Recognise a range of pages, one by one: each is kept as soon as it is read, so that a killed range goes on there.
+
+Before each page it asks whether anybody still wants it, and whether somebody has read it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from job_handlers import layout, pdf, tesseract
+from job_handlers.apart import Apart, Lost, TooLarge
+from job_handlers.ingest import original_of, password_of
+from job_handlers.page_settings import (
+    TOO_LARGE,
+    UNREADABLE,
+    Quality,
+    check_languages,
+    job_digest,
+    ocr_digest,
+    read_ranges,
+)
+from job_handlers.recognition import recognise
+from worker_service.handlers import (
+    Context,
+    Done,
+    Handler,
+    IsCurrent,
+    KnownPages,
+    Limits,
+    PageResult,
+    Permanent,
+    Retryable,
+)
+
+_MIB = 1 << 20
+_PAGE_CPU_SECONDS = 90
+_PAGES_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    pages: str
+    """Such as 1-12, or 3,7-9."""
+    content: str
+    """SHA-256 of the file."""
+    languages: tuple[str, ...] = ("eng",)
+    quality: Quality = "fast"
+    password_file: str | None = None
+
+
+class Read(msgspec.Struct, frozen=True):
+    text: str
+    method: str
+    confidence: float | None = None
+    layout: str | None = None
+    why: str = ""
+
+
+def run(context: Context[Payload]) -> Done:
+    wanted = context.payload
+    check_languages(wanted.languages)
+    numbers = read_ranges(wanted.pages, _PAGES_MAX)
+    original = original_of(context)
+    password = password_of(wanted.password_file)
+    engine = tesseract.Wanted(wanted.languages, wanted.quality)
+    identity = tesseract.identity(engine)
+    if identity == "none":
+        # Says what is lacking.
+        tesseract.engine_for(engine)
+    digests = {
+        number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
+        for number in numbers
+    }
+    read = 0
+    with Apart[Read](lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
+        for done, number in enumerate(numbers):
+            context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")
+            if context.cancelled():
+                raise Retryable("it was asked to stop", code="STOPPED")
+            own = job_digest(digests[number], context.idempotency_key)
+            known = context.ask(KnownPages([digests[number], own])).digests
+            if known:
+                context.save_page(PageResult(number, known[0]))
+                continue
+            if not context.ask(IsCurrent()).is_current:
+                raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+            context.save_page(_page(context, apart, number, digests[number], own))
+            read += 1
+    context.progress(100, f"{len(numbers)} pages" if len(numbers) > 1 else f"page {numbers[0]}")
+    return Done({"pages": len(numbers), "recognised": read, "engine": identity})
+
+
+ocr_pages = Handler(
+    "ocr_pages",
+    run,
+    Payload,
+    limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
+    missing=tesseract.missing,
+    credentials=["password*"],
+)
+
+
+def _page(context: Context[Payload], apart: Apart[Read], number: int, digest: str, own: str) -> PageResult:
+    try:
+        read = apart.read(number)
+    except TooLarge as error:
+        read = Read("", TOO_LARGE, why=str(error))
+    except Lost as error:
+        raise Retryable(f"page {number}: {error} while it was read", code="ENGINE_CRASHED") from error
+    if read.method in (TOO_LARGE, UNREADABLE):
+        context.log(f"page {number} is left out: {read.why}")
+        return PageResult(number, own, "", read.method)
+    return PageResult(number, digest, read.text, read.method, read.confidence, read.layout)
+
+
+def _reader(original: Path, password: str, wanted: tesseract.Wanted) -> Callable[[int], Read]:
+    """In the process apart, which holds file and engine."""
+    opened = pdf.open_book(original, password)
+    book = opened.__enter__()
+    engine = tesseract.engine_for(wanted)
+
+    def read(number: int) -> Read:
+        try:
+            return read_page(book, engine, number)
+        except pdf.PageTooLarge as error:
+            return Read("", TOO_LARGE, why=str(error))
+        except pdf.Broken as error:
+            return Read("", UNREADABLE, why=str(error))
+
+    # It is closed when its process ends.
+    read.opened = opened  # type: ignore[attr-defined]
+    return read
+
+
+def read_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> Read:
+    dpi = book.dpi(number)
+    size = book.size(number)
+    found = recognise(engine, book.gray(number, dpi), dpi)
+    if found.is_blank:
+        return Read("", "blank", layout=layout.written(layout.Layout(size)))
+    lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)
+    written = layout.written(layout.Layout(size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi)))
+    confidence = found.confidence if engine.has_confidence else None
+    return Read(layout.text_of(lines), "ocr", confidence, written)

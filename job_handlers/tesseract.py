@@ -1,0 +1,235 @@
+"""Read the words of an image. The only file that knows an OCR engine.
+
+In process where tesserocr is there: no program is started and no image written, which is half of the time; else by
+pytesseract, which needs the program only; else by what PyMuPDF brings, which needs trained data only. One thread each:
+the threads of one engine get in each other's way, and there is a process for every page that can be read at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from job_handlers import pdf
+from job_handlers.gray import Gray, image_of
+from job_handlers.layout import Word
+from worker_service.handlers import Permanent
+
+try:
+    import tesserocr  # type: ignore[import-untyped]
+except ImportError:
+    tesserocr = None
+
+# Where distributions and people put trained data; first those of a best quality, which are optional.
+DATA = {
+    "best": ("/usr/local/share/tessdata_best", "/usr/share/tessdata_best"),
+    "fast": (
+        "/usr/share/tesseract-ocr/5/tessdata",
+        "/usr/share/tesseract-ocr/4.00/tessdata",
+        "/usr/share/tessdata",
+        "/usr/share/tesseract/tessdata",
+        "/usr/local/share/tessdata",
+    ),
+}
+_PLAUSIBLE_DPI = (70, 600)
+_COLUMNS = 12
+_PSM_AUTO = 3
+
+
+class Engine(Protocol):
+    name: str
+    """And version."""
+    has_confidence: bool
+
+    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+        """Line by line, in pixels; an empty line stands between paragraphs."""
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    languages: Sequence[str]
+    quality: str
+
+
+def missing() -> str | None:
+    """What this machine lacks to read a page."""
+    if not _data_directories("fast"):
+        return "there is no trained data for OCR: install tesseract-ocr and tesseract-ocr-eng"
+    return None
+
+
+def engine_for(wanted: Wanted) -> Engine:
+    data = _data_for(wanted)
+    if tesserocr is not None:
+        return _InProcess(wanted, data)
+    if shutil.which("tesseract"):
+        return _Program(wanted, data)
+    return _BuiltIn(wanted, data)
+
+
+def identity(wanted: Wanted) -> str:
+    """Of engine and trained data: what can change the words that are read. Without an engine: none."""
+    try:
+        data = _data_for(wanted)
+    except Permanent:
+        return "none"
+    sums = [f"{zlib.crc32((data / f'{one}.traineddata').read_bytes()):08x}" for one in wanted.languages]
+    return " ".join([_engine_name(), *sums])
+
+
+@cache
+def _engine_name() -> str:
+    if tesserocr is not None:
+        return f"tesseract {tesserocr.tesseract_version().split()[1]} (tesserocr)"
+    if shutil.which("tesseract"):
+        import pytesseract  # type: ignore[import-untyped]
+
+        return f"tesseract {pytesseract.get_tesseract_version()} (program)"
+    return f"tesseract ({pdf.LIBRARY})"
+
+
+# --- trained data -----------------------------------------------------------------------------------------
+
+
+def _data_directories(quality: str) -> list[Path]:
+    return [Path(one) for one in DATA[quality] if any(Path(one).glob("*.traineddata"))]
+
+
+def _data_for(wanted: Wanted) -> Path:
+    """The directory that has all of the languages."""
+    found = _data_directories(wanted.quality)
+    if not found:
+        raise Permanent(
+            "QUALITY_MISSING" if wanted.quality != "fast" else "CAPABILITY_MISSING",
+            f"there is no trained data of quality {wanted.quality}: put it into {DATA[wanted.quality][0]}",
+        )
+    for directory in found:
+        if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
+            return directory
+    lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
+    packages = " ".join(f"tesseract-ocr-{one}" for one in lacking)
+    raise Permanent(
+        "LANGUAGE_MISSING",
+        f"there is no trained data for {', '.join(lacking)}: install {packages} and retry, or name another language",
+    )
+
+
+# --- the engines ------------------------------------------------------------------------------------------
+
+
+class _InProcess:
+    has_confidence = True
+
+    def __init__(self, wanted: Wanted, data: Path) -> None:
+        self.name = _engine_name()
+        self._data = f"{data}/"
+        self._reader = tesserocr.PyTessBaseAPI(
+            path=self._data, lang="+".join(wanted.languages), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
+        )
+        self._turner: Any = None
+
+    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+        _show(self._reader, gray, dpi)
+        try:
+            if not self._reader.Recognize():
+                return []
+            return _lines(self._reader.GetTSVText(0).splitlines())
+        finally:
+            self._reader.Clear()
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        if not Path(self._data, "osd.traineddata").is_file():
+            return None
+        if self._turner is None:
+            self._turner = tesserocr.PyTessBaseAPI(path=self._data, lang="osd", psm=tesserocr.PSM.OSD_ONLY)
+        _show(self._turner, gray, dpi)
+        found = self._turner.DetectOrientationScript()
+        self._turner.Clear()
+        return None if found is None else -int(found["orient_deg"]) % 360
+
+
+def _show(reader: Any, gray: Gray, dpi: float) -> None:
+    reader.SetImageBytes(gray.samples, gray.width, gray.height, 1, gray.width)
+    reader.SetSourceResolution(_plausible(dpi))
+
+
+class _Program:
+    has_confidence = True
+
+    def __init__(self, wanted: Wanted, data: Path) -> None:
+        import pytesseract
+
+        os.environ["OMP_THREAD_LIMIT"] = "1"
+        self.name = _engine_name()
+        self._pytesseract = pytesseract
+        self._language = "+".join(wanted.languages)
+        self._data = data
+
+    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+        said = self._pytesseract.image_to_data(
+            image_of(gray),
+            lang=self._language,
+            config=f'--psm {_PSM_AUTO} --oem 1 --dpi {_plausible(dpi)} --tessdata-dir "{self._data}"',
+        )
+        return _lines(said.splitlines()[1:])
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        if not (self._data / "osd.traineddata").is_file():
+            return None
+        with suppress(self._pytesseract.TesseractError):
+            said = self._pytesseract.image_to_osd(
+                image_of(gray),
+                config=f'--dpi {_plausible(dpi)} --tessdata-dir "{self._data}"',
+                output_type=self._pytesseract.Output.DICT,
+            )
+            return -int(said["orientation"]) % 360
+        return None
+
+
+class _BuiltIn:
+    has_confidence = False
+
+    def __init__(self, wanted: Wanted, data: Path) -> None:
+        self.name = _engine_name()
+        self._language = "+".join(wanted.languages)
+        self._data = data
+
+    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+        return pdf.recognised(gray, dpi, self._language, self._data)
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        return None
+
+
+def _plausible(dpi: float) -> int:
+    return round(min(max(dpi, _PLAUSIBLE_DPI[0]), _PLAUSIBLE_DPI[1]))
+
+
+def _lines(rows: Iterable[str]) -> list[list[Word]]:
+    """Of the engine's table: level, page, block, paragraph, line, word, left, top, width, height, confidence, text."""
+    lines: list[list[Word]] = []
+    line = paragraph = None
+    for row in rows:
+        cells = row.split("\t", _COLUMNS - 1)
+        if len(cells) < _COLUMNS or cells[0] != "5" or not cells[11].strip():
+            continue
+        if cells[2:4] != paragraph:
+            if lines:
+                lines.append([])
+            paragraph = cells[2:4]
+        if cells[2:5] != line:
+            lines.append([])
+            line = cells[2:5]
+        left, top, width, height = map(int, cells[6:10])
+        lines[-1].append(Word(left, top, left + width, top + height, max(float(cells[10]), 0.0), cells[11].strip()))
+    return lines

@@ -1,0 +1,215 @@
+"""Crawls and the downloads that they ask for under a real daemon, which is killed on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drive_server import DriveServer, Fault, Item
+from tests.job_handlers.fetching import drive_for, pdf
+from tests.system.conftest import Daemon, System, wait_until
+from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.selector import Selector
+
+ALICE = "alice"
+LIVE = (Status.PENDING, Status.RUNNING)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    made = System(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
+    with drive_for(monkeypatch, tmp_path) as server:
+        yield server
+
+
+def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_changed(system: System) -> None:
+    folder = system.place / "reports"
+    (folder / "2026" / "empty").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    for name in ("a.pdf", "2026/b.pdf", ".hidden/c.pdf"):
+        _write(folder / name, pdf(5000, len(name)))
+    _write(folder / "notes.txt", b"text")
+    (folder / "link").symlink_to(folder)
+    (folder / os.fsdecode(b"latin-\xe9.pdf")).write_bytes(b"%PDF-")
+    system.start()
+
+    first = _crawl(system, folder)
+    _write(folder / "2026/b.pdf", pdf(6000, 7))
+    _write(folder / "new.pdf", pdf(5000, 9))
+    (folder / "a.pdf").unlink()
+    second = _crawl(system, folder)
+
+    assert (first["folders"], first["found"], first["enqueued"], first["skipped"]) == (3, 4, 2, 2)
+    assert (second["enqueued"], second["unchanged"] if "unchanged" in second else 0, second["gone"]) == (2, 0, 1)
+    contents = {pdf(5000, 5), pdf(5000, 10), pdf(6000, 7), pdf(5000, 9)}
+    assert _published(system) == Counter(hashlib.sha256(content).hexdigest() for content in contents)
+    system.assert_sound()
+
+
+def test_a_directory_where_jobs_may_not_read_is_not_crawled_either(system: System) -> None:
+    secret = system.place / "secret"
+    secret.mkdir()
+    system.start(download_roots=system.place / "reports")
+
+    job = _ended(system, _enqueue(system, secret))
+
+    assert (job.status, job.error_code) == (Status.FAILED, "FOLDER_NOT_FOUND")
+    assert "may not be read by jobs" in (job.error_message or "")
+
+
+def test_a_crawl_of_another_platform_than_its_job_says_how_to_enqueue_it(system: System) -> None:
+    system.start()
+    payload = json.dumps({"folder": "https://drive.google.com/drive/folders/abcdefghijkl"})
+
+    job = _ended(system, system.store.enqueue(NewJob("drive_crawl", payload=payload)).job_id)
+
+    assert job.error_code == "PAYLOAD_INVALID"
+    assert "--platform gdrive" in (job.error_message or "")
+
+
+def test_a_drive_is_crawled_by_daemons_that_are_killed_at_its_requests(system: System, server: DriveServer) -> None:
+    top = _library(server, folders=4, files=12)
+    daemon: list[Daemon] = []
+
+    def kill() -> None:
+        daemon[-1].signal(signal.SIGKILL)
+        daemon[-1].process.wait()
+
+    # A folder's page twice, the start token's neighbour, the changes; the request is answered to nobody.
+    for on, skip in (("list", 1), ("list", 4), ("changes", 0), ("metadata", 3)):
+        server.arm(Fault("deed", on=on, skip=skip, deed=kill))
+    job_id = _enqueue(system, top.id)
+    system.store.pause("type", "download")
+
+    def is_over() -> bool:
+        if not daemon or daemon[-1].process.poll() is not None:
+            daemon.append(system.start(drive_endpoint=server.url))
+        return system.status(job_id) is Status.COMPLETED
+
+    wait_until(is_over, "the crawl has ended")
+
+    result = json.loads(system.job(job_id).result or "")
+    assert len(daemon) >= 4
+    assert (result["folders"], result["found"], result["enqueued"]) == (5, 12, 12)
+    assert _names(system) == Counter(item.name for item in server.store.items.values() if item.content)
+    system.assert_sound()
+
+
+def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: System, server: DriveServer) -> None:
+    chance = random.Random(4)
+    top = _library(server, folders=12, files=30, notes=260)
+    server.page_size_max = 25
+    for kind in ("reset", "cut", "swapped", "short"):
+        server.arm(Fault(kind, skip=chance.randrange(25), at=500))
+    server.arm(Fault("hang up", on="list", skip=5), Fault("page", on="list", skip=9, status=503))
+    server.arm(Fault("status", on="metadata", skip=chance.randrange(25), status=503))
+    job_id = _enqueue(system, top.id)
+    kills = 3
+    settings = {"drive_endpoint": server.url, "io_concurrency": 4}
+
+    daemon = system.start(**settings)
+    for number in range(1, kills + 1):
+        wait_until(_has_done(system, job_id, number * 8), f"{number * 8} downloads", seconds=60)
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        if number == 2:
+            # Meanwhile, people work.
+            server.store.write(
+                next(item for item in server.store.items.values() if item.name == "29.pdf"), pdf(9000, 1)
+            )
+            server.store.add("late.pdf", pdf(9000, 2), parents=[top.id])
+        daemon = system.start(**settings)
+    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended", seconds=60)
+    again = _crawl(system, top.id)
+    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended again", seconds=60)
+
+    files = [item for item in server.store.items.values() if item.mime == "application/pdf"]
+    failed = system.store.list(Selector(statuses=(Status.FAILED,)))
+    assert [(job.payload, job.error_message) for job in failed] == []
+    assert {hashlib.sha256(item.content).hexdigest() for item in files} <= set(_published(system))
+    assert max(_published(system).values()) == 1
+    assert again["enqueued"] <= 2
+    assert _crawl(system, top.id).get("enqueued", 0) == 0
+    system.assert_sound()
+
+
+# ── Hands ──
+
+
+def _write(path: Path, content: bytes) -> None:
+    """As if it had lain there for long."""
+    path.write_bytes(content)
+    os.utime(path, ns=(0, time.time_ns() - 60_000_000_000))
+
+
+def _library(server: DriveServer, *, folders: int, files: int, notes: int = 0) -> Item:
+    store = server.store
+    top = store.folder("top")
+    below = [store.folder(f"folder {number}", parents=[top.id]) for number in range(folders)]
+    for number in range(files):
+        store.add(f"{number}.pdf", pdf(2000 + number, number), parents=[below[number % folders].id])
+    for number in range(notes):
+        store.add(f"{number}.txt", b"text", mime="text/plain", parents=[below[number % folders].id])
+    return top
+
+
+def _enqueue(system: System, folder: Path | str) -> int:
+    platform = "local" if isinstance(folder, Path) else "gdrive"
+    payload = json.dumps({"folder": str(folder), "download": {"ingest": False}})
+    source = "" if isinstance(folder, Path) else "gdrive:drive"
+    job = NewJob("drive_crawl", platform=platform, owner=ALICE, payload=payload, source=source)
+    return system.store.enqueue(job).job_id
+
+
+def _crawl(system: System, folder: Path | str) -> dict[str, int]:
+    job_id = _enqueue(system, folder)
+    job = _ended(system, job_id)
+    assert job.status is Status.COMPLETED, job
+    wait_until(lambda: not system.store.count(Selector(job_types=("download",), statuses=LIVE)), "the downloads")
+    result: dict[str, int] = json.loads(job.result or "")
+    return result
+
+
+def _ended(system: System, job_id: int) -> Job:
+    wait_until(lambda: system.status(job_id) not in LIVE, f"job {job_id} has ended")
+    return system.job(job_id)
+
+
+def _has_done(system: System, crawl: int, downloads: int) -> Callable[[], bool]:
+    done = Selector(job_types=("download",), statuses=(Status.COMPLETED,))
+    return lambda: (
+        system.store.count(done) >= downloads
+        or (
+            system.status(crawl) is Status.COMPLETED
+            and not any(True for _ in system.store.list(Selector(statuses=LIVE), most=1))
+        )
+    )
+
+
+def _names(system: System) -> Counter[str]:
+    jobs = system.store.list(Selector(job_types=("download",)), most=10_000)
+    return Counter(json.loads(job.payload or "")["name"] for job in jobs)
+
+
+def _published(system: System) -> Counter[str]:
+    """What lies in the workspace as the database has it, by its digest."""
+    rows = system.sqlite3("SELECT DISTINCT path || '|' || sha256 FROM file").stdout.split("\n")
+    found = Counter(row.rpartition("|")[2] for row in rows if row)
+    for path, _, sha256 in (row.rpartition("|") for row in rows if row):
+        assert hashlib.sha256((system.workspace / path).read_bytes()).hexdigest() == sha256
+    return found

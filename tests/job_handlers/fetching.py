@@ -1,0 +1,130 @@
+"""What the tests of downloads share: a Drive with a credential for it, and a fetch whose waits take no time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_handlers import drive_credentials, fetch, https
+from job_handlers.drive import Drive, DriveSource
+from job_handlers.fetch import Fetched, Source, Wanted
+from job_handlers.pacer import Pacer
+from job_handlers.troubles import Judge, Patience
+from tests.drive_server import DriveServer, serving
+from worker_service.handlers import PublishedFile
+from worker_service.jobs.documents import Files
+
+SOON = Patience(
+    chunk_bytes=64 << 10,
+    chunk_seconds=0.5,
+    idle_seconds=0.35,
+    connect_seconds=2.0,
+    stable_seconds=0.0,
+)
+"""The same patience, with chunks of 64 KiB and half a second each."""
+
+
+def pdf(size: int, seed: int = 0) -> bytes:
+    return b"%PDF-1.7\n" + random.Random(seed).randbytes(size - 9)
+
+
+@contextmanager
+def drive_for(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[DriveServer]:
+    """A Drive, and the environment of a worker that has a key for it."""
+    with serving() as server:
+        credentials = directory / "credentials"
+        credentials.mkdir()
+        key = credentials / "drive"
+        key.write_text(server.tokens.service_account())
+        key.chmod(0o600)
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+        monkeypatch.setenv(drive_credentials.ENDPOINT, server.url)
+        monkeypatch.setenv(https.ALLOW, "127.0.0.0/8")
+        yield server
+
+
+@dataclass
+class Teller:
+    """Hears what a handler's context would; ends the attempt once `is_over`."""
+
+    lines: list[str] = field(default_factory=list)
+    told: list[tuple[float, str]] = field(default_factory=list)
+    is_over: bool = False
+
+    def progress(self, percent: float, message: str = "") -> None:
+        self.told.append((percent, message))
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def cancelled(self) -> bool:
+        return self.is_over
+
+
+@dataclass
+class Here(Teller):
+    """A handler's context in this process: quicker than a child, and without its walls."""
+
+    payload: Any = None
+    directory: Path = Path()
+    platform: str = "local"
+    account: str | None = None
+    owner: str = ""
+    known: Sequence[PublishedFile] = ()
+    asked: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.staging.mkdir(parents=True, exist_ok=True)
+        self.keep.mkdir(exist_ok=True)
+
+    @property
+    def staging(self) -> Path:
+        return self.directory / "staging"
+
+    @property
+    def keep(self) -> Path:
+        return self.directory / "keep"
+
+    def ask(self, question: Any) -> Files:
+        self.asked.append(question)
+        return Files(self.known)
+
+
+@dataclass
+class Fetching:
+    """Fetches into `keep`; waits are noted instead of waited."""
+
+    keep: Path
+    patience: Patience = SOON
+    wanted: Wanted = field(default_factory=Wanted)
+    teller: Teller = field(default_factory=Teller)
+    waited: float = 0.0
+    is_patient: bool = False
+    """Waits are waited, too."""
+
+    def from_drive(self, file_id: str, **more: object) -> Fetched:
+        drive = Drive(is_stopping=self.teller.cancelled, patience=self.patience, pacer=Pacer(1e6))
+        return self.of(DriveSource(drive, file_id, **more))  # type: ignore[arg-type]
+
+    def from_url(self, url: str) -> Fetched:
+        return self.of(https.HttpsSource(url, self.wanted, self.patience, self.teller.cancelled))
+
+    def of(self, source: Source) -> Fetched:
+        self.keep.mkdir(exist_ok=True)
+        try:
+            judge = Judge(self.patience, chance=random.Random(0))
+            return fetch.fetch(source, self.keep, self.wanted, self.teller, self.patience, self._sleep, judge)
+        finally:
+            source.close()
+
+    def _sleep(self, seconds: float) -> None:
+        self.waited += seconds
+        if self.is_patient:
+            time.sleep(seconds)

@@ -1,0 +1,1 @@
+"""Reading documents, on generated files."""
