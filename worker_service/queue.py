@@ -219,8 +219,10 @@ class Queue:
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         watch: Watch | None = None,
+        follows: bool = False,
     ) -> Waited:
-        """Return once every job that is selected now has ended. Looks only when somebody has committed something."""
+        """Return once every job that is selected now has ended, and (`follows`) every job that came of one of them.
+        Looks only when somebody has committed something."""
         if selector.is_empty:
             raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
         deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
@@ -228,15 +230,19 @@ class Queue:
         ids = self.store.ids(selector)
         if not ids:
             raise JobNotFound("no job matches: there is nothing to wait for")
-        for chunk in _chunks(ids):
-            seen = None
-            while (now_at := self.store.change_counter()) == seen or self.store.count(Selector(chunk, _LIVE)):
-                seen = now_at
-                if watch is not None:
-                    watch(partial(self._waiting, ids), False)
-                if deadline is not None and monotonic() >= deadline:
-                    raise WaitTimedOut(f"after {timeout}, {_jobs(self._live(ids))} of {len(ids)} had not ended")
-                sleep(_POLL_SECONDS)
+        awaited: Sequence[int] = ()
+        while len(ids) > len(awaited):
+            awaited = ids
+            for chunk in _chunks(ids):
+                seen = None
+                while (now_at := self.store.change_counter()) == seen or self.store.count(Selector(chunk, _LIVE)):
+                    seen = now_at
+                    if watch is not None:
+                        watch(partial(self._waiting, ids), False)
+                    if deadline is not None and monotonic() >= deadline:
+                        raise WaitTimedOut(f"after {timeout}, {_jobs(self._live(ids))} of {len(ids)} had not ended")
+                    sleep(_POLL_SECONDS)
+            ids = self.store.family(ids) if follows else ids
         if watch is not None:
             watch(partial(self._waiting, ids), True)
         ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}

@@ -169,6 +169,9 @@ class Reading(Protocol):
 
     def count(self, selector: Selector) -> int: ...
 
+    def family(self, ids: Sequence[int]) -> Sequence[int]:
+        """These jobs, those that they asked for, those that these asked for, and so on; the oldest first."""
+
     def ids(self, selector: Selector) -> Sequence[int]:
         """The ids alone, the oldest first: payloads may be large."""
 

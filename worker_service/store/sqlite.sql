@@ -637,6 +637,14 @@ SELECT sum((SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority < me.prior
                                                          AND f.created_at = me.created_at AND f.id < me.id LIMIT :most)))
   FROM lane, me;
 
+-- name: family
+WITH RECURSIVE family(id) AS (
+    SELECT value FROM json_each(:ids)
+     UNION
+    SELECT q.id FROM family f JOIN worker_job_queue q ON q.parent_id = f.id AND q.parent_id IS NOT NULL
+)
+SELECT id FROM family ORDER BY id;
+
 -- name: attempts
 SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
        memory_peak_bytes, pid, pid_started, sandbox

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -65,6 +66,9 @@ class Reading(Connections):
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND completed_at < ? ORDER BY completed_at LIMIT ?"
         return [row[0] for row in self._read_sql(sql, [*values, selector.older_than or "9999", most])]
+
+    def family(self, ids: Sequence[int]) -> Sequence[int]:
+        return [job_id for (job_id,) in self._read("family", ids=json.dumps(list(ids)))]
 
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return [Attempt(*row) for row in self._read("attempts", job_id=job_id)]

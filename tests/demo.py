@@ -1,0 +1,81 @@
+"""What `./run demo` shows pagemill at work on: a Google Drive on this machine, with reports in it and faults armed.
+
+`python -m tests.demo DIRECTORY` writes the settings and a credential there, says where the Drive is by the file
+`ready`, and serves until its input ends. Then it says what was asked of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.drive_server.faults import Fault
+from tests.drive_server.model import Store
+from tests.drive_server.server import DriveServer, serving
+from tests.reading import documents
+
+FOLDER_ID = "folder-of-reports"
+SETTINGS = """\
+[commands.scrape_account]
+argv = ["/bin/echo", "scraping", "{account}", "{payload.scrape_type}"]
+
+[retries.ocr_pages]
+first = "1s"
+"""
+_CLIMATE = (
+    "Water stress is the climate risk that our sites in the south are most exposed to.",
+    "The board reviewed each climate risk twice, and set a target for scope 3 emissions.",
+    "No site reported a spill. Withdrawal of water fell by four per cent.",
+)
+
+
+def main(directory: Path) -> None:
+    (directory / "pagemill.toml").write_text(SETTINGS)
+    credentials = directory / "credentials"
+    credentials.mkdir(mode=0o700)
+    with serving() as drive:
+        _fill(drive.store, directory)
+        key = credentials / "drive"
+        key.touch(mode=0o600)
+        key.write_text(drive.tokens.service_account())
+        drive.arm(
+            Fault("status", on="media", status=503, headers={"Retry-After": "1"}),
+            Fault("reset", on="media", skip=1, at=1000),
+        )
+        (directory / "ready.part").write_text(drive.url)
+        (directory / "ready.part").rename(directory / "ready")
+        sys.stdin.read()
+        _tell(drive)
+
+
+def _fill(store: Store, directory: Path) -> None:
+    reports = store.folder("Reports", id=FOLDER_ID)
+    older = store.folder("2024", parents=[reports.id])
+    made = directory / "made.pdf"
+
+    pages = [f"{_CLIMATE[at % 3]}\n\n{documents.prose(at)}" for at in range(6)]
+    store.add("Annual report 2025.pdf", documents.digital(made, pages).read_bytes(), parents=[reports.id])
+    pictures = [documents.picture(f"{line}\n\n{documents.prose(at)}", seed=at) for at, line in enumerate(_CLIMATE[1:])]
+    store.add("Audit, scanned.pdf", documents.scan(made, pictures).read_bytes(), parents=[reports.id])
+    store.add(
+        "Water 2024.pdf",
+        documents.digital(made, [f"{_CLIMATE[2]}\n\n{documents.prose(9)}"]).read_bytes(),
+        parents=[older.id],
+    )
+    store.add("Minutes", mime="application/vnd.google-apps.document", parents=[reports.id])
+    made.unlink()
+
+
+def _tell(drive: DriveServer) -> None:
+    media = drive.asked("media")
+    begun = [one.begin for one in media if one.begin]
+    left = drive.faults.left()
+    print(
+        f"the Drive: {len(drive.log)} requests, {len(media)} for bytes; answered one with 503, reset one half way"
+        f"{'' if not left else ' (not met: ' + ', '.join(fault.kind for fault in left) + ')'}; "
+        f"{len(begun)} went on in the middle of a file"
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
