@@ -34,8 +34,8 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     """\b
     pagemill enqueue scrape_account --platform instagram --set scrape_type=full
     pagemill enqueue ocr_pages --payload @job.json --priority 1
-    echo '{"file_id": "abc"}' | pagemill enqueue download --payload -
-    pagemill enqueue download --set file_id=abc --run-at +10m --unique nightly
+    echo '{"source": "/srv/a.pdf"}' | pagemill enqueue download --payload -
+    pagemill enqueue download --set source=/srv/a.pdf --run-at +10m --unique nightly
 
     Put a job into the queue and print its id. Once the id is printed, the job survives a power cut.
 

@@ -57,7 +57,7 @@ def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> N
     pagemill ls
     pagemill ls --status failed --since 1d
     pagemill ls --type ocr_pages,download --owner alice --json
-    pagemill ls --match payload.file_id=abc
+    pagemill ls --match payload.source=/srv/a.pdf
 
     List jobs, the newest first.
     """
