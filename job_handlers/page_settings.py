@@ -20,7 +20,7 @@ UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
 LAYER_RULES = 1
-OCR_RULES = 1
+OCR_RULES = 2
 ROW_RULES = 1
 
 RANGE_PAGES_MAX = 12

@@ -17,6 +17,8 @@ _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
 _CHARACTERS_LEAST = 20
 _SOFTEN_BELOW_DPI = 180.0
+_UNEVEN_BELOW_DPI = 250.0
+"""Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
 _UPRIGHT_SHARE = 0.5
 
 
@@ -37,7 +39,12 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
         return Recognised([], is_blank=True)
     if dpi < _SOFTEN_BELOW_DPI:
         gray = softened(gray)
-    first = _read(engine, gray, dpi, 0)
+    is_uneven = dpi < _UNEVEN_BELOW_DPI
+    first = _read(engine, gray, dpi, 0, is_uneven)
+    if not is_uneven and (_is_nearly_empty(first) or _is_weak(first, engine)):
+        # There is ink: it may be the threshold that took it for paper.
+        is_uneven = True
+        first = max(first, _read(engine, gray, dpi, 0, is_uneven), key=_worth)
     if not _is_weak(first, engine):
         return first
     turn = engine.turn(gray, dpi)
@@ -47,7 +54,7 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
     for turn in turns:
         if not turn:
             continue
-        again = _read(engine, gray, dpi, turn)
+        again = _read(engine, gray, dpi, turn, is_uneven)
         if _worth(again) > _worth(best) or (_stands_upright(first.lines) and not _is_weak(again, engine)):
             best = again
         if not _is_weak(best, engine):
@@ -55,16 +62,20 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
     return best
 
 
-def _read(engine: Engine, gray: Gray, dpi: float, turn: int) -> Recognised:
+def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> Recognised:
     straight = turned(gray, turn)
     skew = skew_of(straight)
     if skew:
         straight = straightened(straight, skew)
-    return Recognised(engine.words(straight, dpi), turn, skew)
+    return Recognised(engine.words(straight, dpi, is_uneven=is_uneven), turn, skew)
+
+
+def _is_nearly_empty(read: Recognised) -> bool:
+    return sum(len(word.text) for line in read.lines for word in line) < _CHARACTERS_LEAST
 
 
 def _is_weak(read: Recognised, engine: Engine) -> bool:
-    if sum(len(word.text) for line in read.lines for word in line) < _CHARACTERS_LEAST:
+    if _is_nearly_empty(read):
         return False
     weak = engine.has_confidence and (read.confidence or 0.0) < _WEAK
     return weak or _stands_upright(read.lines)

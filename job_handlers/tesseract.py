@@ -41,6 +41,7 @@ DATA = {
 _PLAUSIBLE_DPI = (70, 600)
 _COLUMNS = 12
 _PSM_AUTO = 3
+_OTSU, _SAUVOLA = "0", "2"
 
 
 class Engine(Protocol):
@@ -48,8 +49,9 @@ class Engine(Protocol):
     """And version."""
     has_confidence: bool
 
-    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
-        """Line by line, in pixels; an empty line stands between paragraphs."""
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
+        neighbourhood, not for the page as a whole."""
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
         """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
@@ -64,7 +66,7 @@ class Wanted:
 def missing() -> str | None:
     """What this machine lacks to read a page."""
     if not _data_directories("fast"):
-        return "there is no trained data for OCR: install tesseract-ocr and tesseract-ocr-eng"
+        return "there is no trained data for OCR: apt-get install tesseract-ocr-eng tesseract-ocr-osd"
     return None
 
 
@@ -117,11 +119,10 @@ def _data_for(wanted: Wanted) -> Path:
         if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
             return directory
     lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
-    packages = " ".join(f"tesseract-ocr-{one}" for one in lacking)
-    raise Permanent(
-        "LANGUAGE_MISSING",
-        f"there is no trained data for {', '.join(lacking)}: install {packages} and retry, or name another language",
-    )
+    # Debian writes chi_sim as chi-sim.
+    packages = " ".join(f"tesseract-ocr-{one}".replace("_", "-") for one in lacking)
+    names = ", ".join(lacking)
+    raise Permanent("LANGUAGE_MISSING", f"there is no trained data for {names}: apt-get install {packages}")
 
 
 # --- the engines ------------------------------------------------------------------------------------------
@@ -138,7 +139,8 @@ class _InProcess:
         )
         self._turner: Any = None
 
-    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         _show(self._reader, gray, dpi)
         try:
             if not self._reader.Recognize():
@@ -175,11 +177,13 @@ class _Program:
         self._language = "+".join(wanted.languages)
         self._data = data
 
-    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        method = _SAUVOLA if is_uneven else _OTSU
         said = self._pytesseract.image_to_data(
             image_of(gray),
             lang=self._language,
-            config=f'--psm {_PSM_AUTO} --oem 1 --dpi {_plausible(dpi)} --tessdata-dir "{self._data}"',
+            config=f"--psm {_PSM_AUTO} --oem 1 --dpi {_plausible(dpi)} -c thresholding_method={method}"
+            f' --tessdata-dir "{self._data}"',
         )
         return _lines(said.splitlines()[1:])
 
@@ -204,7 +208,7 @@ class _BuiltIn:
         self._language = "+".join(wanted.languages)
         self._data = data
 
-    def words(self, gray: Gray, dpi: float) -> list[list[Word]]:
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
         return pdf.recognised(gray, dpi, self._language, self._data)
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
