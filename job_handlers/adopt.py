@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from job_handlers.local import ROOTS, actual_path
+from job_handlers.troubles import Trouble
 from worker_service.handlers import (
     Context,
     DocumentFacts,
@@ -27,7 +29,9 @@ class Payload:
 def run(context: Context[Payload]) -> Done:
     path = Path(context.payload.text)
     try:
-        whole = path.read_text("utf-8", "replace")
+        whole = actual_path(str(path)).read_text("utf-8", "replace")
+    except Trouble as trouble:
+        raise Permanent(trouble.code, trouble.sentence) from trouble
     except OSError as error:
         raise Permanent("TEXT_ABSENT", f"{path} cannot be read: {error.strerror}") from error
     pages = whole.removesuffix("\f").split("\f")
@@ -45,8 +49,11 @@ def run(context: Context[Payload]) -> Done:
 
 
 def _reads(payload: Payload) -> Sequence[Path]:
-    path = Path(payload.text)
-    return [path] if path.is_absolute() and path.suffix == ".txt" else []
+    try:
+        return [actual_path(payload.text)]
+    except Trouble:
+        # It will be refused in words.
+        return []
 
 
-adopt = Handler("adopt", run, Payload, job_class="io", reads_payload=_reads)
+adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS], reads_payload=_reads)

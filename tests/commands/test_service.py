@@ -72,6 +72,16 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
     assert ran[-1] == "systemctl restart pagemill.service pagemill-commands.service"
 
 
+def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run) -> None:
+    said = run("service", "install", "--dry-run", "--python", PYTHON).stderr
+
+    # The name by which downloads and crawls ask for it, unless told otherwise.
+    assert "LoadCredential=drive:/etc/pagemill/drive.json" in said
+    assert "chmod 600 /etc/pagemill/drive.json" in said
+    assert "usermod -aG pagemill NAME" in said
+    assert "pagemill-offline@ocr_pages" in said
+
+
 def test_what_is_written_is_what_is_shipped_with_this_python(run: Run, root: Path, commands: list[list[str]]) -> None:
     run("service", "install", "--root", root, "--python", PYTHON)
 

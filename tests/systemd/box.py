@@ -68,6 +68,7 @@ class Box:
         self._init: int | None = None
         try:
             self._wait_until_up()
+            self._show_libpython()
         except BaseException:
             self.close()
             raise
@@ -88,6 +89,10 @@ class Box:
     def write(self, path: str, text: str) -> None:
         self.must("sh", "-c", 'mkdir -p "$(dirname "$1")" && cat >"$1"', "sh", path, stdin=text)
 
+    def cgroup(self, unit: str) -> Path:
+        """Of a service, as seen from outside, where its processes have other numbers."""
+        return self._group / "system.slice" / unit
+
     def close(self) -> None:
         # --kill-child: with its parent goes the box's process 1, and with that all of the box.
         self._process.kill()
@@ -102,6 +107,12 @@ class Box:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise NoBox(f"systemd did not boot in a box: {self._log.read_text()[-1000:]}")
             time.sleep(0.02)
+
+    def _show_libpython(self) -> None:
+        """Where it lies at home a unit does not look, and would take the distribution's, of another version."""
+        if any(Path(sys.base_prefix, "lib").glob("libpython*.so*")):
+            self.write("/etc/ld.so.conf.d/00-python.conf", "/opt/python/lib\n")
+            self.must("ldconfig")
 
     def _is_up(self) -> bool:
         try:

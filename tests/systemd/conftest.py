@@ -83,13 +83,13 @@ class Service:
         """`pagemill …`, by the service's own user."""
         return self.by("pagemill", "pagemill", PYTHON, "-m", "worker_service.commands", *words)
 
+    def tell(self, *words: str) -> str:
+        """The same, for verbs whose exit code says something."""
+        return self.box.run(*_words("pagemill", "pagemill", PYTHON, "-m", "worker_service.commands", *words)).stdout
+
     def by(self, user: str, group: str, *words: str) -> str:
         """A command by this user, who is also in the group pagemill."""
-        who = ["setpriv", f"--reuid={user}", f"--regid={group}", "--groups=pagemill"]
-        own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={STATE}/pagemill.db"]
-        # As the unit's own.
-        umask = ["sh", "-c", 'umask 0007; exec "$@"', "sh"]
-        return self.box.must("env", *own, *who, *umask, *words)
+        return self.box.must(*_words(user, group, *words))
 
     def enqueue(self, job_type: str, *words: str) -> int:
         return int(self.give("enqueue", job_type, *words))
@@ -105,6 +105,14 @@ class Service:
     def journal(self, *matches: str) -> list[dict[str, str]]:
         said = self.box.must("journalctl", "--no-pager", "-o", "json", *matches)
         return [json.loads(line) for line in said.splitlines()]
+
+
+def _words(user: str, group: str, *words: str) -> list[str]:
+    who = ["setpriv", f"--reuid={user}", f"--regid={group}", "--groups=pagemill"]
+    own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={STATE}/pagemill.db"]
+    # As the unit's own.
+    umask = ["sh", "-c", 'umask 0007; exec "$@"', "sh"]
+    return ["env", *own, *who, *umask, *words]
 
 
 @pytest.fixture

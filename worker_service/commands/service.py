@@ -31,6 +31,14 @@ _NAMES = {
     "tmpfiles.d/pagemill.conf": "pagemill.tmpfiles.conf",
 }
 STATE, CONFIGURATION = "/var/lib/pagemill", "/etc/pagemill"
+_HINTS = (
+    "who may enqueue joins the group: usermod -aG pagemill NAME",
+    f"a key for Google Drive is root's own file, handed on by a drop-in: chmod 600 {CONFIGURATION}/drive.json && "
+    f"systemctl edit pagemill, with [Service] LoadCredential=drive:{CONFIGURATION}/drive.json",
+    "to read pages without a network: systemctl enable --now pagemill-offline@ocr_pages, "
+    "and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!ocr_pages",
+)
+_USER_HINTS = ("to have it run when you are not logged in: loginctl enable-linger",)
 # What ProtectHome hides from the unit.
 _HIDDEN = ("/root", "/home", "/run/user")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -150,13 +158,12 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python
     python = python or sys.executable
     steps = _user_install(python) if for_user else _install(python, root)
     _do(desk, [*steps], dry_run=dry_run)
-    if not desk.as_json and not dry_run and root is None:
-        user = " --user" if for_user else ""
-        output.say(f"next: systemctl{user} status pagemill")
-        if for_user:
-            output.say("to have it run when you are not logged in: loginctl enable-linger")
-        else:
-            output.say("who may enqueue joins the group: usermod -aG pagemill NAME")
+    if desk.as_json or root is not None:
+        return
+    if not dry_run:
+        output.say(f"next: systemctl{' --user' if for_user else ''} status pagemill")
+    for hint in _USER_HINTS if for_user else _HINTS:
+        output.say(hint)
 
 
 @verb

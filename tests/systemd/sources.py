@@ -1,0 +1,60 @@
+"""Where documents come from in a box: a Drive and a web server. `python -m tests.systemd.sources DIRECTORY`
+
+Writes into the directory that it is given: the key for that Drive, the authority of that web server's certificate,
+and last `addresses.json`. Then it serves until it is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+from tests.drive_server import serving
+from tests.drive_server.answers import Plain
+from tests.job_handlers.certificates import certificate_in
+from tests.reading.documents import picture, scan, workbook
+
+SAID = {
+    "drive": "Quarterly revenue rose to twelve million dollars",
+    "web": "The supply of water depends on the climate",
+    "local": "Shareholders approved the annual dividend",
+}
+SHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+
+
+def scanned(directory: Path, name: str) -> Path:
+    """Of two pages; the second says its name as well."""
+    said = SAID[name]
+    images = [picture(text, dpi=200) for text in (said, f"{said}, and this is page two")]
+    return scan(directory / f"{name}.pdf", images, dpi=200)
+
+
+def main(directory: Path) -> None:
+    authority, context = certificate_in(directory)
+    # Children that have a network read this place.
+    authority.chmod(0o644)
+    with serving() as drive, serving(tls=context) as web:
+        folder = drive.store.folder("reports")
+        item = drive.store.add("quarter.pdf", scanned(directory, "drive").read_bytes(), parents=[folder.id])
+        table = workbook(directory / "table.xlsx", {"Regions": [["region", "revenue"], ["north", 41]]})
+        drive.store.add("table.xlsx", table.read_bytes(), mime=SHEET, parents=[folder.id])
+        web.plain["water.pdf"] = Plain(scanned(directory, "web").read_bytes())
+        scanned(directory, "local")
+        key = directory / "drive.json"
+        key.touch(mode=0o600)
+        key.write_text(drive.tokens.service_account())
+        addresses = {
+            "endpoint": drive.url,
+            "drive": f"https://drive.google.com/file/d/{item.id}/view",
+            "folder": f"https://drive.google.com/drive/folders/{folder.id}",
+            "web": f"https://localhost:{web.port}/plain/water.pdf",
+        }
+        (directory / "addresses.new").write_text(json.dumps(addresses))
+        (directory / "addresses.new").rename(directory / "addresses.json")
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

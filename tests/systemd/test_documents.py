@@ -1,0 +1,227 @@
+"""Within the shipped units' hardening documents are fetched and read, and secrets stay where they belong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_handlers.tesseract import DATA
+from tests.systemd.box import PYTHON, PYTHONPATH, Box
+from tests.systemd.conftest import Service, wait_until
+from tests.systemd.sources import SAID
+
+# One group: each test boots a machine of its own.
+pytestmark = pytest.mark.xdist_group("systemd")
+
+# In a directory that children with a network may read: there lies the authority as well.
+PLACE = "/etc/ssl/sources"
+CREDENTIAL = f"LoadCredential=drive:{PLACE}/drive.json"
+READING_SECONDS = 60.0
+
+
+@pytest.fixture
+def sources(box: Box) -> dict[str, str]:
+    """Where there is something to fetch: URLs, and the path of a scan."""
+    box.must("mkdir", "-p", PLACE)
+    run = f"--unit=sources --setenv=PYTHONPATH={PYTHONPATH} {PYTHON} -m tests.systemd.sources {PLACE}"
+    box.must("systemd-run", *run.split())
+    wait_until(lambda: box.run("test", "-e", f"{PLACE}/addresses.json").returncode == 0, "the sources are up")
+    found: dict[str, str] = json.loads(box.must("cat", f"{PLACE}/addresses.json"))
+    return found
+
+
+@pytest.fixture
+def reader(box: Box, sources: dict[str, str]) -> Service:
+    """pagemill.service as it is shipped, with a key and the way to the sources."""
+    service = Service(box)
+    service.drop_in(
+        "sources",
+        f"{CREDENTIAL}\nEnvironment=WORKER_DRIVE_ENDPOINT={sources['endpoint']} WORKER_DOWNLOAD_ALLOW=127.0.0.0/8 "
+        f"SSL_CERT_FILE={PLACE}/authority.pem",
+    )
+    return service
+
+
+def listed(service: Service, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(service.give(*words, "--json"))["items"]
+    return found
+
+
+def read(service: Service, count: int = 1) -> list[str]:
+    """The texts of the documents, once they have been read; it fails with what went wrong."""
+
+    def is_over() -> bool:
+        failed = listed(service, "ls", "--status", "failed")
+        assert not failed, [(job["job_type"], job["error_code"], job["error_message"]) for job in failed]
+        return len([one for one in listed(service, "documents") if one["status"] == "success"]) == count
+
+    wait_until(is_over, "all have been read", seconds=READING_SECONDS)
+    return [service.give("text", str(one["id"])) for one in listed(service, "documents")]
+
+
+def units_of(service: Service, job_type: str) -> set[str]:
+    """By which services the jobs of this type were started."""
+    begun = service.journal("PAGEMILL_EVENT=job.claimed", f"PAGEMILL_JOB_TYPE={job_type}")
+    return {entry["_SYSTEMD_UNIT"] for entry in begun}
+
+
+def assert_exposure(box: Box, unit: str, most: int) -> None:
+    """As this systemd has loaded it, drop-ins included. `most`: ten times what it prints."""
+    done = box.run("systemd-analyze", "security", f"--threshold={most}", unit)
+    assert done.returncode == 0, done.stdout
+
+
+def test_within_its_hardening_documents_are_found_fetched_and_read(reader: Service, sources: dict[str, str]) -> None:
+    reader.systemctl("start")
+
+    # Of a folder in Drive a scan and a spreadsheet, and a scan behind a URL.
+    reader.give("crawl", sources["folder"])
+    reader.enqueue("download", "--set", f"source={sources['web']}")
+    texts = read(reader, 3)
+
+    for name in ("drive", "web"):
+        [text] = [text for text in texts if SAID[name] in text]
+        assert text.count(SAID[name]) == 2
+    assert sum("north" in text and "41" in text for text in texts) == 1
+    begun = reader.journal("PAGEMILL_EVENT=job.started")
+    assert {entry["PAGEMILL_SANDBOX"] for entry in begun} == {"landlock+seccomp"}
+    assert_exposure(reader.box, reader.unit, 15)
+
+
+def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
+    reader: Service, sources: dict[str, str]
+) -> None:
+    offline = Service(reader.box, "pagemill-offline@.service", instance="ocr_pages")
+    reader.drop_in("offline", "Environment=WORKER_TYPES=!@commands,!ocr_pages")
+    reader.systemctl("start")
+    reader.enqueue("download", "--set", f"source={sources['drive']}")
+
+    # The other one has done its part, and leaves this to whom it is for.
+    wait_until(lambda: units_of(reader, "ingest"), "the file is there")
+    wait_until(lambda: len(listed(reader, "ls", "--status", "completed")) == 2, "the file has been looked at")
+    assert listed(reader, "ls", "--status", "pending", "--type", "ocr_pages")
+    assert units_of(reader, "ocr_pages") == set()
+    offline.systemctl("start")
+
+    [text] = read(reader)
+    assert text.count(SAID["drive"]) == 2
+    assert units_of(reader, "ocr_pages") == {"pagemill-offline@ocr_pages.service"}
+    assert units_of(reader, "download") | units_of(reader, "assemble") == {"pagemill.service"}
+    # Neither an interface to go out by, nor the key.
+    seen = reader.box.must("nsenter", "-t", str(offline.main_pid), "-n", "cat", "/proc/self/net/dev")
+    assert [line.split(":")[0].strip() for line in seen.splitlines()[2:]] == ["lo"]
+    assert reader.box.run("test", "-e", "/run/credentials/pagemill-offline@ocr_pages.service").returncode == 1
+    assert_exposure(reader.box, offline.unit, 5)
+
+
+def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
+    reader: Service, sources: dict[str, str]
+) -> None:
+    box = reader.box
+    for place in ("/srv/reports", "/home/ann/reports"):
+        box.must("install", "-D", "-m", "644", f"{PLACE}/local.pdf", f"{place}/annual.pdf")
+        box.must("touch", "-d", "1 minute ago", f"{place}/annual.pdf")
+    box.must("chmod", "755", "/home", "/home/ann")
+    box.must("install", "-o", "nobody", "-m", "600", f"{PLACE}/local.pdf", "/srv/reports/private.pdf")
+    box.must("touch", "-d", "1 minute ago", "/srv/reports/private.pdf")
+    reader.systemctl("start")
+
+    def ingest(path: str) -> int:
+        """By somebody who is in the group and has no more to do with the service."""
+        words = [PYTHON, "-m", "worker_service.commands", "ingest", path, "--json"]
+        return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
+
+    def failure(job_id: int) -> tuple[str, str]:
+        wait_until(lambda: reader.job(job_id)["status"] == "failed", "it has failed")
+        return reader.job(job_id)["error_code"], reader.job(job_id)["error_message"]
+
+    ingest("/srv/reports/annual.pdf")
+    [text] = read(reader)
+    assert text.count(SAID["local"]) == 2
+
+    code, sentence = failure(private := ingest("/srv/reports/private.pdf"))
+    assert code == "UNREADABLE"
+    assert sentence.startswith("/srv/reports/private.pdf cannot be read: Permission denied")
+    assert "chgrp pagemill /srv/reports/private.pdf && chmod g+r /srv/reports/private.pdf" in sentence
+    code, sentence = failure(hidden := ingest("/home/ann/reports/annual.pdf"))
+    assert code == "UNREADABLE"
+    assert sentence.startswith("/home/ann/reports/annual.pdf cannot be read")
+    assert "as is told in pagemill.service" in sentence
+
+    # What the sentences and the unit say to do.
+    box.must("chgrp", "pagemill", "/srv/reports/private.pdf")
+    box.must("chmod", "g+r", "/srv/reports/private.pdf")
+    reader.drop_in("homes", "ProtectHome=tmpfs\nBindReadOnlyPaths=/home/ann/reports")
+    reader.systemctl("restart")
+    reader.give("retry", str(private), str(hidden), "--yes")
+
+    assert [text.count(SAID["local"]) for text in read(reader, 3)] == [2, 2, 2]
+
+    # What was read elsewhere is taken over from there.
+    box.must("install", "-D", "-m", "644", f"{PLACE}/drive.pdf", "/srv/elsewhere/quarter.pdf")
+    box.write("/srv/elsewhere/quarter.txt", "Read by another engine\n")
+    reader.by(
+        "nobody", "nogroup", PYTHON, "-m", "worker_service.commands", *"documents adopt /srv/elsewhere --yes".split()
+    )
+    assert sum("Read by another engine" in text for text in read(reader, 4)) == 1
+    assert_exposure(box, reader.unit, 15)
+
+
+def test_a_key_is_read_by_the_handlers_it_is_for_and_by_nobody_else(box: Box) -> None:
+    service = Service(box, types="")
+    key = "/run/credentials/pagemill.service/drive"
+    service.settings(f"""
+        [commands.peek]
+        argv = ["/bin/cat", "{key}"]
+        sandbox = "strict"
+        permanent = [1]
+        [commands.look]
+        argv = ["/bin/ls", "{key}"]
+        permanent = [1]
+    """)
+    box.write(f"{PLACE}/drive.json", '{"private_key": "PRIVATE"}')
+    box.must("chmod", "600", f"{PLACE}/drive.json")
+    service.drop_in("key", CREDENTIAL)
+    service.systemctl("start")
+
+    peek, look = service.enqueue("peek"), service.enqueue("look")
+    download = service.enqueue("download", "--set", "source=https://drive.google.com/file/d/1a2b3c4d5e6f7g8h9i0j/view")
+
+    ended = {"completed", "failed"}
+    wait_until(lambda: {service.job(one)["status"] for one in (peek, look, download)} <= ended, "all have ended")
+    # It is there, as systemd writes it; the sandbox of another job hides it.
+    assert service.job(look)["status"] == "completed", service.job(look)["log"]
+    assert service.job(peek)["status"] == "failed"
+    assert "Permission denied" in json.dumps(service.job(peek))
+    assert "PRIVATE" not in json.dumps(service.job(peek))
+    # The handler that it is for has read it, and found it closed to others, but no key.
+    assert service.job(download)["error_code"] == "CREDENTIAL_INVALID", service.job(download)
+    # Nor does anybody else on the machine read it, the group included.
+    for user, code in (("pagemill", 0), ("nobody", 1)):
+        done = box.run("setpriv", f"--reuid={user}", "--regid=pagemill", "--clear-groups", "cat", key)
+        assert done.returncode == code, done.stderr
+
+
+def test_without_trained_data_pages_wait_and_who_asks_is_told_what_to_install(
+    reader: Service, sources: dict[str, str]
+) -> None:
+    hidden = [place for place in DATA["fast"] if Path(place).is_dir()]
+    reader.drop_in("data", "".join(f"TemporaryFileSystem={place}\n" for place in hidden))
+    reader.systemctl("start")
+    reader.enqueue("download", "--set", f"source={sources['drive']}")
+    wait_until(lambda: listed(reader, "ls", "--type", "ocr_pages"), "the file has been looked at")
+
+    page = listed(reader, "ls", "--type", "ocr_pages")[0]
+    assert "apt-get install tesseract-ocr-eng" in reader.tell("why", str(page["id"]))
+    told = reader.tell("doctor").splitlines()
+    at = told.index("! handler ocr_pages: it starts no jobs: there is no trained data for OCR")
+    assert told[at + 1].strip().startswith("apt-get install tesseract-ocr-eng")
+    assert reader.job(page["id"])["status"] == "pending"
+
+    reader.drop_in("data", "")
+    reader.systemctl("restart")
+    [text] = read(reader)
+    assert text.count(SAID["drive"]) == 2
