@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import daemon, download, ocr, queue, table
+from benchmarks import crawl, daemon, download, ocr, queue, table
 from benchmarks.table import Fact, Row
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
     "queue": queue.measure,
     "daemon": daemon.measure,
     "download": download.measure,
+    "crawl": crawl.measure,
     "ocr": ocr.measure,
 }
 HERE = Path(__file__).resolve().parent

@@ -26,8 +26,6 @@ from benchmarks.table import Goal, Row, at_least, at_most
 OfPeer = TypeVar("OfPeer")
 OfOurs = TypeVar("OfOurs")
 
-IS_REUSE_BUILT = False
-"""Whether the daemon keeps a child for several jobs. Until then the rows about it would measure something else."""
 OWNER_MAY_WAIT = 2 * SLOTS
 
 
@@ -86,11 +84,10 @@ class _Bench:
     def throughput(self) -> Iterator[Row]:
         fresh = "no-op jobs, a fresh sandboxed child each"
         yield self._rate("fresh", fresh, noop.FRESH, RQ, at_least(2))
-        if IS_REUSE_BUILT:
-            reused = f"no-op jobs, a sandboxed child for {noop.REUSE}"
-            yield self._rate("reused", reused, noop.REUSED, SQLITE_HUEY, at_least(1))
-            yield self._rate("reused_celery", "the same", noop.REUSED, CELERY, at_least(3))
-            yield self._rate("reused_redis_huey", "the same", noop.REUSED, REDIS_HUEY, Goal())
+        reused = f"no-op jobs, a sandboxed child for {noop.REUSE}"
+        yield self._rate("reused", reused, noop.REUSED, SQLITE_HUEY, at_least(1))
+        yield self._rate("reused_celery", "the same", noop.REUSED, CELERY, at_least(3))
+        yield self._rate("reused_redis_huey", "the same", noop.REUSED, REDIS_HUEY, Goal())
 
     def _rate(self, key: str, what: str, job_type: str, peer: Peer, goal: Goal) -> Row:
         jobs = self._sizes.fresh if job_type == noop.FRESH else self._sizes.reused

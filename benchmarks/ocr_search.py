@@ -48,7 +48,7 @@ class Library:
         return _p95([_took(partial(self._ask_index, one)) for one in self.queries])
 
     def _ask_index(self, query: str) -> object:
-        return self.raw.execute(_RAW, (query,)).fetchall()
+        return self.raw.execute(_RAW, (_as_index_says(query),)).fetchall()
 
     def close(self) -> None:
         self.raw.close()
@@ -86,7 +86,7 @@ def _queries(chance: random.Random, words: Sequence[str], count: int) -> Iterato
         one, other = chance.sample(words[300:5_000], 2)
         if at % 4 == 0:
             frequent, another = chance.sample(words[5:_COMMON], 2)
-            yield chance.choice([frequent, f"{frequent} {one}", f"{one} OR {frequent}", f'"{frequent} {another}"'])
+            yield chance.choice([frequent, f"{frequent} {one}", f"{one} OR {frequent}", f"{frequent} NEAR {another}"])
         else:
             yield chance.choice([one, f"{one} {other}", f"{one} OR {other}", f"{one[:5]}*"])
 
@@ -96,6 +96,11 @@ def _vocabulary(chance: random.Random) -> list[str]:
     while len(found) < _VOCABULARY:
         found["".join(chance.choices(_SYLLABLES, k=chance.choice((2, 3, 3, 4, 4, 5))))] = None
     return list(found)
+
+
+def _as_index_says(query: str) -> str:
+    one, near, other = query.partition(" NEAR ")
+    return f"NEAR({one} {other}, 10)" if near else query
 
 
 def _took(work: Callable[[], object]) -> float:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import signal
 import struct
 import sys
+import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
@@ -25,8 +29,14 @@ R = TypeVar("R")
 PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<i")
-_AHEAD = 16
+_AHEAD = 32
 """Pages that it may be told of before it has read them."""
+_MANY = 16
+_NAP_SECONDS = 0.01
+"""While it has many pages before it, its answers are taken some at a time: to be woken for each costs both of us more
+than a good page does."""
+_PIPE_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
 _EXIT_OUT_OF_MEMORY = 86
 
 Make = Callable[[], Callable[[int], Any]]
@@ -50,6 +60,8 @@ class Apart(Generic[R]):
         self._cpu_seconds = cpu_seconds
         self._pid = 0
         self._numbers = self._said = -1
+        self._inbox = bytearray()
+        self._seconds_allowed = -1
 
     def __enter__(self) -> Apart[R]:
         return self
@@ -67,21 +79,21 @@ class Apart(Generic[R]):
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
         """In their order, told ahead so that the process never waits for its next page."""
         waiting = iter(numbers)
-        told: list[int] = []
+        told: deque[int] = deque()
         while True:
-            while len(told) < _AHEAD and (number := next(waiting, None)) is not None:
-                told.append(number)
-                self._tell(number, told)
+            if len(told) < _MANY:
+                coming = list(islice(waiting, _AHEAD - len(told)))
+                told += coming
+                self._tell(coming)
             if not told:
                 return
-            body = self._hear()
-            number = told.pop(0)
+            body = self._hear(is_hurried=len(told) < _MANY)
+            number = told.popleft()
             if body is not None:
                 yield number, self._decoder.decode(body)
                 continue
             yield number, self._why_lost()
-            for again in told:
-                self._tell(again, told)
+            self._tell(told)
 
     def stop(self) -> None:
         if self._pid:
@@ -91,16 +103,28 @@ class Apart(Generic[R]):
 
     # --- our side ---
 
-    def _tell(self, number: int, told: list[int]) -> None:
+    def _tell(self, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
         if not self._pid:
             self._start()
         # Lost already: it is noticed when its answer is awaited.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._numbers, _NUMBER.pack(number))
+            os.write(self._numbers, b"".join(map(_NUMBER.pack, numbers)))
 
-    def _hear(self) -> bytes | None:
-        head = _whole(self._said, _LENGTH.size)
-        return None if head is None else _whole(self._said, _LENGTH.unpack(head)[0])
+    def _hear(self, *, is_hurried: bool) -> bytes | None:
+        """None: it has closed before it had said all."""
+        inbox = self._inbox
+        if not is_hurried and len(inbox) < _LENGTH.size:
+            time.sleep(_NAP_SECONDS)
+        while len(inbox) < _LENGTH.size or len(inbox) < (end := _LENGTH.size + _LENGTH.unpack_from(inbox)[0]):
+            some = os.read(self._said, _READ_BYTES)
+            if not some:
+                return None
+            inbox += some
+        body = bytes(inbox[_LENGTH.size : end])
+        del inbox[:end]
+        return body
 
     def _why_lost(self) -> TooLarge | Lost:
         status = self._reap()
@@ -118,12 +142,16 @@ class Apart(Generic[R]):
     def _reap(self) -> int:
         os.close(self._numbers)
         os.close(self._said)
+        self._inbox.clear()
         pid, self._pid = self._pid, 0
         return os.waitpid(pid, 0)[1]
 
     def _start(self) -> None:
         there, self._numbers = os.pipe()
         self._said, here = os.pipe()
+        with contextlib.suppress(OSError):
+            # A user may have only so much of this.
+            fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -154,12 +182,13 @@ class Apart(Generic[R]):
             encoder = msgspec.msgpack.Encoder()
             self._allow_seconds()
             read = self._make()
-            while (head := _whole(numbers, _NUMBER.size)) is not None:
-                self._allow_seconds()
-                body = encoder.encode(read(_NUMBER.unpack(head)[0]))
-                left = memoryview(_LENGTH.pack(len(body)) + body)
-                while left:
-                    left = left[os.write(said, left) :]
+            while block := os.read(numbers, _NUMBER.size * _AHEAD):
+                for (number,) in _NUMBER.iter_unpack(block):
+                    self._allow_seconds()
+                    body = encoder.encode(read(number))
+                    left = memoryview(_LENGTH.pack(len(body)) + body)
+                    while left:
+                        left = left[os.write(said, left) :]
             code = 0
         except MemoryError:
             code = _EXIT_OUT_OF_MEMORY
@@ -171,19 +200,10 @@ class Apart(Generic[R]):
             os._exit(code)
 
     def _allow_seconds(self) -> None:
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        soft = int(used.ru_utime + used.ru_stime) + self._cpu_seconds
         # The kernel counts whole seconds; the hard limit is the attempt's.
-        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-
-
-def _whole(pipe: int, length: int) -> bytes | None:
-    """None: it closed before it had said all."""
-    received = bytearray()
-    while len(received) < length:
-        some = os.read(pipe, length - len(received))
-        if not some:
-            return None
-        received += some
-    return bytes(received)
+        soft = int(time.process_time()) + self._cpu_seconds
+        if soft != self._seconds_allowed:
+            self._seconds_allowed = soft
+            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            soft = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))

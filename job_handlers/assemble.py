@@ -270,8 +270,6 @@ def _drawer(original: Path, password: str) -> Callable[[int], bytes]:
     def draw(number: int) -> bytes:
         try:
             with pdf.open_book(original, password) as book:
-                # Refuses what is too large to be unpacked.
-                book.dpi(number)
                 return book.thumbnail(number)
         except (pdf.Broken, pdf.Locked, pdf.PageTooLarge):
             return b""

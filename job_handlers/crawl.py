@@ -26,6 +26,7 @@ WALK, CHANGES, SWEEP, OVER = "walk", "changes", "sweep", "over"
 _WALKS_MOST = 2
 """In one run. A folder that went takes things along that only another walk can find; it may not go on for ever."""
 _TRIES = 3
+_TOLD = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
 
 
 class Crawl:
@@ -67,16 +68,15 @@ class Crawl:
                 self._end(forgets=forgets)
 
     def summary(self) -> str:
-        told = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
-        return " · ".join(f"{self._counts[fate]} {fate}" for fate in told if self._counts[fate]) or "nothing new"
+        return " · ".join(f"{self._counts[fate]} {fate}" for fate in _TOLD if self._counts[fate]) or "nothing new"
 
     def counts(self) -> dict[str, int]:
-        return dict(sorted(self._counts.items()))
+        return {**dict.fromkeys(_TOLD, 0), **dict(sorted(self._counts.items()))}
 
     # ── Where a run begins and ends ──
 
     def _goes_on(self) -> bool:
-        """Not if another job has crawled the same since: its walk and its token are the newer ones."""
+        """Not if another job has begun to crawl the same since: its walk and its token are the newer ones."""
         return "run" in self._state and self._memory.known().run == self._state["run"]
 
     def _begin(self, *, must_walk: bool) -> None:
@@ -109,7 +109,7 @@ class Crawl:
         found.items[root_id] = CrawlItem(root_id, "", name, "folder", note=TO_LIST, detail=detail)
 
     def _after_changes(self) -> None:
-        if self._state.get("is_stale") and self._state.get("walks", 0) < _WALKS_MOST:
+        if self._state.get("is_stale") and self._state.get("walks", 0) < _WALKS_MOST and self._goes_on():
             found = Found()
             self._begin_walk(found)
             if not self._state["token"]:
@@ -125,7 +125,7 @@ class Crawl:
 
     def _end(self, *, forgets: bool) -> None:
         after = self._before(must_walk=bool(self._state.get("is_stale") or self._state.get("is_abroad")))
-        is_newest = self._memory.known().run == self._state["run"]
+        is_newest = self._goes_on()
         self._state = {"phase": OVER}
         self._keep(Found(), after if is_newest else None, forgets=forgets)
 
@@ -156,8 +156,9 @@ class Crawl:
                 self._list(folder)
 
     def _list(self, folder: CrawlItem) -> None:
-        page = self._state["page"] if self._state.get("folder") == folder.id else ""
-        is_partial = False
+        is_begun = self._state.get("folder") == folder.id
+        page = self._state["page"] if is_begun else ""
+        is_partial = bool(is_begun and self._state["is_partial"])
         restarts = 0
         while True:
             try:
@@ -176,7 +177,7 @@ class Crawl:
             page = listing.next_page
             if not page:
                 break
-            self._state |= {"folder": folder.id, "page": page}
+            self._state |= {"folder": folder.id, "page": page, "is_partial": is_partial}
             self._keep(found)
         found.counts["folders"] += 1
         if is_partial:
@@ -193,8 +194,9 @@ class Crawl:
         return listing
 
     def _listed(self, folder: CrawlItem, found: Found, note: str, why: str = "") -> None:
-        # Something in it may have led back to it, and have been noted on it.
-        folder = found.items.get(folder.id, folder)
+        # Something in it may have led back to it, and have been noted on it. It comes last: what is kept in parts is
+        # kept in order.
+        folder = found.items.pop(folder.id, folder)
         detail = replace(Detail.of(folder), why=why[:_WHY_MOST]).text
         found.items[folder.id] = replace(folder, note=note, detail=detail)
         self._state.pop("folder", None)
@@ -256,7 +258,6 @@ class Crawl:
         """The feed is about everything that the credential sees: what is below our folders is ours."""
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
         known = self._memory.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
-        folders = {one.id: Above.of(one) for one in known.values() if _is_open(one)}
         found = Found()
         for gone_id in changes.gone_ids:
             if gone_id == self._state["root"][0]:
@@ -264,6 +265,7 @@ class Crawl:
                 self._root()
             else:
                 self._went(known.get(gone_id), found)
+        folders = {one.id: Above.of(one) for one in known.values() if _is_open(one) and one.id not in found.items}
         waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != self._state["root"][0]]
         while ready := [entry for entry in waiting if _is_in(entry, folders)]:
             waiting = [entry for entry in waiting if not _is_in(entry, folders)]

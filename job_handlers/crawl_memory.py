@@ -118,7 +118,9 @@ class Kept:
         *parts, last = _parts(list(found.items.values()), found.jobs)
         for part in parts:
             # The state tells of the whole page, so it comes with its end; a page that is met again asks for nothing.
-            self._keep(part, found, walk, self._state, None)
+            # But what went is met only once, and so is what follows from that.
+            has_lost = self._state is not None and state is not None and state.get("is_stale")
+            self._keep(part, found, walk, {**(self._state or {}), "is_stale": True} if has_lost else self._state, None)
         self._keep(last, found, walk, state, known)
         self._state = state
         if self._context.cancelled():

@@ -31,7 +31,7 @@ class Digests:
 
 
 class Following:
-    """One file, one writer: he says how far he has come (`reach`), that he begins anew (`restart`), and asks at last."""
+    """One file, one writer: he tells how far he has come (`reach`), that he begins anew (`restart`), and asks."""
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
         self._descriptor = descriptor

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from job_handlers import drive, drive_credentials, fetch, https, local
+from job_handlers.drive_source import DriveSource
 from job_handlers.fetch import Fetched, Source, Wanted
 from job_handlers.names import safe_name
 from job_handlers.part import Facts
@@ -225,7 +226,7 @@ def _source(reference: Reference, context: Context[Payload], wanted: Wanted, pat
         return local.LocalSource(reference.key, patience)
     if reference.is_folder:
         raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder: have it crawled (pagemill crawl URL)")
-    return drive.DriveSource(
+    return DriveSource(
         drive.Drive(payload.credential, is_stopping=context.cancelled, patience=patience),
         reference.key,
         payload.resource_key or reference.resource_key,

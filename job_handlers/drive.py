@@ -10,25 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import google.auth
 import httplib2  # type: ignore[import-untyped]
 import requests
 import urllib3
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from google.auth.crypt import RSASigner
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
 from google.auth.transport.requests import AuthorizedSession, Request
 from google.oauth2 import credentials as user_credentials
 from google.oauth2 import service_account
 from googleapiclient.discovery import build  # type: ignore[import-untyped]
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
-from requests.adapters import HTTPAdapter
 
 from job_handlers import drive_credentials
 from job_handlers.drive_words import (
     ENTRY_FIELDS,
     FOLDER,
-    NATIVE,
     REASONS,
     SHORTCUT,
     Change,
@@ -42,6 +43,7 @@ from job_handlers.drive_words import (
 from job_handlers.pacer import Pacer
 from job_handlers.part import Facts, Part
 from job_handlers.troubles import Patience, Trouble
+from job_handlers.watched import watched
 from job_handlers.wire import Headers, Watchdog, Wire, check_range, of_status
 from worker_service.handlers import Permanent
 
@@ -53,7 +55,6 @@ __all__ = [
     "Change",
     "Changes",
     "Drive",
-    "DriveSource",
     "Entry",
     "Identity",
     "Listing",
@@ -61,17 +62,10 @@ __all__ = [
 ]
 
 SCOPE = "https://www.googleapis.com/auth/drive.readonly"
-EXPORTS = {
-    "pdf": "application/pdf",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    "csv": "text/csv",
-}
-
 _HOST = "Google Drive"
 _API = "https://www.googleapis.com"
 _TOKENS = "https://oauth2.googleapis.com/token"
 _ANSWER_BYTES_MAX = 64 << 20
-_REDIRECTS_MAX = 5
 _ERROR_WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")
 
 
@@ -89,12 +83,14 @@ class Drive:
         self._watchdog = Watchdog(is_stopping)
         self._wire = Wire(_HOST, self._watchdog, patience)
         self._timeout = (patience.connect_seconds, patience.idle_seconds)
-        self._pacer = pacer or Pacer()
-        asking = _session(requests.Session(), self._watchdog)
+        self._asking = watched(requests.Session(), self._watchdog)
         authorized: Any = AuthorizedSession
-        self._session = _session(authorized(self._credentials, auth_request=Request(asking)), self._watchdog)
+        self._session = watched(authorized(self._credentials, auth_request=Request(self._asking)), self._watchdog)
         self._root = (drive_credentials.endpoint() or _API) + "/drive/v3/"
-        self._service = build(
+        self._pacer = pacer or Pacer(shared_by=f"{self._root} {self.who}", look=self._wire.look)
+        self._flowing: tuple[str, int] | None = None
+        """Of which file the bytes came last, and up to where."""
+        service = build(
             "drive",
             "v3",
             http=_Http(self),
@@ -102,15 +98,19 @@ class Drive:
             cache_discovery=False,
             client_options={"api_endpoint": self._root},
         )
+        # Each of these calls makes a class, with its documentation.
+        self._files, self._changes = cache(service.files), cache(service.changes)
+        self._about, self._drives = service.about, service.drives
 
     def close(self) -> None:
         self._session.close()
+        self._asking.close()
         self._watchdog.close()
 
     # --- metadata -------------------------------------------------------------------------------------
 
     def entry(self, file_id: str, resource_key: str = "") -> Entry:
-        call = self._service.files().get(fileId=file_id, fields=ENTRY_FIELDS, supportsAllDrives=True)
+        call = self._files().get(fileId=file_id, fields=ENTRY_FIELDS, supportsAllDrives=True)
         return entry_of(self._ask(call, {file_id: resource_key}))
 
     def children(
@@ -125,13 +125,13 @@ class Drive:
 
     def start_token(self, drive_id: str = "") -> str:
         named = {"driveId": drive_id} if drive_id else {}
-        call = self._service.changes().getStartPageToken(supportsAllDrives=True, **named)
+        call = self._changes().getStartPageToken(supportsAllDrives=True, **named)
         return str(self._ask(call)["startPageToken"])
 
     def changes(self, page: str, *, drive_id: str = "") -> Changes:
         """Since a start token. One feed for all that the account sees, and one for each shared drive."""
         named = {"driveId": drive_id} if drive_id else {}
-        call = self._service.changes().list(
+        call = self._changes().list(
             pageToken=page,
             pageSize=1000,
             includeRemoved=True,
@@ -150,15 +150,15 @@ class Drive:
 
     def drive_name(self, drive_id: str) -> str:
         """Of a shared drive."""
-        return str(self._ask(self._service.drives().get(driveId=drive_id, fields="id,name"))["name"])
+        return str(self._ask(self._drives().get(driveId=drive_id, fields="id,name"))["name"])
 
     def identity(self) -> Identity:
-        told = self._ask(self._service.about().get(fields="user(displayName,emailAddress)")).get("user", {})
+        told = self._ask(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
         return Identity(told.get("emailAddress") or told.get("displayName") or self.who, self.kind, "read")
 
     def _list(self, query: str, page: str | None, drive_id: str, keys: Mapping[str, str]) -> Listing:
         corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
-        call = self._service.files().list(
+        call = self._files().list(
             q=query,
             pageSize=1000,
             pageToken=page,
@@ -191,6 +191,10 @@ class Drive:
         headers = {"Accept-Encoding": "identity", **_key_header(keys)}
         if length is not None and facts.can_resume:
             headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
+        if self._flowing != (path, part.length):
+            # Its next chunk is no new call: a file that flows is paced by its own bytes.
+            self._pacer.turn()
+        self._flowing = None
         with self._talking():
             response = self._get(self._root + path, query, headers)
         try:
@@ -198,11 +202,11 @@ class Drive:
             most = facts.size - part.length if response.status_code == 200 and facts.size is not None else length
             with self._talking():
                 yield from self._wire.poured(response.raw, part, most, (urllib3.exceptions.HTTPError,))
+            self._flowing = (path, part.length)
         finally:
             response.close()
 
     def _get(self, url: str, query: Mapping[str, str], headers: Mapping[str, str]) -> requests.Response:
-        self._pacer.turn()
         answer: requests.Response = self._session.get(
             url, params=query, headers=dict(headers), timeout=self._timeout, stream=True
         )
@@ -272,51 +276,10 @@ class Drive:
             code = "REQUEST_INVALID"
         elif not code and status == 403:
             code = "CREDENTIAL_REFUSED" if b"unregistered callers" in body else "BLOCKED"
-        return Trouble(code or general.code, after=general.after, mime="document of Google's own", **values)
-
-
-class DriveSource:
-    """One file of Drive, for `fetch`."""
-
-    def __init__(
-        self, drive: Drive, file_id: str, resource_key: str = "", *, export: str = "", is_abuse_fine: bool = False
-    ) -> None:
-        self._drive = drive
-        self._named = (file_id, resource_key)
-        self._actual = self._named
-        self._export = EXPORTS.get(export, export)
-        self._is_abuse_fine = is_abuse_fine
-
-    def facts(self) -> Facts:
-        entry = self._drive.entry(*self._named)
-        if entry.mime == SHORTCUT:
-            entry = self._drive.entry(entry.target_id, entry.target_key)
-        self._actual = (entry.id, entry.resource_key or self._named[1])
-        if entry.is_trashed:
-            raise Trouble("IN_TRASH")
-        if entry.mime == FOLDER:
-            raise Trouble("NO_FILE", what="a folder")
-        if not entry.can_download:
-            raise Trouble("DOWNLOAD_FORBIDDEN", who=self._drive.who)
-        if not entry.is_native:
-            return Facts(entry.name, entry.mime, entry.size, f"{entry.id} {entry.revision}", entry.md5, entry.sha256)
-        if not self._export:
-            raise Trouble("NATIVE_DOCUMENT", mime=entry.mime.removeprefix(NATIVE))
-        # An export knows no ranges, no size and no digest.
-        return Facts(entry.name, self._export, None, f"{entry.id} {entry.revision} {self._export}", can_resume=False)
-
-    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
-        file_id, resource_key = self._actual
-        query = {"alt": "media", "supportsAllDrives": "true"}
-        path = f"files/{file_id}"
-        if facts.size is None:
-            path, query = f"{path}/export", {"mimeType": facts.mime}
-        elif self._is_abuse_fine:
-            query["acknowledgeAbuse"] = "true"
-        return self._drive.pour(path, query, {file_id: resource_key}, part, facts, length)
-
-    def close(self) -> None:
-        self._drive.close()
+        code = code or general.code
+        if code == "RATE_LIMITED":
+            self._pacer.hold_back(general.after or 1.0)
+        return Trouble(code, after=general.after, mime="document of Google's own", **values)
 
 
 def who_am_i(credential: str = "drive") -> Identity:
@@ -346,57 +309,13 @@ class _Http:
         """The session is closed with its Drive."""
 
 
-def _session(session: Any, watchdog: Watchdog) -> Any:
-    session.max_redirects = _REDIRECTS_MAX
-    session.mount("https://", _Adapter(watchdog))
-    session.mount("http://", _Adapter(watchdog))
-    return session
-
-
-class _Adapter(HTTPAdapter):
-    """Its connections can be shut by the watchdog, and it never tries again by itself."""
-
-    def __init__(self, watchdog: Watchdog) -> None:
-        self._pools = {
-            "http": _watched(urllib3.HTTPConnectionPool, watchdog),
-            "https": _watched(urllib3.HTTPSConnectionPool, watchdog),
-        }
-        super().__init__(max_retries=0)
-
-    def init_poolmanager(self, *values: Any, **named: Any) -> None:
-        super().init_poolmanager(*values, **named)
-        self.poolmanager.pool_classes_by_scheme = self._pools
-
-
-def _watched(pool: Any, watchdog: Watchdog) -> Any:
-    base: Any = pool.ConnectionCls
-
-    class Watched(base):  # type: ignore[misc]
-        def _new_conn(self) -> Any:
-            raw = super()._new_conn()
-            # TLS is yet to begin, and wraps the socket in another one.
-            self._copy = raw.dup()
-            watchdog.hold(self._copy)
-            return raw
-
-        def connect(self) -> None:
-            self._copy = None
-            try:
-                super().connect()
-                watchdog.hold(self.sock)
-            finally:
-                if self._copy is not None:
-                    self._copy.close()
-
-    return type("WatchedPool", (pool,), {"ConnectionCls": Watched})
-
-
 # --- credentials --------------------------------------------------------------------------------------
 
 
 # Their classes carry no types.
 _ServiceAccount: Any = service_account.Credentials
 _User: Any = user_credentials.Credentials
+_Signer: Any = RSASigner
 
 
 def _credentials(name: str) -> tuple[Any, str, str]:
@@ -413,7 +332,7 @@ def _credentials(name: str) -> tuple[Any, str, str]:
     info = drive_credentials.credential_text(name)
     try:
         return _of_info(info, name)
-    except (ValueError, KeyError, GoogleAuthError):
+    except (ValueError, KeyError, TypeError, AttributeError, GoogleAuthError):
         # From None: the cause may quote the key.
         raise Permanent(
             "CREDENTIAL_INVALID", f"the credential {name} is not a whole key file of Google's: download it again"
@@ -424,7 +343,14 @@ def _of_info(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
     if info.get("type") == "service_account":
         # The subject stands in the key file, so that whoever enqueues cannot choose whom to be.
         subject = info.get("subject")
-        found = _ServiceAccount.from_service_account_info(info, scopes=[SCOPE], subject=subject)
+        found = _ServiceAccount(
+            _signer(info),
+            info["client_email"],
+            info["token_uri"],
+            scopes=[SCOPE],
+            subject=subject,
+            universe_domain=info.get("universe_domain", "googleapis.com"),
+        )
         return found, "service account" + (f" as {subject}" if subject else ""), subject or info["client_email"]
     if info.get("type") == "authorized_user":
         # Google's own loader would overrule the token URI, so that no test could stand in for it.
@@ -438,6 +364,13 @@ def _of_info(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
         )
         return user, "user token", str(info.get("account") or f"the account of the credential {name}")
     raise ValueError
+
+
+def _signer(info: Mapping[str, Any]) -> Any:
+    """Google's own loader proves that the numbers of the key are primes, each time: more work than all the rest of a
+    small download. It is the service's own key, and a wrong one is refused by Google."""
+    key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
+    return _Signer(key, info.get("private_key_id"))
 
 
 def _key_header(keys: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -52,7 +53,9 @@ _TABLE_CPU_SECONDS = 600
 _FAILED_PAGES_MAX = 20
 """Each has cost its whole limit: a file made of such pages is not a report."""
 _DIGESTS_AT_ONCE = 20_000
-_TELL_EVERY = 50
+_SAVE_EVERY = 25
+"""Pages with a layer are read faster than they are told one by one."""
+_SAVE_SECONDS = 1.0
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
@@ -230,13 +233,16 @@ def _take_what_is_known(
         of_ocr = {number: digests.ocr(number) for number in numbers}
         of_layer = {} if is_forced else {number: digests.layer(number) for number in numbers}
         known = set(context.ask(KnownPages([*of_layer.values(), *of_ocr.values()])).digests)
+        again: list[PageResult] = []
         for number in numbers:
             for found in (of_layer.get(number, ""), of_ocr[number]):
                 if found in known:
-                    context.save_page(PageResult(number, found))
+                    again.append(PageResult(number, found))
                     break
             else:
                 left.append(number)
+        for at in range(0, len(again), _SAVE_EVERY):
+            context.save_pages(again[at : at + _SAVE_EVERY])
     return ([], left) if is_forced else (left, [])
 
 
@@ -244,24 +250,30 @@ def _take_layers(
     context: Context[Payload], apart: Apart[Answer], digests: _Digests, to_read: Sequence[int]
 ) -> list[int]:
     to_ocr: list[int] = []
+    pages: list[PageResult] = []
+    save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
     for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
         found = digests.layer(number)
         if isinstance(answer, Judged) and answer.method == Verdict.OCR:
             to_ocr.append(number)
         elif isinstance(answer, Judged):
-            context.save_page(PageResult(number, found, answer.text, answer.method, None, answer.layout))
+            pages.append(PageResult(number, found, answer.text, answer.method, None, answer.layout))
         else:
             failed += 1
             method, why = _trouble(answer)
             context.log(f"page {number} is left out: {why}")
             own = job_digest(found, context.idempotency_key)
-            context.save_page(PageResult(number, own, "", method))
+            pages.append(PageResult(number, own, "", method))
             if failed > _FAILED_PAGES_MAX and not isinstance(answer, Refused):
                 # Each was the end of a process.
-                raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages take too much time or memory")
-        if done % _TELL_EVERY == 0:
+                raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {why}")
+        if len(pages) >= _SAVE_EVERY or time.monotonic() > save_at:
+            context.save_pages(pages)
+            pages.clear()
+            save_at = time.monotonic() + _SAVE_SECONDS
             context.progress(100 * done / len(to_read), f"page {done} of {len(to_read)}")
+    context.save_pages(pages)
     return to_ocr
 
 

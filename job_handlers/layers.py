@@ -21,11 +21,14 @@ _VOWELS_LEAST = 0.18
 _WORDLESS_SHARE = 0.4
 
 # What no text has on purpose: unknown, private, unassigned, control.
-_BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
+_BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x80-\x9f]")
+_NOT_BAD_ASCII = bytes([9, 10, 12, 13, *range(32, 127)])
+_ASCII = re.compile("[\x00-\x7f]+")
 _UNMAPPED = re.compile(r"\(cid:\d+\)")
 _ASCII_LETTERS = string.ascii_letters.encode()
 _NO_LETTERS = bytes(set(range(256)) - set(_ASCII_LETTERS))
 _NO_VOWELS = bytes(set(range(256)) - set(b"aeiouyAEIOUY"))
+_NO_DIGITS = bytes(set(range(256)) - set(string.digits.encode()))
 
 
 class Verdict(StrEnum):
@@ -57,21 +60,22 @@ def judge(text: str, drawn: Drawn) -> Verdict:
 
 def is_garbage(text: str, characters: int) -> bool:
     """`characters`: how many are not spaces."""
-    # Most pages have only a few characters beyond ASCII, and no letters to doubt.
-    bad = 0 if text.isascii() and text.isprintable() else len(_BAD.findall(text))
+    plain = text.encode("ascii", "ignore")
+    # Most pages have only a few characters beyond ASCII: they are looked at one by one, the others all at once.
+    beyond = "" if len(plain) == len(text) else _ASCII.sub("", text)
+    bad = _count(plain, _NOT_BAD_ASCII) + len(_BAD.findall(beyond))
     if "(cid:" in text:
         bad += sum(map(len, _UNMAPPED.findall(text)))
     if bad > characters * _GARBAGE_SHARE:
         return True
-    plain = text.encode("ascii", "ignore")
-    letters = len(plain.translate(None, _NO_LETTERS))
+    letters = _count(plain, _NO_LETTERS)
+    accented = sum(map(str.isalpha, beyond))
     if letters >= _LETTERS_LEAST and letters > characters * _WORDLESS_SHARE:
         # Letters moved along the alphabet, as by a font without its table, lose their vowels.
-        accented = sum(one.isalpha() for one in text) - letters if not text.isascii() else 0
-        if accented < letters * 0.1:
-            return len(plain.translate(None, _NO_VOWELS)) < letters * _VOWELS_LEAST
-        return False
-    words = letters + sum(one.isdigit() for one in text)
-    if not text.isascii():
-        words += sum(one.isalpha() and not one.isascii() for one in text)
+        return accented < letters * 0.1 and _count(plain, _NO_VOWELS) < letters * _VOWELS_LEAST
+    words = letters + accented + _count(plain, _NO_DIGITS) + sum(map(str.isdigit, beyond))
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
+
+
+def _count(plain: bytes, without: bytes) -> int:
+    return len(plain.translate(None, without))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from job_handlers.troubles import Patience, Trouble
 ROOTS = "WORKER_DOWNLOAD_ROOTS"
 
 _STEP_BYTES = 1 << 20
+_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+"""What systemd hides from the service."""
 _NOT_BY_THE_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM)
 
 
@@ -78,7 +81,7 @@ class LocalSource:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Trouble("DISK_FULL")
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
-            return Trouble("UNREADABLE", what=self._path)
+            return Trouble("UNREADABLE", what=self._path, reason=_why_unreadable(self._path, error))
         return Trouble("CONNECTION_LOST", host=self._path)
 
 
@@ -89,7 +92,7 @@ def actual_path(written: str) -> Path:
     try:
         actual = Path(os.path.realpath(written))
     except OSError as error:
-        raise Trouble("UNREADABLE", what=written) from error
+        raise Trouble("UNREADABLE", what=written, reason=_why_unreadable(written, error)) from error
     secret = os.environ.get("CREDENTIALS_DIRECTORY", "")
     roots = [root for root in os.environ.get(ROOTS, "").split(":") if root]
     is_secret = bool(secret) and actual.is_relative_to(os.path.realpath(secret))
@@ -98,3 +101,16 @@ def actual_path(written: str) -> Path:
     if is_secret or not is_inside or actual.parts[1:2] in (("proc",), ("sys",), ("dev",)):
         raise Trouble("PATH_REFUSED", what=written)
     return actual
+
+
+def _why_unreadable(path: str, error: OSError) -> str:
+    said = error.strerror or f"error {error.errno}"
+    if any(Path(path).is_relative_to(place) for place in _HIDDEN):
+        return (
+            f"{said}; homes and /tmp are hidden from a worker under systemd: put it elsewhere, such as /srv, or show "
+            "it to the service, as is told in pagemill.service"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        file = shlex.quote(path)
+        return f"{said} to the user of this worker: chgrp pagemill {file} && chmod g+r {file}, then retry"
+    return said

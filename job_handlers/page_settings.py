@@ -19,7 +19,7 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
-LAYER_RULES = 1
+LAYER_RULES = 2
 OCR_RULES = 2
 ROW_RULES = 1
 

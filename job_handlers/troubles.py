@@ -72,7 +72,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "BLOCKED": Rule("PERMANENT", "{host} refuses with a page of its own instead of a reason", grace=2),
     "GONE": Rule("PERMANENT", "{host} has no such file (it answered {status})", grace=1),
-    "UNREADABLE": Rule("PERMANENT", "{what} is not there, or the user of this worker may not read it"),
+    "UNREADABLE": Rule("PERMANENT", "{what} cannot be read: {reason}"),
     "REFUSED": Rule("PERMANENT", "{host} answered {status}"),
     "REQUEST_INVALID": Rule("PERMANENT", "{host} did not understand the request ({reason})"),
     "REDIRECTS": Rule("PERMANENT", "{host} redirects too often, or to where we may not go"),
@@ -86,7 +86,7 @@ RULES: Mapping[str, Rule] = {
     "LENGTH_UNKNOWN": Rule(
         "PERMANENT", "{host} does not tell how long the file is: give its expected_sha256, so that a cut is noticed"
     ),
-    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read: PDF, images, xlsx and csv can"),
+    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read: PDF, images, xlsx, xls, ods and csv can"),
     "NOT_WHAT_IT_SAYS": Rule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
     "NOT_AS_EXPECTED": Rule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
     "ABUSE_NOT_ACKNOWLEDGED": Rule(

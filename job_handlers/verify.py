@@ -28,10 +28,16 @@ WEBP = Kind("a WebP image", ".webp", ("image/webp",))
 GIF = Kind("a GIF image", ".gif", ("image/gif",))
 BMP = Kind("a BMP image", ".bmp", ("image/bmp", "image/x-ms-bmp"))
 XLSX = Kind("a spreadsheet", ".xlsx", ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",))
+XLS = Kind("an Excel 97 spreadsheet", ".xls", ("application/vnd.ms-excel",))
+ODS = Kind("an OpenDocument spreadsheet", ".ods", ("application/vnd.oasis.opendocument.spreadsheet",))
 CSV = Kind("a CSV file", ".csv", ("text/csv", "text/tab-separated-values"), (".tsv",))
-KINDS = (PDF, PNG, JPEG, TIFF, WEBP, GIF, BMP, XLSX, CSV)
+KINDS = (PDF, PNG, JPEG, TIFF, WEBP, GIF, BMP, XLSX, XLS, ODS, CSV)
 _IMAGES = (PNG, JPEG, TIFF, WEBP, GIF, BMP)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_ZIP = b"PK\x03\x04"
+_OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ODS_BEGINS = slice(30, 84), b"mimetype" + ODS.mimes[0].encode()
+"""The first file in the archive, and what it holds."""
 
 _SIGNATURES = (
     (b"%PDF-", PDF),
@@ -50,9 +56,9 @@ def kind_of(head: bytes, mime: str, name: str) -> Kind:
     found = _found(head, mime, name)
     mime = mime.partition(";")[0].strip().lower()
     claimed = [kind for kind in KINDS if mime in kind.mimes]
-    if not claimed:
-        # octet-stream says nothing, so that the name speaks.
-        claimed = [kind for kind in KINDS if kind.is_claimed_by("", name)]
+    if not claimed or claimed == [XLS]:
+        # octet-stream says nothing, so that the name speaks; and Windows calls every table what it calls the first one.
+        claimed += [kind for kind in KINDS if kind.is_claimed_by("", name)]
     if found is None and not claimed:
         raise Trouble("KIND_REFUSED", found=_words(found, head))
     is_fine = not claimed or found in claimed or (found in _IMAGES and claimed[0] in _IMAGES)
@@ -75,8 +81,13 @@ def _found(head: bytes, mime: str, name: str) -> Kind | None:
             return kind
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return WEBP
-    if head.startswith(b"PK\x03\x04"):
-        return XLSX if XLSX.is_claimed_by(mime, name) else None
+    if head.startswith(_ZIP):
+        where, begins = _ODS_BEGINS
+        if head[where] == begins:
+            return ODS
+        return next((kind for kind in (XLSX, ODS) if kind.is_claimed_by(mime, name)), None)
+    if head.startswith(_OLD_OFFICE):
+        return XLS if XLS.is_claimed_by(mime, name) else None
     if CSV.is_claimed_by(mime, name) and not is_page(head) and (b"\0" not in head or head[:2] in _UTF_16):
         return CSV
     return None
@@ -87,6 +98,8 @@ def _words(found: Kind | None, head: bytes) -> str:
         return found.name
     if is_page(head):
         return "a web page"
-    if head.startswith(b"PK\x03\x04"):
+    if head.startswith(_ZIP):
         return "a zip archive"
+    if head.startswith(_OLD_OFFICE):
+        return "an old Office document"
     return "a file of an unknown kind"

@@ -8,6 +8,7 @@ or a byte, returns. What an answer is about is left to the sources.
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import socket
 import ssl
@@ -70,6 +71,11 @@ class Watchdog:
     def close(self) -> None:
         self._end.set()
         self._thread.join()
+        # An answer that nobody has read, such as the 401 before a fresh token, leaves its connection to us; and as long
+        # as its file object lives, close() would only promise to close.
+        for one in self._held:
+            if one.fileno() >= 0:
+                os.close(one.detach())
 
     def _watch(self) -> None:
         while not self._end.wait(_LOOK_SECONDS):

@@ -36,6 +36,9 @@ QUEUE_ROWS = [
 ]
 DAEMON_ROWS = [
     "fresh",
+    "reused",
+    "reused_celery",
+    "reused_redis_huey",
     "claimed_p50",
     "claimed_p99",
     "begun_p50",
@@ -44,6 +47,21 @@ DAEMON_ROWS = [
     "idle_memory",
     "recovery",
     "fairness",
+]
+DOWNLOAD_ROWS = [
+    "plain",
+    "flowing",
+    "cpu",
+    "cpu_both",
+    "once",
+    "once_cpu",
+    "memory",
+    "tls",
+    "four",
+    "four_both",
+    "late_drip",
+    "late_stall",
+    "late_header_drip",
 ]
 OCR_ROWS = [
     "engine",
@@ -104,6 +122,22 @@ def test_the_quick_form_measures_a_real_daemon_without_its_peers(tmp_path: Path)
     assert rows["fairness"]["met"] is True
 
 
+# Seconds; but pages are read, and machines differ.
+@pytest.mark.timeout(300)
+def test_the_quick_form_fetches_from_a_drive_of_its_own(tmp_path: Path) -> None:
+    results = tmp_path / "download.json"
+
+    done = run("download", "--quick", "--json", str(results))
+
+    assert done.returncode == 0, done.stderr
+    rows = {row["key"]: row for row in json.loads(results.read_text())["rows"]}
+    assert list(rows) == DOWNLOAD_ROWS
+    for row in rows.values():
+        assert row["ours"], row
+        assert row["what"] in done.stdout
+    assert rows["memory"]["met"] is True
+
+
 @pytest.mark.skipif(tesseract.missing() is not None, reason=f"{tesseract.missing()}")
 def test_the_quick_form_reads_generated_pages_without_the_peers(tmp_path: Path) -> None:
     results = tmp_path / "ocr.json"
@@ -125,11 +159,23 @@ def test_the_quick_form_reads_generated_pages_without_the_peers(tmp_path: Path) 
     assert found["machine"]["sandbox"].startswith("sandbox ")
 
 
+def test_the_quick_form_counts_what_a_crawl_asks(tmp_path: Path) -> None:
+    results = tmp_path / "crawl.json"
+
+    done = run("crawl", "--quick", "--json", str(results))
+
+    assert done.returncode == 0, done.stderr
+    rows = {row["key"]: row for row in json.loads(results.read_text())["rows"]}
+    assert list(rows) == ["first_calls", "idle_calls", "whole_calls", "first_rate", "idle_time", "whole_rate"]
+    # Counts hang on no clock, so that they can be promised.
+    assert all(rows[key]["met"] for key in ("first_calls", "idle_calls", "whole_calls"))
+
+
 def test_an_unknown_benchmark_is_answered_with_those_there_are() -> None:
     done = run("queues")
 
     assert done.returncode == 2
-    assert "there is no benchmark 'queues': it is one of queue, daemon, ocr" in done.stderr
+    assert "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr" in done.stderr
 
 
 def test_quick_figures_are_not_for_the_record() -> None:

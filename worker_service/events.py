@@ -49,6 +49,7 @@ NURSERY_DIED = "nursery.died"
 NURSERY_RESTARTED = "nursery.restarted"
 HANDLER_SET_ASIDE = "handler.set_aside"
 
+STORE_LOCKED = "store.locked"
 STORE_UNAVAILABLE = "store.unavailable"
 STORE_RECOVERED = "store.recovered"
 DATABASE_REPLACED = "database.replaced"

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from job_handlers import drive_credentials, fetch, https
-from job_handlers.drive import Drive, DriveSource
+from job_handlers.drive import Drive
+from job_handlers.drive_source import DriveSource
 from job_handlers.fetch import Fetched, Source, Wanted
 from job_handlers.pacer import Pacer
 from job_handlers.troubles import Judge, Patience

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from job_handlers import download, fetch, https
-from job_handlers.drive import Drive, DriveSource
+from job_handlers.drive import Drive
+from job_handlers.drive_source import DriveSource
 from job_handlers.fetch import Fetched
 from job_handlers.local import LocalSource
 from job_handlers.pacer import Pacer

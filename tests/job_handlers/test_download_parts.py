@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import struct
 import unicodedata
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,20 @@ from job_handlers.names import safe_name
 from job_handlers.part import Facts, Part
 from job_handlers.references import read_reference
 from job_handlers.troubles import RULES, Judge, Patience, StartAgain, Trouble, Wait
-from job_handlers.verify import CSV, JPEG, PDF, PNG, XLSX, Kind, kind_of
+from job_handlers.verify import CSV, JPEG, ODS, PDF, PNG, XLS, XLSX, Kind, kind_of
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
 
+
+def _zipped(name: str, content: str) -> bytes:
+    """As an office program begins its archives."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
+ODS_HEAD = _zipped("mimetype", ODS.mimes[0])
 FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
 
 # --- names --------------------------------------------------------------------------------------------
@@ -80,6 +93,14 @@ def test_a_long_name_keeps_its_ending() -> None:
         (b"\xff\xd8\xff\xe0", "image/png", "a.png", JPEG),
         (b"PK\3\4", XLSX.mimes[0], "a", XLSX),
         (b"PK\3\4", "application/octet-stream", "a.xlsx", XLSX),
+        (OLD_OFFICE, "application/vnd.ms-excel", "a", XLS),
+        (OLD_OFFICE, "application/octet-stream", "a.xls", XLS),
+        (ODS_HEAD, ODS.mimes[0], "a", ODS),
+        (ODS_HEAD, "application/octet-stream", "a.ods", ODS),
+        (ODS_HEAD, "", "", ODS),
+        (b"PK\3\4", "", "a.ods", ODS),
+        (b"PK\3\4", "application/vnd.ms-excel", "a.xlsx", XLSX),
+        (b"a;b\n1;2\n", "application/vnd.ms-excel", "a.csv", CSV),
         (b"a;b\n1;2\n", "text/csv", "a.csv", CSV),
         (b"a;b\n1;2\n", "text/plain; charset=utf-8", "a.csv", CSV),
     ],
@@ -96,6 +117,10 @@ def test_a_kind_is_known_by_its_first_bytes(head: bytes, mime: str, name: str, k
         (b"<?xml version='1.0'?><html>", "", "a.csv"),
         (b"PK\3\4", "application/pdf", "a.pdf"),
         (b"PK\3\4", "", "a.docx"),
+        (OLD_OFFICE, "application/msword", "a.doc"),
+        (OLD_OFFICE, "application/pdf", "a.pdf"),
+        (ODS_HEAD, "application/pdf", "a.pdf"),
+        (b"%PDF-1.4", "application/vnd.ms-excel", "a.xls"),
         (b"%PDF-1.4", "image/png", "a.png"),
         (b"\0\1\2", "text/csv", "a.csv"),
         (b"root:x:0:0", "", "passwd"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from job_handlers.troubles import RULES, Trouble
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.model import ME
 from tests.job_handlers.fetching import SOON, drive_for
+from worker_service.handlers import Stopped
 
 
 @pytest.fixture
@@ -188,15 +190,65 @@ def test_what_drive_says_becomes_one_of_our_codes(
 
 
 def test_calls_are_paced_after_a_burst() -> None:
-    now, waited = [100.0], []
+    clock = Time()
+    pacer = Pacer(10.0, burst=5, clock=clock.now, sleep=clock.sleep)
 
-    def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        now[0] += seconds
-
-    pacer = Pacer(10.0, burst=5, clock=lambda: now[0], sleep=sleep)
     for _ in range(15):
         pacer.turn()
 
-    assert sum(waited) == pytest.approx(1.0)
-    assert len(waited) == 10
+    assert clock.slept == pytest.approx(1.0)
+
+
+def test_pacers_of_one_credential_share_their_turns_across_children() -> None:
+    clock = Time()
+    mine, another = (
+        Pacer(10.0, burst=5, shared_by=whose, clock=clock.now, sleep=clock.sleep) for whose in ("mine", "another")
+    )
+
+    child = os.fork()
+    if child == 0:
+        for _ in range(4):
+            mine.turn()
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(3):
+        mine.turn()
+    another.turn()
+
+    # Four of the burst were used up by the child.
+    assert clock.slept == pytest.approx(0.2)
+
+
+def test_whoever_is_told_to_slow_down_slows_down_all() -> None:
+    clock = Time()
+    told, other = (Pacer(shared_by="slow", clock=clock.now, sleep=clock.sleep) for _ in range(2))
+
+    told.hold_back(7.0)
+    other.turn()
+
+    assert clock.slept == pytest.approx(7.1)
+
+
+def test_waiting_for_a_turn_ends_with_the_attempt() -> None:
+    def stop() -> None:
+        raise Stopped
+
+    pacer = Pacer(0.001, burst=0, look=stop)
+
+    with pytest.raises(Stopped):
+        pacer.turn()
+
+
+class Time:
+    """Passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self._now = time.monotonic_ns()
+        self.slept = 0.0
+
+    def now(self) -> int:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self._now += round(seconds * 1e9)

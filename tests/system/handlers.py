@@ -101,6 +101,8 @@ handlers = [
     Handler("sleep", sleep, dict, environment=("PATH",)),
     Handler("fetch", noop, dict, job_class="io"),
     Handler("fail", fail, dict),
+    Handler("kept", talk, dict, reuse=20),
+    Handler("kept_sleep", sleep, dict, reuse=20),
 ]
 
 PLACE = Path(__file__)

@@ -66,6 +66,7 @@ def test_a_rude_writer_is_waited_for_and_what_ran_meanwhile_lands(system: System
         system.wait_for(job, Status.COMPLETED)
     assert [system.outcomes(job) for job in jobs] == [["completed"]] * len(jobs)
     assert daemon.process.poll() is None
+    assert is_idle or daemon.events("store.locked")
     system.assert_sound()
 
 

@@ -33,12 +33,14 @@ from worker_service.daemon.unknown import FailUnknown
 from worker_service.daemon.wake import Wake
 from worker_service.daemon.worker import Loop
 from worker_service.errors import ConfigError, PagemillError
+from worker_service.jobs.generations import Patience
 from worker_service.store.opening import open_store
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
 _GUARD_SECONDS = 5.0
+_LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 
 
 def main() -> int:
@@ -62,7 +64,13 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     signals = Signals()
     stack.callback(signals.close)
     database, own = settings.database, own_identity()
-    open_another = partial(open_store, database, orphan_after_seconds=settings.orphan_after_seconds)
+    open_another = partial(
+        open_store,
+        database,
+        orphan_after_seconds=settings.orphan_after_seconds,
+        patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+        on_long_wait=lambda seconds: log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=_LOCKED),
+    )
     # Opened before anything is made: where there is no database, nothing is left behind.
     store = open_another()
     stack.callback(store.close)

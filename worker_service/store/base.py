@@ -29,6 +29,7 @@ from worker_service.jobs.model import (
     Event,
     Failure,
     Gate,
+    HandlerFacts,
     Held,
     Job,
     Lease,
@@ -76,8 +77,13 @@ class Leases(Protocol):
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
         """Replace all limits of a kind ('type', 'class', 'owner', 'payload') with these."""
 
-    def claim(self, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
-        """Take up to `most` jobs that have no gate, fence + 1, each with one open attempt (P1, P8, P9)."""
+    def claim(
+        self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
+    ) -> list[Job]:
+        """Take up to `most` jobs that have no gate, fence + 1, each with one open attempt (P1, P8, P9).
+
+        `behind`: so many of the worker's running jobs take no slot, for they wait behind another in one. `only`: no
+        further than the turns are of these types; so nobody is overtaken by what is claimed ahead of a free slot."""
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
         """Say that the worker and its leases live; learn which are lost and which are to be cancelled."""
@@ -197,6 +203,9 @@ class Reading(Protocol):
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
         """By kind, then by name: how many may run at once, as the daemon that started last wrote it."""
+
+    def handlers_lacking(self) -> Sequence[HandlerFacts]:
+        """Those of workers that live for which their machine lacks something, which `missing` tells."""
 
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
         """What the workers that live say of the payload of this type. None: one cannot describe it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,11 +32,18 @@ def open_store(
     clock: Clock = wall_clock,
     is_durable: bool = True,
     patience: Patience = Patience(),  # noqa: B008  frozen
+    on_long_wait: Callable[[float], None] | None = None,
 ) -> Store:
-    """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost."""
+    """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
+    `on_long_wait` is told, with the seconds, when somebody else keeps the write lock."""
     _refuse_network_file_system(path)
     store = SqliteStore(
-        path, sqlite_statements(), clock, orphan_after_seconds=orphan_after_seconds, is_durable=is_durable
+        path,
+        sqlite_statements(),
+        clock,
+        orphan_after_seconds=orphan_after_seconds,
+        is_durable=is_durable,
+        on_long_wait=on_long_wait,
     )
     store._patience = patience
     try:

@@ -110,7 +110,8 @@ SELECT 3, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no 
 SELECT 10, 'SLOTS_FULL', 'all ' || h.class || ' slots of worker ' || w.id || ' are taken'
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type
-   AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class)
+   -- Those that wait behind another one in the same slot take none: the worker that claims knows how many.
+   AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
        >= CASE h.class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
  UNION ALL
 SELECT 11, 'CAPABILITY_MISSING', h.missing
@@ -207,7 +208,7 @@ open AS MATERIALIZED (
                     WHERE l.kind = 'owner' AND (l.name = lane.owner OR (l.name = '*' AND lane.owner <> ''))
                     ORDER BY l.name = '*' LIMIT 1), :most) AS owner_room,
            min(:most,
-               CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
+               CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END + :behind
                    - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
                ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
                          FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), :most)) AS room
@@ -235,6 +236,9 @@ UPDATE worker_job_queue
  WHERE id IN (
     SELECT id FROM turn
      WHERE type_nth <= type_room AND key_nth = 1
+       -- Ahead of a free slot only as far as the turns are of types that have one: nobody is overtaken.
+       AND nth < ifnull((SELECT min(nth) FROM turn
+                          WHERE :only IS NOT NULL AND job_type NOT IN (SELECT value FROM json_each(:only))), nth + 1)
        -- Behind the last one seen of a lane that has more, another of that lane may come first: the next round's.
        AND nth <= ifnull((SELECT min(last) FROM (SELECT max(nth) AS last FROM turn GROUP BY job_type, owner, source
                                                  HAVING count(*) >= (SELECT most FROM sample))), nth)
@@ -692,6 +696,11 @@ SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.dra
 
 -- name: limits
 SELECT kind, name, most FROM job_limit ORDER BY kind, name;
+
+-- name: handlers_lacking
+SELECT DISTINCT h.job_type, h.class, h.missing FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.missing IS NOT NULL AND w.heartbeat_at > :stale_before
+ ORDER BY h.job_type, h.missing;
 
 -- name: payload_schemas
 SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id

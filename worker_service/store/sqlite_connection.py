@@ -39,6 +39,8 @@ SqlRefused = apsw.SQLError
 """A statement, or a search, that SQLite cannot make sense of."""
 
 BUSY_SECONDS = 30.0
+_LONG_WAIT_SECONDS = 2.0
+"""Ours hold the lock for milliseconds: who waits so long waits for somebody else."""
 
 # Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
 _CHECKPOINT_PAGES = 900
@@ -63,8 +65,10 @@ class Connections:
         *,
         orphan_after_seconds: int = 300,
         is_durable: bool = True,
+        on_long_wait: Callable[[float], None] | None = None,
     ) -> None:
         self._path = path
+        self._on_long_wait = on_long_wait
         self._statements = statements
         self._clock = clock
         self._orphan_after = timedelta(seconds=orphan_after_seconds)
@@ -89,6 +93,8 @@ class Connections:
     def _writer(self) -> apsw.Connection:
         if self._writing is None:
             self._writing = connect(self._path, is_durable=self._is_durable)
+            if self._on_long_wait is not None:
+                self._writing.set_busy_handler(_wait_a_millisecond(BUSY_SECONDS, self._on_long_wait))
         return self._writing
 
     @property
@@ -229,16 +235,22 @@ def _set_up(connection: apsw.Connection) -> None:
 class _wait_a_millisecond:
     """SQLite's own busy handler sleeps up to 100 ms and starves; asking every millisecond shares the lock fairly."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, on_long_wait: Callable[[float], None] | None = None) -> None:
         self._seconds = seconds
-        self._until = 0.0
+        self._on_long_wait = on_long_wait
+        self._begun = 0.0
+        self._is_told = False
 
     def __call__(self, calls: int) -> bool:
         now = time.monotonic()
         if calls == 0:
-            self._until = now + self._seconds
+            self._begun, self._is_told = now, False
+        waited = now - self._begun
+        if waited >= _LONG_WAIT_SECONDS and not self._is_told and self._on_long_wait is not None:
+            self._is_told = True
+            self._on_long_wait(waited)
         time.sleep(0.001)
-        return now < self._until
+        return waited < self._seconds
 
 
 class spoken_errors:

@@ -30,7 +30,7 @@ class Explaining(Asking, Leases):
         """Those of the job and its lane, and those of the worker that is nearest to running it."""
         of_worker: dict[str, list[Row]] = {worker_id: [] for worker_id, _ in self._read("workers_for", job_id=job_id)}
         of_job: list[Row] = []
-        rows = self._read("explain", job_id=job_id, now=self._now(), stale_before=self._stale_before())
+        rows = self._read("explain", job_id=job_id, now=self._now(), stale_before=self._stale_before(), behind=0)
         for row in rows:
             rank, code, detail, worker_id = row
             (of_job if worker_id is None else of_worker.setdefault(worker_id, [])).append((rank, code, detail))

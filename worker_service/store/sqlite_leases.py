@@ -82,14 +82,22 @@ class Leases(Documents):
 
     # ── Claim, beat, report ──
 
-    def claim(self, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
+    def claim(
+        self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
+    ) -> list[Job]:
         claimed: list[Job] = []
         with self._transaction():
-            values = self._claim_values(worker_id, job_class)
+            values = self._claim_values(worker_id, job_class) | {"behind": behind}
+            types = None if only is None else json.dumps(list(only))
             self._make_ready(values["now"])
             while (room := most - len(claimed)) > 0:
                 # A second round only where a limit cut the first one short, or the queue is empty.
-                rows = self._write("claim", most=room, **values) if room > 1 else self._write("claim_one", **values)
+                is_one = room == 1 and only is None
+                rows = (
+                    self._write("claim_one", **values)
+                    if is_one
+                    else self._write("claim", most=room, only=types, **values)
+                )
                 if not rows:
                     break
                 claimed += map(job_from, rows)
@@ -112,6 +120,7 @@ class Leases(Documents):
             "job_class": job_class,
             "now": self._now(),
             "stale_before": self._stale_before(),
+            "behind": 0,
         }
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:

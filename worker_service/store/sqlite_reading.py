@@ -14,6 +14,7 @@ from worker_service.jobs.model import (
     Counts,
     ErrorCount,
     Event,
+    HandlerFacts,
     Held,
     Job,
     Lease,
@@ -98,6 +99,10 @@ class Reading(Connections):
             limits.setdefault(kind, {})[name] = most
         return limits
 
+    def handlers_lacking(self) -> Sequence[HandlerFacts]:
+        rows = self._read("handlers_lacking", stale_before=self._stale_before())
+        return [HandlerFacts(*row) for row in rows]
+
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
         rows = self._read("payload_schemas", job_type=job_type, stale_before=self._stale_before())
         return [schema for (schema,) in rows]
@@ -145,4 +150,4 @@ class Reading(Connections):
         # Of the connection that writes, where there is one: its own commits do not count.
         with spoken_errors(self._path):
             [(counter,)] = (self._writing or self._reader).execute("PRAGMA data_version").fetchall()
-        return int(counter)
+        return int(str(counter))

@@ -1,0 +1,74 @@
+"""The shipped handlers, but for `ocr_pages`: this one notes, where it stands in the child, each page that the engine is
+given; and it can be told by a file's name to break or to wait.
+
+Installed under pagemill's own name and before it, so that they come in by the same door and instead of the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+from job_handlers import ocr_pages as shipped
+from job_handlers import pdf, tesseract
+from job_handlers.page_settings import read_ranges
+from worker_service.handlers import Context, Done, Handler, Permanent, digest
+
+GROUP = "worker_service.handlers"
+_NOTES = "given-to-the-engine"
+_MARKER = "has-failed"
+
+_read_page = shipped.read_page
+_place = Path()
+
+
+def run(context: Context[shipped.Payload]) -> Done:
+    global _place
+    _place = context.keep
+    # The page is read in a process of its own, which is forked from this one.
+    shipped.read_page = _noted_page
+    name = context.inputs["original"].name
+    is_torn = name.startswith("breaks") and 3 in read_ranges(context.payload.pages, 1000)
+    if is_torn and not (_place / _MARKER).exists():
+        (_place / _MARKER).touch()
+        raise Permanent("PAGE_BROKEN", "the saboteur has torn the page")
+    while name.startswith("waits") and context.generation == 2 and not context.cancelled():
+        time.sleep(0.01)
+    return shipped.run(context)
+
+
+def _noted_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> shipped.Read:
+    with (_place / _NOTES).open("a") as notes:
+        notes.write(f"{number}\n")
+    return _read_page(book, engine, number)
+
+
+ocr_pages = replace(
+    shipped.ocr_pages, run=run, keep_key=lambda payload: digest([payload.content, payload.pages, payload.languages])
+)
+
+
+def _skip(context: Context[dict[str, Any]]) -> Done:
+    return Done({"skipped": "there is nothing to read in a holiday card"})
+
+
+skip = Handler("skip", _skip, dict)
+
+
+def install(place: Path) -> None:
+    about = place / "pagemill-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pagemill\nVersion: 0\n")
+    points = {point.name: point.value for point in distribution("pagemill").entry_points.select(group=GROUP)}
+    points |= {"ocr_pages": f"{__name__}:ocr_pages", "skip": f"{__name__}:skip"}
+    lines = [f"{name} = {spec}" for name, spec in points.items()]
+    (about / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]))
+
+
+def given_to_the_engine(workspace: Path) -> Counter[int]:
+    """How often each page was recognised, or was about to be."""
+    return Counter(int(line) for notes in (workspace / "keep").rglob(_NOTES) for line in notes.read_text().split())

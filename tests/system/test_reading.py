@@ -1,0 +1,432 @@
+"""Documents from file to text, by a real daemon with a real engine: killed at random, sabotaged, asked twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pymupdf as partly_typed
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from tests.reading.documents import bomb, digital, prose, scan
+from tests.system import readers
+from tests.system.conftest import Daemon, System, is_running, wait_until
+from worker_service.commands import pagemill
+from worker_service.jobs.documents import DocumentRequest, IndexStatus
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.selector import Selector
+
+pymupdf: Any = partly_typed
+
+IS_FULL = bool(os.environ.get("PAGEMILL_FULL"))
+PAGES, ROUNDS = (60, 4) if IS_FULL else (16, 1)
+PATIENCE_SECONDS = 60.0
+WORDS = "zero one two three four five six seven eight nine".split()
+
+
+class Desk:
+    """A system with the readers, and a person before it."""
+
+    def __init__(self, place: Path) -> None:
+        self.system = System(place)
+        readers.install(place / "installed")
+        self.papers = place / "papers"
+        self.papers.mkdir()
+        self._settings = place / "settings.toml"
+        self._settings.write_text("[retries.ocr_pages]\nfirst = 0.1\n")
+
+    def start(self, **settings: object) -> Daemon:
+        return self.system.start(config=self._settings, **settings)
+
+    def run(self, *words: object, fails: int = 0) -> Result:
+        environment = self.system.environment(config=self._settings)
+        result = CliRunner(env=environment).invoke(pagemill, [str(word) for word in words])
+        assert result.exit_code == fails, result.output
+        return result
+
+    def answer(self, *words: object, fails: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", fails=fails).stdout)
+
+    def document(self, path: Path, owner: str = "") -> Document | None:
+        found = self.system.store.documents(DocumentSelector(owners=(owner,), source_keys=(str(path),)))
+        return found[0] if found else None
+
+    def reads(self, path: Path, *options: object, owner: str = "", fails: int = 0) -> Document:
+        """Bring it in and wait for its end."""
+        self.run("ingest", path, "--owner", owner, *options, "--wait", "--timeout", "60s", fails=fails)
+        document = self.document(path, owner)
+        assert document is not None
+        return document
+
+    def ended(self, document_id: int) -> Document:
+        store = self.system.store
+        ends = (IndexStatus.SUCCESS, IndexStatus.FAILED)
+        wait_until(lambda: store.document(document_id).status in ends, "it is read", seconds=PATIENCE_SECONDS)
+        return store.document(document_id)
+
+    def texts(self, document_id: int) -> list[str]:
+        return [" ".join((page.text or "").split()) for page in self.system.store.page_texts(document_id)]
+
+    def recognised(self) -> Counter[int]:
+        return readers.given_to_the_engine(self.system.workspace)
+
+    def jobs(self, document_id: int, job_type: str) -> list[Job]:
+        found = self.system.store.list(Selector(job_types=(job_type,)), most=1000)
+        return [job for job in reversed(found) if job.document_id == document_id]
+
+    def stored(self) -> dict[tuple[int, int], set[int]]:
+        """The numbers of the stored pages, by document and generation."""
+        told = self.system.sqlite3("SELECT document_id, generation, number FROM page")
+        assert told.returncode == 0, told.stderr
+        found: dict[tuple[int, int], set[int]] = {}
+        for line in told.stdout.splitlines():
+            document_id, generation, number = map(int, line.split("|"))
+            found.setdefault((document_id, generation), set()).add(number)
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.system.close()
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One daemon for the tests that kill nobody."""
+    place = tmp_path_factory.mktemp("reading")
+    credentials = place / "credentials"
+    credentials.mkdir()
+    (credentials / "password-reports").write_text("secret\n")
+    made = Desk(place)
+    with pytest.MonkeyPatch.context() as patched:
+        # As systemd would say where they are.
+        patched.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+        made.start()
+    yield made
+    made.system.assert_sound()
+    assert made.system.store.audit() == []
+    made.system.close()
+
+
+# ── Papers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def leaf(number: int, mark: str) -> str:
+    return f"Leaf {WORDS[number // 10]} {WORDS[number % 10]} tells of {mark} risk and of water in supply chains"
+
+
+def slip(text: str) -> Image.Image:
+    """A small page, read in a tenth of a second."""
+    with pymupdf.open() as document:
+        page = document.new_page(width=360, height=120)
+        page.insert_textbox(pymupdf.Rect(20, 30, 340, 110), text, fontsize=14, fontname="tiro")
+        drawn = page.get_pixmap(dpi=150, colorspace=pymupdf.csGRAY)
+        return Image.frombytes("L", (drawn.width, drawn.height), drawn.samples)
+
+
+def slips(path: Path, pages: int, mark: str = "climate") -> Path:
+    return aged(scan(path, [slip(leaf(number, mark)) for number in range(1, pages + 1)], dpi=150))
+
+
+def aged(path: Path) -> Path:
+    """Nobody has written it for a while."""
+    os.utime(path, (time.time() - 60,) * 2)
+    return path
+
+
+def mixed(path: Path) -> Path:
+    """A page with text of its own, then a scanned one."""
+    image = scan(path.with_name(f"image of {path.name}"), [slip(leaf(2, path.stem))], dpi=150)
+    digital(path, [prose(5, 60)])
+    with pymupdf.open(path) as document, pymupdf.open(image) as scanned:
+        document.insert_pdf(scanned)
+        path.write_bytes(document.tobytes())
+    image.unlink()
+    return aged(path)
+
+
+# ── Kills ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: Desk) -> None:
+    chance = random.Random(5)
+    paper = slips(desk.papers / "long.pdf", PAGES)
+    desk.run("ingest", paper)
+    daemon = desk.start(concurrency=2)
+    pages = (1, 1)
+    victims = ["nursery", "child", "daemon"] * ROUNDS
+    marks = sorted(chance.sample(range(PAGES - 2), len(victims)))
+    looked: list[tuple[set[int], Counter[int]]] = []
+
+    for victim, mark in zip(victims, marks, strict=True):
+        wait_until(partial(_has_read, desk, mark), f"{mark} pages", seconds=PATIENCE_SECONDS)
+        time.sleep(chance.uniform(0, 0.05))
+        _stop_by_force(desk, daemon, victim)
+        stored = desk.stored().get(pages, set())
+        looked.append((stored, desk.recognised()))
+        if victim == "daemon":
+            daemon = desk.start(concurrency=2)
+    wait_until(partial(_is_assembled, desk), "it is being put together", seconds=PATIENCE_SECONDS)
+    _stop_by_force(desk, daemon, "daemon")
+    desk.start(concurrency=2)
+
+    document = desk.ended(1)
+    assert (document.status, document.pages, document.error_message) == (IndexStatus.SUCCESS, PAGES, None)
+    assert desk.stored() == {pages: set(range(1, PAGES + 1))}
+    assert desk.texts(1) == [leaf(number, "climate") for number in range(1, PAGES + 1)]
+    roles = [file.role for file in desk.system.store.files(1)]
+    assert sorted(roles) == ["original", "pages", "pdf", "text", "thumbnail"]
+    recognised = desk.recognised()
+    assert set(recognised) == set(range(1, PAGES + 1))
+    for stored, before in looked:
+        assert {number: recognised[number] for number in stored} == {number: before[number] for number in stored}
+    # One page for each of two children, at each of the kills.
+    assert recognised.total() <= PAGES + 2 * (len(victims) + 1)
+    desk.system.assert_sound()
+
+
+def _has_read(desk: Desk, pages: int) -> bool:
+    found = desk.system.store.documents(DocumentSelector(ids=(1,)))
+    return bool(found) and found[0].percent * PAGES > pages * 100
+
+
+def _is_assembled(desk: Desk) -> bool:
+    """Or was, if we have looked too late."""
+    return any(job.status in (Status.RUNNING, Status.COMPLETED) for job in desk.jobs(1, "assemble"))
+
+
+def _stop_by_force(desk: Desk, daemon: Daemon, victim: str) -> None:
+    [nursery] = daemon.nursery_pids()
+    if victim == "daemon":
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        wait_until(lambda: not is_running(nursery), "the nursery is gone")
+    elif victim == "nursery":
+        os.kill(nursery, signal.SIGKILL)
+        daemon.wait_for("nursery.restarted")
+    else:
+        _stop_a_child(desk)
+
+
+def _stop_a_child(desk: Desk) -> None:
+    def pids() -> Sequence[int]:
+        running = desk.system.store.list(Selector(statuses=(Status.RUNNING,), job_types=("ocr_pages",)))
+        attempts = [attempt for job in running for attempt in desk.system.store.attempts(job.id)]
+        return [attempt.pid for attempt in attempts if attempt.outcome is None and attempt.pid]
+
+    def stop_one() -> bool:
+        for pid in pids():
+            # It may have come to its end meanwhile.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    wait_until(stop_one, "a child reads", seconds=PATIENCE_SECONDS)
+
+
+# ── A range that fails ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failed_range_names_its_pages_and_a_retry_reads_no_other_page(reading: Desk) -> None:
+    before = reading.recognised()
+    paper = slips(reading.papers / "breaks.pdf", 14, "hidden")
+
+    told = reading.run("ingest", paper, "--wait", fails=1)
+
+    document = reading.document(paper)
+    assert document is not None
+    assert (document.status, document.error_code) == (IndexStatus.FAILED, "PAGE_BROKEN")
+    assert "0 read, 1 failed" in told.stdout
+    assert "PAGE_BROKEN: pages 1-7: the saboteur has torn the page" in told.stderr
+    for words in (("documents", "--status", "failed"), ("show", f"document:{document.id}")):
+        assert "pages 1-7: the saboteur has torn the page" in reading.run(*words).stdout
+    first, second = reading.jobs(document.id, "ocr_pages")
+    reading.system.wait_for(second.id, Status.COMPLETED)
+    assert reading.recognised() - before == Counter(range(8, 15))
+    assert reading.run("search", "hidden", fails=1).stdout == ""
+
+    reading.run("retry", first.id)
+    reading.run("wait", f"document:{document.id}", "--timeout", "60s")
+
+    assert reading.texts(document.id) == [leaf(number, "hidden") for number in range(1, 15)]
+    assert reading.recognised() - before == Counter(range(1, 15))
+    assert reading.system.store.document(document.id).error_code is None
+
+
+# ── Nothing is read twice ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_file_under_another_name_of_another_owner_costs_no_recognition(reading: Desk) -> None:
+    paper = slips(reading.papers / "emissions.pdf", 3, "emission")
+    first = reading.reads(paper, owner="ann")
+    before = reading.recognised()
+    other = paper.with_name("downloaded twice.pdf")
+    other.write_bytes(paper.read_bytes())
+    aged(other)
+
+    second = reading.reads(other, owner="bob")
+
+    assert reading.recognised() == before
+    assert second.id != first.id
+    assert reading.texts(second.id) == reading.texts(first.id) == [leaf(n, "emission") for n in (1, 2, 3)]
+    for owner, document in (("ann", first), ("bob", second)):
+        hits = reading.answer("search", "emission", "--owner", owner)["items"]
+        assert {hit["document_id"] for hit in hits} == {document.id}
+
+
+def test_what_two_want_at_the_same_time_is_recognised_once(reading: Desk) -> None:
+    folder = reading.papers / "twins"
+    folder.mkdir()
+    slips(folder / "one.pdf", 4, "twin")
+    (folder / "other.pdf").write_bytes((folder / "one.pdf").read_bytes())
+    aged(folder / "other.pdf")
+    before = reading.recognised()
+
+    reading.run("ingest", folder, "--wait", "--timeout", "60s")
+
+    assert reading.recognised() - before == Counter(range(1, 5))
+    assert len(reading.answer("search", "twin")["items"]) == 8
+
+
+def test_another_language_reads_the_scanned_pages_again_and_no_change_reads_nothing(reading: Desk) -> None:
+    paper = mixed(reading.papers / "change.pdf")
+    before = reading.recognised()
+    first = reading.reads(paper)
+    assert (first.status, reading.recognised() - before) == (IndexStatus.SUCCESS, Counter({2: 1}))
+
+    same = reading.reads(paper)
+    assert (same.index_generation, reading.recognised() - before) == (1, Counter({2: 1}))
+    told = reading.run("reindex", first.id)
+    assert "read already, and nothing has changed" in told.stdout
+
+    german = reading.reads(paper, "--lang", "deu")
+    assert (german.index_generation, german.current_generation) == (2, 2)
+    assert reading.recognised() - before == Counter({2: 2})
+
+    back = reading.reads(paper)
+    assert (back.index_generation, back.current_generation) == (3, 3)
+    assert reading.recognised() - before == Counter({2: 2})
+    # What is known is known, by force as well.
+    forced = reading.reads(paper, "--force")
+    assert (forced.index_generation, forced.current_generation) == (4, 4)
+    assert reading.recognised() - before == Counter({2: 2})
+    assert reading.texts(forced.id) == reading.texts(first.id)
+
+
+def test_until_a_newer_reading_is_published_people_read_the_older_and_a_stale_one_never_is(reading: Desk) -> None:
+    paper = slips(reading.papers / "waits.pdf", 2, "harbour")
+    document = reading.reads(paper)
+    old = reading.texts(document.id)
+
+    reading.run("reindex", document.id, "--lang", "deu")
+    wait_until(lambda: _running(reading, document.id), "the second generation is being read")
+    stale = _running(reading, document.id)
+    assert reading.texts(document.id) == old
+    assert len(reading.answer("search", "harbour")["items"]) == 2
+    assert reading.system.store.document(document.id).status is IndexStatus.INDEXING
+
+    slips(paper, 2, "lighthouse")
+    newest = reading.reads(paper, "--lang", "deu")
+
+    assert (newest.index_generation, newest.current_generation) == (3, 3)
+    assert reading.texts(document.id) == [leaf(number, "lighthouse") for number in (1, 2)]
+    for job in stale:
+        ended = reading.system.wait_for(job.id, Status.CANCELLED)
+        assert ended.error_code == "STALE_GENERATION"
+    assert "pagemill reindex" in reading.run("retry", stale[0].id, fails=1).stderr
+    assert reading.answer("search", "harbour", fails=1)["items"] == []
+    assert {generation for number, generation in reading.stored() if number == document.id} >= {3}
+
+
+def _running(reading: Desk, document_id: int) -> list[Job]:
+    jobs = reading.jobs(document_id, "ocr_pages")
+    return [job for job in jobs if job.status is Status.RUNNING and job.generation == 2]
+
+
+# ── Files that are no pleasure ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Desk) -> None:
+    folder = reading.papers / "odd"
+    folder.mkdir()
+    locked = {"encryption": pymupdf.PDF_ENCRYPT_AES_256, "user_pw": "secret", "owner_pw": "o"}
+    digital(folder / "locked.pdf", ["A secret."], **locked)
+    (folder / "empty.pdf").touch()
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4\nhello")
+    (folder / "words.pdf").write_text("just words\n")
+    (folder / "old.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
+    digital(folder / "good.pdf", ["Nobody held this page up."])
+    with pymupdf.open() as document:
+        document.new_page(width=2384, height=3370).insert_text((72, 100), "A poster of a good size.", fontsize=60)
+        document.save(folder / "poster.pdf")
+    bomb(folder / "bomb.pdf")
+    for file in folder.iterdir():
+        aged(file)
+
+    told = reading.answer("ingest", folder, "--owner", "odd", "--wait", "--timeout", "90s", fails=1)
+
+    codes = {Path(one["name"]).name: one["code"] for one in told["failed"]}
+    assert codes == {
+        "locked.pdf": "PDF_ENCRYPTED",
+        "empty.pdf": "EMPTY",
+        "broken.pdf": "PDF_BROKEN",
+        "words.pdf": "NOT_WHAT_IT_SAYS",
+        "old.xls": "KIND_UNSUPPORTED",
+    }
+    assert all(len(one["message"].split()) >= 4 for one in told["failed"])
+    read = {one.name: one for one in reading.system.store.documents(DocumentSelector(owners=("odd",)))}
+    good = {name for name, one in read.items() if one.status is IndexStatus.SUCCESS}
+    assert good == {"good.pdf", "poster.pdf", "bomb.pdf"}
+    assert reading.texts(read["poster.pdf"].id) == ["A poster of a good size."]
+    assert "left out as broken or too large: page 2" in (read["bomb.pdf"].note or "")
+
+    opened = reading.reads(folder / "locked.pdf", "--password-file", "password-reports", owner="odd")
+    assert (opened.status, reading.texts(opened.id)) == (IndexStatus.SUCCESS, ["A secret."])
+
+
+def test_what_was_read_elsewhere_is_adopted_and_can_be_searched(reading: Desk) -> None:
+    folder = reading.papers / "elsewhere"
+    folder.mkdir()
+    digital(folder / "a.pdf", ["As it is in the file."])
+    (folder / "a.txt").write_text("Their zebra text\fand a second page\f")
+    digital(folder / "b.pdf", ["Nobody has read this."])
+
+    reading.run("documents", "adopt", folder, "--owner", "eve", "--yes")
+
+    adopted, noted = reading.document(folder / "a.pdf", "eve"), reading.document(folder / "b.pdf", "eve")
+    assert adopted is not None
+    assert noted is not None
+    adopted = reading.ended(adopted.id)
+    assert (adopted.status, adopted.pages, adopted.note) == (IndexStatus.SUCCESS, 2, "read elsewhere")
+    assert (noted.status, noted.pages) == (IndexStatus.NOT_INDEXED, None)
+    assert [hit["document_id"] for hit in reading.answer("search", "zebra")["items"]] == [adopted.id]
+    assert reading.run("export", adopted.id, "-o", folder / "out").stdout == f"{folder}/out/a-{adopted.id}.txt\n"
+    aged(folder / "a.pdf")
+    reading.run("reindex", adopted.id)
+    wait_until(lambda: reading.system.store.document(adopted.id).current_generation == 2, "we have read it ourselves")
+    assert reading.texts(adopted.id) == ["As it is in the file."]
+
+
+def test_a_handler_that_skips_leaves_its_document_failed(reading: Desk) -> None:
+    request = DocumentRequest("/srv/card.pdf", "card.pdf", "c")
+    asked = reading.system.store.enqueue(NewJob("skip", platform="local", payload="{}", document=request))
+
+    document = reading.ended(asked.document_id or 0)
+
+    assert (document.status, document.error_code) == (IndexStatus.FAILED, "SKIPPED")
+    assert document.error_message == "there is nothing to read in a holiday card"
