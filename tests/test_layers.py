@@ -25,7 +25,7 @@ FLOORS = (
     ("config",),
     ("jobs",),
     ("store", "handlers", "words"),
-    ("children", "queue", "documents"),
+    ("children", "queue", "documents", "awaiting"),
     ("daemon", "web", "testing"),
     ("commands",),
     ("__main__",),

@@ -37,6 +37,10 @@ class Settings:
     """How long a daemon that was asked to stop lets its children finish."""
     unknown_type_grace_seconds: float
     """How long a job may wait for a handler that no worker has."""
+    queued_patience_seconds: float
+    """For how long a document may stand still, before its reading has begun, until another wish takes it over."""
+    indexing_patience_seconds: float
+    """The same, while it is being read."""
     types: Sequence[str]
     """The job types that this worker takes; with ! those that it does not. Empty: all. `@commands` stands for every
     table [commands.X], and is followed by what it stands for."""
@@ -71,6 +75,8 @@ class Settings:
             "recovery_interval": length(self.recovery_interval_seconds),
             "grace_period": length(self.grace_period_seconds),
             "unknown_type_grace": length(self.unknown_type_grace_seconds),
+            "queued_patience": length(self.queued_patience_seconds),
+            "indexing_patience": length(self.indexing_patience_seconds),
             "sandbox": self.sandbox,
             "webhook_allow": ",".join(self.webhook_allow),
             "log_format": self.log_format,
@@ -265,6 +271,8 @@ _READERS: dict[str, Reader] = {
     "recovery_interval": values_of.read_interval,
     "grace_period": values_of.read_grace,
     "unknown_type_grace": values_of.read_unknown_type_grace,
+    "queued_patience": values_of.read_patience,
+    "indexing_patience": values_of.read_patience,
     "types": values_of.read_types,
     "log_format": values_of.one_of("auto", "console", "json", "journal"),
     "sandbox": values_of.one_of("strict", "best-effort", "off"),
@@ -283,6 +291,8 @@ _DEFAULTS: dict[str, object] = {
     "recovery_interval": 60.0,
     "grace_period": 30.0,
     "unknown_type_grace": 86400.0,
+    "queued_patience": 600.0,
+    "indexing_patience": 2700.0,
     "types": (),
     "log_format": "auto",
     "sandbox": "strict",
@@ -305,5 +315,7 @@ _FIELDS = {
         "recovery_interval",
         "grace_period",
         "unknown_type_grace",
+        "queued_patience",
+        "indexing_patience",
     )
 }

@@ -71,6 +71,10 @@ def read_unknown_type_grace(raw: object, label: str, _: Path) -> float:
     return _seconds(raw, label, least=1)
 
 
+def read_patience(raw: object, label: str, _: Path) -> float:
+    return _seconds(raw, label, least=0)
+
+
 def _seconds(raw: object, label: str, *, least: float) -> float:
     seconds = _number(raw)
     if seconds is None and isinstance(raw, str):

@@ -11,8 +11,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 from worker_service.clock import parse_duration
@@ -29,9 +30,12 @@ ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr"
 
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".xlsx", ".xls", ".ods", ".csv")
 
+_LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
+_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 _AT_ONCE = 500
-_POLL_SECONDS = 0.1
+_ADOPTED = "adopted"
+_LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 
 
 class NotExported(PagemillError):
@@ -40,9 +44,11 @@ class NotExported(PagemillError):
     code = "not_exported"
 
 
-class ReadingTimedOut(PagemillError):
-    code = "wait_timed_out"
-    exit_code = 124
+class FileGone(PagemillError):
+    """Somebody has removed it by hand."""
+
+    code = "file_gone"
+    exit_code = 74
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class ReadWords:
         """As the payload of `ingest` has it; what was not said is left out."""
         said: dict[str, object] = {}
         if self.languages:
-            said["languages"] = [one for word in self.languages for one in re.split(r"[+,]", word) if one]
+            said["languages"] = [language for word in self.languages for language in _languages(word)]
         if self.quality is not None:
             said["quality"] = self.quality
         if self.force_ocr:
@@ -68,9 +74,14 @@ class ReadWords:
         if self.hocr:
             said["hocr"] = True
         if self.password is not None:
+            if not _PASSWORD.fullmatch(self.password):
+                raise BadInput(
+                    f"{self.password!r} is not the name of a credential that begins with password: give the service "
+                    "LoadCredential=password-reports:/path/of/the/file, and say --password-file password-reports"
+                )
             said["password_file"] = self.password
         if self.then:
-            said["then"] = [{"job_type": job_type} for job_type in self.then]
+            said["then"] = [_action(word) for word in self.then]
         return said
 
 
@@ -112,20 +123,6 @@ class Elsewhere:
     """The file beside it that holds its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How far the documents are that somebody waits for."""
-
-    documents: int
-    ended: int
-    failed: int
-    pages_done: int
-    pages: int
-
-
-Watch = Callable[[Reading], None]
-
-
 class Documents:
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store = store
@@ -142,6 +139,8 @@ class Documents:
 
     def crawl(self, words: CrawlWords, *, owner: str) -> Enqueued:
         is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).is_dir()
+        if words.newer_than is not None:
+            _refuse_no_day(words.newer_than)
         folder = str(Path(words.folder).expanduser().absolute()) if is_local else words.folder
         wanted = {
             "mime": list(words.mime),
@@ -161,6 +160,7 @@ class Documents:
         if words.watch is not None:
             payload["watch_seconds"] = max(1, int(parse_duration(words.watch).total_seconds()))
         platform = "local" if is_local else "gdrive"
+        # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
         key = f"crawl:{platform}:{owner}:{folder}"
         return self.store.enqueue(
             NewJob(
@@ -169,7 +169,8 @@ class Documents:
                 owner=owner,
                 payload=canonical(payload),
                 source="" if is_local else f"gdrive:{words.credential}",
-                unique_key=None if words.dry_run else key,
+                unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
+                concurrency_key=None if words.dry_run else key,
             )
         )
 
@@ -178,7 +179,10 @@ class Documents:
 
     def _reindex(self, document: Document, read: ReadWords, *, is_forced: bool) -> Wish:
         """With what it was read with before, but for what is said now."""
-        asked = {**(json.loads(document.settings) if document.settings else {}), **read.asked()}
+        before = json.loads(document.settings) if document.settings else {}
+        # That somebody else has read it is no way for us to read it.
+        before.pop(_ADOPTED, None)
+        asked = {**before, **read.asked()}
         if not any(file.role == "original" for file in self.store.files(document.id)):
             job = _download_again(document, asked, is_forced=is_forced)
         else:
@@ -206,42 +210,6 @@ class Documents:
             yield from found
             before = found[-1].id
 
-    def wait(
-        self,
-        sources: Sequence[str],
-        *,
-        owner: str,
-        timeout: str | None,
-        monotonic: Callable[[], float],
-        sleep: Callable[[float], None],
-        watch: Watch | None = None,
-    ) -> Reading:
-        """Return once what these sources became has been read, or has failed."""
-        deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
-        selector = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=tuple(sources))
-        while True:
-            reading = self._reading(selector)
-            if watch is not None:
-                watch(reading)
-            if reading.ended >= len(sources):
-                return reading
-            if deadline is not None and monotonic() >= deadline:
-                raise ReadingTimedOut(
-                    f"after {timeout}, {len(sources) - reading.ended} of {len(sources)} were not read"
-                )
-            sleep(_POLL_SECONDS)
-
-    def _reading(self, selector: DocumentSelector) -> Reading:
-        documents = list(self.all(selector))
-        ended = [one for one in documents if one.status in (IndexStatus.SUCCESS, IndexStatus.FAILED)]
-        return Reading(
-            len(documents),
-            len(ended),
-            sum(one.status is IndexStatus.FAILED for one in documents),
-            sum(one.percent * (one.pages or 0) // 100 for one in documents),
-            sum(one.pages or 0 for one in documents),
-        )
-
     # ── Files ──
 
     def place(self, file: PublishedFile) -> Path:
@@ -254,8 +222,7 @@ class Documents:
         role = ROLES[form]
         file = next((one for one in self.store.files(document.id) if one.role == role), None)
         if file is None:
-            more = ": pagemill reindex --hocr makes it" if form == "hocr" else f": it is {document.status}"
-            raise NotExported(f"document {document.id} ({document.name}) has no {form}{more}")
+            raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
         directory.mkdir(parents=True, exist_ok=True)
         target = directory / _export_name(document, form, file)
         if target.exists() and not is_forced:
@@ -264,22 +231,29 @@ class Documents:
         try:
             shutil.copyfile(self.place(file), unfinished)
             unfinished.replace(target)
+        except FileNotFoundError as error:
+            raise FileGone(
+                f"{self.place(file)} is not in the workspace any more: pagemill reindex {document.id} --force makes it "
+                "again"
+            ) from error
         finally:
             unfinished.unlink(missing_ok=True)
         return target
 
     def adopt(self, found: Sequence[Elsewhere], *, owner: str) -> list[Wish]:
         """Record what was read elsewhere: a job takes over each text, and what has none is noted as not indexed."""
-        for one in found:
-            if one.text is None:
-                request = DocumentRequest(one.path, Path(one.path).name, one.content)
-                self.store.record_document(request, platform="local", owner=owner)
-        jobs = [_adoption(one, one.text, owner) for one in found if one.text is not None]
-        enqueued = [one for part in _parts(jobs) for one in self.store.enqueue_many(part)]
-        return [
-            Wish(job.document.name if job.document else "", one.job_id or None, one.decision, one.document_id)
-            for job, one in zip(jobs, enqueued, strict=True)
-        ]
+        return [self._adopt(one, owner) for one in found]
+
+    def _adopt(self, one: Elsewhere, owner: str) -> Wish:
+        request = DocumentRequest(one.path, Path(one.path).name, one.content)
+        known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
+        for document in self.store.documents(known):
+            if document.content == one.content and document.status in _LIVING:
+                return Wish(one.path, None, Decision.UNCHANGED, document.id)
+        if one.text is None:
+            return Wish(one.path, None, None, self.store.record_document(request, platform="local", owner=owner))
+        enqueued = self.store.enqueue(_adoption(request, one.text, owner))
+        return Wish(one.path, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
     def keyword_counts(self, text: str, *, owner: str | None) -> Sequence[KeywordCount]:
         """Of the terms in a file: one a line, # begins a comment."""
@@ -288,6 +262,42 @@ class Documents:
         if not terms:
             raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
         return self.store.keyword_counts(terms, owner=owner)
+
+
+def _refuse_no_day(text: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a day: write 2026-01-31, or 2026-01-31T10:00:00Z") from error
+
+
+def _why_none(document: Document, form: str) -> str:
+    if document.status is not IndexStatus.SUCCESS:
+        return f"it is {document.status}"
+    if document.kind == "sheet" and form in ("pdf", "hocr"):
+        return "of a spreadsheet there is none"
+    if form == "hocr":
+        return f"pagemill reindex {document.id} --hocr makes it"
+    return document.note or "it was not made"
+
+
+def _languages(word: str) -> list[str]:
+    languages = re.split(r"[+,]", word)
+    if not all(_LANGUAGE.fullmatch(one) for one in languages):
+        raise BadInput(f"{word!r} is not a language: write eng, or eng+deu")
+    return languages
+
+
+def _action(word: str) -> dict[str, object]:
+    """TYPE, or TYPE={"url": "…"}."""
+    job_type, _, payload = word.partition("=")
+    try:
+        given = json.loads(payload) if payload else {}
+    except ValueError:
+        given = None
+    if not job_type or not isinstance(given, dict):
+        raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
+    return {"job_type": job_type, "payload": given} if given else {"job_type": job_type}
 
 
 def read_elsewhere(directory: Path) -> list[Elsewhere]:
@@ -332,13 +342,13 @@ def _files_at(path: Path) -> list[Path]:
 
 
 def _download(file: Path, owner: str, read: Mapping[str, object], *, is_forced: bool) -> NewJob:
-    body: dict[str, object] = {"source": str(file), "read": dict(read), "force": is_forced}
+    body: dict[str, object] = {"source": _source(file), "read": dict(read), "force": is_forced}
     return NewJob("download", platform="local", owner=owner, payload=canonical(body))
 
 
 def _download_again(document: Document, read: Mapping[str, object], *, is_forced: bool) -> NewJob:
     body: dict[str, object] = {
-        "source": document.source_key,
+        "source": _source(Path(document.source_key)) if document.platform == "local" else document.source_key,
         "name": document.name,
         "read": dict(read),
         "force": is_forced,
@@ -347,10 +357,14 @@ def _download_again(document: Document, read: Mapping[str, object], *, is_forced
     return NewJob("download", platform=document.platform, owner=document.owner, payload=canonical(body), source=source)
 
 
-def _adoption(one: Elsewhere, text: str, owner: str) -> NewJob:
-    name = Path(one.path).name
-    request = DocumentRequest(one.path, name, one.content, settings=canonical({"adopted": text}))
-    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=request)
+def _source(file: Path) -> str:
+    """A source is what people paste, so that space around it means nothing; in a URL it does."""
+    return str(file) if str(file).strip() == str(file) else file.as_uri()
+
+
+def _adoption(request: DocumentRequest, text: str, owner: str) -> NewJob:
+    wish = replace(request, settings=canonical({_ADOPTED: text}))
+    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=wish)
 
 
 def _export_name(document: Document, form: str, file: PublishedFile) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from worker_service.clock import Clock, as_text, from_text, parse_duration, shifted, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, JobNotFound, PagemillError, Refused
+from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.words import (
@@ -270,7 +271,11 @@ class Queue:
 def open_queue(settings: Settings, *, actor: str | None = None) -> Queue:
     from worker_service.store.opening import open_store
 
-    store = open_store(settings.database, orphan_after_seconds=settings.orphan_after_seconds)
+    store = open_store(
+        settings.database,
+        orphan_after_seconds=settings.orphan_after_seconds,
+        patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+    )
     return Queue(store, settings, actor=actor or actor_name())
 
 

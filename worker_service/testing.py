@@ -228,7 +228,7 @@ class _Counting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
-        if name not in ("progress", "log", "checkpoint", "save_page", "ask"):
+        if name not in ("progress", "log", "checkpoint", "save_page", "save_pages", "ask"):
             return found
 
         def say(*values: Any, **named: Any) -> Any:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.commands.shelf import Shelf
+from tests.store.papers import TYPES, work_as
 from worker_service.commands import pagemill
 from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
 from worker_service.store.base import Store
@@ -105,6 +107,14 @@ def daemon(database: Path) -> Iterator[Daemon]:
     types = ("ocr_pages", "download", "assemble")
     store.register(Worker("w1", "here", "boot", 1, "0", 100, 100, [HandlerFacts(name) for name in types]))
     yield Daemon(store)
+    store.close()
+
+
+@pytest.fixture
+def shelf(database: Path) -> Iterator[Shelf]:
+    store = open_store(database)
+    work_as(store, types=(*TYPES, "adopt", "drive_crawl"))
+    yield Shelf(store, database.parent / "workspace")
     store.close()
 
 

@@ -31,7 +31,7 @@ def _put(name: str, text: str, place: Path, mode: int = 0o600) -> None:
 
 def _lines(run: Run, **more: int) -> list[str]:
     told: list[str] = run("doctor", "--online", **more).stdout.splitlines()
-    return told[next(at for at, line in enumerate(told) if "credential" in line) :]
+    return told[next(at for at, line in enumerate(told) if " credential drive" in line) :]
 
 
 def test_each_credential_is_told_with_what_it_may_do(server: DriveServer, run: Run, tmp_path: Path) -> None:

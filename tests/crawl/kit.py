@@ -111,9 +111,10 @@ class Ran:
 
 
 class Crawls:
-    def __init__(self, server: DriveServer, place: Path) -> None:
+    def __init__(self, server: DriveServer, place: Path, tree_of: type[DriveTree] = DriveTree) -> None:
         initialise(place / "crawls.db")
         self.server = server
+        self.tree_of = tree_of
         self.store = open_store(place / "crawls.db")
         self.by_hand = ByHand(place / "crawls.db")
         self._google = Drive(patience=QUICK, pacer=Pacer(1e6))
@@ -136,9 +137,10 @@ class Crawls:
         payload = json.dumps({"folder": named, **asked})
         return self.store.enqueue(NewJob("drive_crawl", platform=platform, payload=payload, owner=owner)).job_id
 
-    def go_on(self, job_id: int, *, stop_at: int = 0) -> Ran:
-        """One attempt; if it is stopped, a second."""
+    def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
+        """One attempt; if it is killed, a second."""
         attempt = self._claim(job_id, stop_at)
+        attempt.is_over = is_asked_to_stop
         try:
             return self._attempt(attempt)
         except Sigkill:
@@ -173,12 +175,16 @@ class Crawls:
         payload = msgspec.json.decode(job.payload or "", type=Payload)
         return Attempt(self.store, job, payload, None if state is None else json.loads(state), stop_at)
 
+    def tree_at(self, folder_id: str) -> DriveTree:
+        reference = Reference("gdrive", folder_id)
+        return self.tree_of(self._google, reference, is_stopping=lambda: False, patience=QUICK)
+
     def _attempt(self, attempt: Attempt) -> Ran:
         folder = attempt.payload.folder
         if folder.startswith("/"):
             tree: LocalTree | DriveTree = LocalTree(Path(folder))
         else:
-            tree = DriveTree(self._google, Reference("gdrive", folder), is_stopping=attempt.cancelled, patience=QUICK)
+            tree = self.tree_at(folder)
         lease = attempt.job.lease
         try:
             done = crawl(cast("Any", attempt), tree)

@@ -56,6 +56,22 @@ def test_what_changes_during_the_walk_is_not_missed(crawls: Crawls, top: Item) -
     assert crawls.downloads() == ["deep.pdf", "late.pdf", "moved.pdf"]
 
 
+def test_a_folder_that_goes_during_the_walk_is_found_by_a_second_one(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    files = [store.add(f"{number}.pdf", PDF, parents=[top.id]) for number in range(5)]
+    going = store.folder("going", parents=[top.id])
+    file = store.add("gone.pdf", PDF, parents=[going.id])
+    for item in (*files, file):
+        crawls.document(item)
+    crawls.server.page_size_max = 2
+    crawls.server.arm(Fault("deed", on="list", skip=3, deed=lambda: store.trash(going)))
+
+    ran = crawls.run(top)
+
+    assert (ran.enqueued, ran.gone) == (6, 1)
+    assert [crawls.is_gone(item) for item in (*files, file)] == [False] * 5 + [True]
+
+
 def test_a_new_folder_is_walked_and_a_new_folder_in_it_too(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     crawls.run(top)
@@ -71,6 +87,29 @@ def test_a_new_folder_is_walked_and_a_new_folder_in_it_too(crawls: Crawls, top: 
 
     assert crawls.downloads() == ["inside it.pdf", "newest.pdf"]
     assert (ran.found, ran.enqueued) == (2, 2)
+
+
+def test_what_is_tidied_away_into_new_folders_stays_what_it_was(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    file = store.add("a.pdf", PDF, parents=[top.id])
+    old = store.folder("old", parents=[top.id])
+    inside = store.add("b.pdf", PDF, parents=[old.id])
+    for item in (file, inside):
+        crawls.document(item)
+    crawls.run(top)
+
+    archive = store.folder("archive", parents=[top.id])
+    year = store.folder("2026", parents=[archive.id])
+    for item in (file, old):
+        store.edit(item, lambda one: setattr(one, "parents", [year.id]))
+        item.revision -= 1
+    ran = crawls.run(top)
+
+    assert (ran.enqueued, ran.gone, crawls.downloads(status=Status.CANCELLED)) == (0, 0, [])
+    assert not crawls.is_gone(file)
+    store.remove(archive)
+    assert crawls.run(top).gone == 2
+    assert crawls.is_gone(inside)
 
 
 @pytest.mark.parametrize("how", ["removed", "trashed", "moved away", "no longer shared"])
@@ -130,6 +169,20 @@ def test_a_folder_takes_along_what_is_below_it_in_the_same_run(crawls: Crawls, t
     assert crawls.calls() == 1
 
 
+def test_what_changes_in_a_folder_that_went_is_not_enqueued(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    folder = store.folder("folder", parents=[top.id])
+    file = store.add("a.pdf", PDF, parents=[folder.id])
+    crawls.run(top)
+    store.trash(folder)
+    store.write(file, PDF + b"more")
+
+    ran = crawls.run(top)
+
+    assert (ran.enqueued, ran.gone) == (0, 1)
+    assert crawls.downloads() == ["a.pdf"]
+
+
 def test_a_folder_that_comes_back_brings_what_was_added_meanwhile(crawls: Crawls, top: Item) -> None:
     store = crawls.server.store
     folder = store.folder("folder", parents=[top.id])
@@ -187,10 +240,12 @@ def test_what_a_shortcut_leads_to_is_heard_of_until_the_shortcut_goes(crawls: Cr
     assert crawls.run(top).enqueued == 0
 
 
-def test_a_file_with_a_shortcut_beside_it_is_there_until_both_went(crawls: Crawls, top: Item) -> None:
+@pytest.mark.parametrize("is_first", [False, True], ids=["shortcut last", "shortcut first"])
+def test_a_file_with_a_shortcut_beside_it_is_there_until_both_went(crawls: Crawls, top: Item, is_first: bool) -> None:
     store = crawls.server.store
-    file = store.add("a.pdf", PDF, parents=[top.id])
-    link = store.shortcut("to a", file.id, parents=[top.id])
+    links = [store.shortcut("to a", "file-of-both", parents=[top.id])] if is_first else []
+    file = store.add("a.pdf", PDF, id="file-of-both", parents=[top.id])
+    [link] = links or [store.shortcut("to a", "file-of-both", parents=[top.id])]
     crawls.document(file)
     crawls.run(top)
 

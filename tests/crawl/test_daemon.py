@@ -16,7 +16,8 @@ import pytest
 
 from tests.drive_server import DriveServer, Fault, Item
 from tests.job_handlers.fetching import drive_for, pdf
-from tests.system.conftest import Daemon, System, wait_until
+from tests.system import conftest
+from tests.system.conftest import Daemon, System
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 
@@ -55,10 +56,26 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     second = _crawl(system, folder)
 
     assert (first["folders"], first["found"], first["enqueued"], first["skipped"]) == (3, 4, 2, 2)
-    assert (second["enqueued"], second["unchanged"] if "unchanged" in second else 0, second["gone"]) == (2, 0, 1)
+    assert (second["enqueued"], second.get("unchanged", 0), second["gone"]) == (2, 0, 1)
     contents = {pdf(5000, 5), pdf(5000, 10), pdf(6000, 7), pdf(5000, 9)}
     assert _published(system) == Counter(hashlib.sha256(content).hexdigest() for content in contents)
     system.assert_sound()
+
+
+def test_a_crawl_that_watches_finds_what_comes_later(system: System) -> None:
+    folder = system.place / "reports"
+    folder.mkdir()
+    _write(folder / "a.pdf", pdf(5000))
+    system.start()
+    payload = json.dumps({"folder": str(folder), "download": {"ingest": False}, "watch_seconds": 1})
+    job_id = system.store.enqueue(NewJob("drive_crawl", payload=payload)).job_id
+    wait_until(lambda: len(_published(system)) == 1, "the first file")
+
+    _write(folder / "b.pdf", pdf(6000))
+
+    wait_until(lambda: len(_published(system)) == 2, "the second file")
+    assert system.job(job_id).retry_count == 0
+    assert system.status(job_id) in LIVE
 
 
 def test_a_directory_where_jobs_may_not_read_is_not_crawled_either(system: System) -> None:
@@ -124,7 +141,7 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
 
     daemon = system.start(**settings)
     for number in range(1, kills + 1):
-        wait_until(_has_done(system, job_id, number * 8), f"{number * 8} downloads", seconds=60)
+        wait_until(_has_done(system, job_id, number * 8), f"{number * 8} downloads")
         daemon.signal(signal.SIGKILL)
         daemon.ends()
         if number == 2:
@@ -134,9 +151,9 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
             )
             server.store.add("late.pdf", pdf(9000, 2), parents=[top.id])
         daemon = system.start(**settings)
-    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended", seconds=60)
+    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended")
     again = _crawl(system, top.id)
-    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended again", seconds=60)
+    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended again")
 
     files = [item for item in server.store.items.values() if item.mime == "application/pdf"]
     failed = system.store.list(Selector(statuses=(Status.FAILED,)))
@@ -149,6 +166,11 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
 
 
 # ── Hands ──
+
+
+def wait_until(is_so: Callable[[], object], what: str) -> None:
+    """Many processes, and retries that wait for seconds."""
+    conftest.wait_until(is_so, what, seconds=60)
 
 
 def _write(path: Path, content: bytes) -> None:

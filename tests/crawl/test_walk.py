@@ -10,7 +10,7 @@ import pytest
 from tests.crawl.kit import PDF, Crawls
 from tests.drive_server import Fault
 from tests.drive_server.model import FOLDER
-from worker_service.handlers import Permanent
+from worker_service.handlers import Permanent, Rest, Snooze
 from worker_service.jobs.selector import Selector
 
 
@@ -303,6 +303,26 @@ def test_a_page_that_is_no_longer_known_begins_its_folder_again(crawls: Crawls) 
 
     assert crawls.downloads() == [f"{number}.pdf" for number in range(5)]
     assert (ran.found, ran.enqueued) == (5, 5)
+    assert sum("pageToken" not in one.query for one in crawls.server.asked("list")) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "times", "end"),
+    [("userRateLimitExceeded", 6, Rest), ("dailyLimitExceeded", 1, Snooze), ("authError", 1, Rest)],
+)
+def test_a_quota_or_a_credential_that_is_refused_is_waited_for_and_the_crawl_goes_on(
+    crawls: Crawls, reason: str, times: int, end: type[Exception]
+) -> None:
+    store = crawls.server.store
+    top = store.folder("top")
+    store.add("a.pdf", PDF, parents=[store.folder("inner", parents=[top.id]).id])
+    crawls.server.arm(Fault("status", on="list", skip=1, times=times, status=403, reason=reason))
+
+    first = crawls.run(top)
+    second = crawls.go_on(first.job_id)
+
+    assert isinstance(first.error, end)
+    assert (second.folders, second.enqueued) == (2, 1)
 
 
 def test_two_owners_of_the_same_folder_share_nothing(crawls: Crawls) -> None:

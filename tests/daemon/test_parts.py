@@ -27,7 +27,7 @@ from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
 from worker_service.daemon.start import beat_seconds, wants
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
-from worker_service.jobs.model import Counts, NewJob, Pause, Status, WorkerState
+from worker_service.jobs.model import Counts, Failure, NewJob, Pause, Status, WorkerState
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
 
@@ -82,7 +82,7 @@ def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed
     now, slept = [0.0], [0.0]
     breath = Breath(lambda: now[0], lambda seconds: slept.append(seconds))
     with breath:
-        now[0] = 0.5
+        now[0] = 0.005
     with breath:
         assert len(slept) == 1
     breath.turn()
@@ -92,6 +92,15 @@ def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed
     breath.turn()
     with breath:
         assert len(slept) == 2
+
+
+def test_a_turn_that_writes_for_long_pauses_in_between() -> None:
+    now, slept = [0.0], list[float]()
+    breath = Breath(lambda: now[0], slept.append)
+    for _ in range(30):
+        with breath:
+            now[0] += 0.002
+    assert len(slept) == 5
 
 
 # ── Wake-up ──
@@ -339,6 +348,30 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
     assert findings["integrity"].level is Level.OK
     assert (findings["worker w1"].level, findings["worker w2"].level) == (Level.CRITICAL, Level.OK)
     assert "systemctl start" in findings["worker w1"].fix
+
+
+def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
+    store: Store, database: Path, tmp_path: Path
+) -> None:
+    store.register(new_worker("w1", types=["ocr_pages"], missing="there is no trained data: apt-get install data"))
+    store.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
+    store.register(new_worker("w3", types=["ingest"]))
+    store.enqueue_many([NewJob("ingest") for _ in range(2)])
+    for job in store.claim("w3", 2):
+        no_data = "there is no trained data for deu: apt-get install tesseract-ocr-deu"
+        store.fail(job.lease, Failure("LANGUAGE_MISSING", no_data), retry_at=None)
+    settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
+
+    found = {finding.name: finding for finding in examine(settings, store, now=START)}
+
+    lacking = found["handler ocr_pages"]
+    assert (lacking.level, lacking.detail) == (Level.WARNING, "it starts no jobs: there is no trained data")
+    assert lacking.fix == "apt-get install data, then: systemctl restart pagemill"
+    assert found["handler scrape"].fix == "when it is there: systemctl restart pagemill"
+    failed = found["2 jobs ingest"]
+    assert failed.detail == "LANGUAGE_MISSING: there is no trained data for deu"
+    assert failed.fix == "apt-get install tesseract-ocr-deu, then: pagemill retry --error LANGUAGE_MISSING"
+    assert not any(name.endswith("ingest") for name in found if name.startswith("handler"))
 
 
 # ── Limits ──

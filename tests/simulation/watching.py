@@ -125,9 +125,11 @@ class WatchedStore(SqliteStore):
 
     # ── The verbs, each by its right ──
 
-    def claim(self, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
+    def claim(
+        self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
+    ) -> list[Job]:
         with self._doing(Deed("claim")):
-            return super().claim(worker_id, most, job_class)
+            return super().claim(worker_id, most, job_class, behind=behind, only=only)
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
         with self._doing(Deed("beat", frozenset(leases))):

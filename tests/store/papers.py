@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from tests.store.kit import ByHand, new_worker
@@ -13,8 +14,8 @@ from worker_service.store.base import Store
 TYPES = ("download", "ingest", "ocr_pages", "assemble", "action")
 
 
-def work_as(store: Store, worker_id: str = "w1") -> None:
-    store.register(new_worker(worker_id, types=TYPES, cpu=1000, io=1000))
+def work_as(store: Store, worker_id: str = "w1", types: Sequence[str] = TYPES) -> None:
+    store.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
 
 
 def wish(

@@ -10,13 +10,15 @@ import contextlib
 import math
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker_service.children.child import EXIT_OUT_OF_MEMORY
-from worker_service.children.forking import Forked
+from worker_service.children.forking import READ_BYTES, Forked
 from worker_service.children.looking import asked, check_checkpoint, check_json, check_page, publications, text
 from worker_service.children.model import (
     Asked,
@@ -46,7 +48,9 @@ from worker_service.children.wire import (
 )
 from worker_service.jobs.model import Usage
 
-READ_BYTES = 1 << 16
+if TYPE_CHECKING:
+    from worker_service.children.seats import Seat
+
 _TAIL_BYTES = 1 << 13
 _PROGRESS_SECONDS = 0.1
 _LINES_AT_ONCE = 200
@@ -65,12 +69,11 @@ class Attempt:
         self.forked = forked
         self.pid = forked.pid
         self.staging = staging
+        self.seat: Seat | None = None
         self.number = number
         self.began_at = time.monotonic()
         self.unsent = bytearray()
         """The answer that it has not taken yet. One at a time, so it is bounded."""
-        self.was_full = False
-        """The pipe that was read last had more than one bite."""
         self.stop_at = self.began_at + seconds
         """When its time is up."""
         self._time_sentence = f"it was not done after {seconds} s"
@@ -114,16 +117,9 @@ class Attempt:
     # --- what it says ---
 
     def read(self, pipe: int, now: float) -> Iterator[Happening]:
-        """One bounded bite, so that a child which floods is served like any other."""
-        self.was_full = False
-        try:
-            received = os.read(pipe, READ_BYTES)
-        except BlockingIOError:
-            return
-        self.was_full = len(received) == READ_BYTES
-        if not received:
-            self.forked.open_pipes.discard(pipe)
-            return
+        yield from self.hear(pipe, self.forked.bite(pipe), now)
+
+    def hear(self, pipe: int, received: bytes, now: float) -> Iterator[Happening]:
         if pipe in self._tails:
             tail = self._tails[pipe]
             tail += received
@@ -135,14 +131,14 @@ class Attempt:
             for body in self.forked.inbox.feed(received):
                 yield from self.understand(body, now)
         except Garbled as error:
-            self.is_garbled(error, now)
+            self.garbled(error, now)
 
     def drain(self, now: float) -> Iterator[Happening]:
         """What it said before it left; as much as a pipe can hold, and not more."""
         for pipe in sorted(self.forked.open_pipes):
             for _ in range(1 + (1 << 20) // READ_BYTES):
                 yield from self.read(pipe, now)
-                if not self.was_full:
+                if not self.forked.was_full:
                     break
         yield from self.due(now, is_last=True)
 
@@ -176,7 +172,7 @@ class Attempt:
             times.append(self._asks_at + 1.0 / _ASKS_PER_SECOND)
         return min(times)
 
-    def is_garbled(self, error: Garbled, now: float) -> None:
+    def garbled(self, error: Garbled, now: float) -> None:
         self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
 
     def understand(self, body: bytes, now: float) -> Iterator[Happening]:
@@ -279,6 +275,12 @@ class Attempt:
 
     # --- how it ended ---
 
+    def move_to(self, place: Path) -> None:
+        """Out of the directory of a kept child, once that is gone. What is published is found in a place of its own."""
+        if self.number and self._finished is not None and self._finished.files:
+            shutil.rmtree(place, ignore_errors=True)
+            self.staging = self.staging.rename(place)
+
     def ended(self) -> Ended:
         number = os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
         name = _signal_name(number) if number is not None else None
@@ -321,13 +323,15 @@ class Attempt:
             said.document,
             said.publishes,
             said.rests_source,
+            said.used.seconds if said.used is not None else None,
         )
 
     def _without_a_word(self, name: str | None) -> tuple[How, str, str]:
         if name == "SIGXCPU":
             return How.TIMED_OUT, "CPU_TIME_USED_UP", "it used more CPU time than its limit allows"
         if name is not None:
-            return How.CRASHED, "CRASHED", f"it was ended by {name}"
+            why = ", as the kernel does where memory runs out: journalctl -k tells" if name == "SIGKILL" else ""
+            return How.CRASHED, "CRASHED", f"it was ended by {name}{why}"
         code = os.WEXITSTATUS(self.status) if self.status is not None else 0
         if code == EXIT_OUT_OF_MEMORY:
             return How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows"

@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from worker_service.children import gone, kept, limits, sandbox
-from worker_service.children.gone import Key
 from worker_service.children.context import Cancel, ChildContext, Pipe, sayable
+from worker_service.children.gone import Key
 from worker_service.children.model import How, Order, Publication
 from worker_service.children.wire import FRAME_BYTES_MAX, Finished, Ready, clipped, frame
 from worker_service.handlers.contract import (
@@ -103,6 +103,7 @@ def _settle(room: Room) -> None:
     # A session of its own first: the nursery stops children by group.
     os.setsid()
     limits.die_with(room.parent)
+    limits.go_first_where_memory_ends()
     gone.mark(room.house, (room.order.job_id, room.order.fence), room.mark)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -135,7 +136,9 @@ def _attempt(room: Room, handler: Callable[[], Handler[Any]], pipe: Pipe, cancel
         keep = _hold(chosen, payload, room.keep_root)
         limits.limit(chosen.limits)
         pipe.say(Ready(sandbox.shut(_door(chosen, room, keep, payload), _sandbox(chosen, room))))
-        return _run(chosen, ChildContext(room.order, payload, staging=room.staging, keep=keep, pipe=pipe, cancel=cancel))
+        return _run(
+            chosen, ChildContext(room.order, payload, staging=room.staging, keep=keep, pipe=pipe, cancel=cancel)
+        )
 
     return _judged(attempt)
 

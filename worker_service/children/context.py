@@ -95,15 +95,17 @@ class Pipe:
         self.is_shut = False
         """Its attempt has ended, and its child lives on."""
 
-    def say(self, message: FromChild) -> None:
+    def say(self, *messages: FromChild) -> None:
         if self.is_shut:
             raise RuntimeError("this context is of an attempt that has ended")
-        said = frame(message)
-        if len(said) > FRAME_BYTES_MAX:
-            # A verdict, not a sentence to be cut: half a result is no result.
-            raise Permanent("TOO_LARGE", f"{type(message).__name__} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
+        frames = [frame(message) for message in messages]
+        for message, said in zip(messages, frames, strict=True):
+            if len(said) > FRAME_BYTES_MAX:
+                # A verdict, not a sentence to be cut: half a result is no result.
+                name = type(message).__name__
+                raise Permanent("TOO_LARGE", f"{name} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
         with self._held(), self._saying:
-            left = memoryview(said)
+            left = memoryview(b"".join(frames))
             while left:
                 left = left[os.write(self._descriptor, left) :]
 
@@ -175,10 +177,12 @@ class ChildContext:
         self._pipe.say(Checkpoint(json.dumps(state, allow_nan=False), list(follow_ups), crawl))
 
     def save_page(self, page: PageResult) -> None:
+        self.save_pages([page])
+
+    def save_pages(self, pages: Sequence[PageResult]) -> None:
         if self.document_id is None:
             raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
-        text = None if page.text is None else sayable(page.text).replace("\0", "�")
-        self._pipe.say(Page(replace(page, text=text)))
+        self._pipe.say(*(Page(_sayable_page(page)) for page in pages))
 
     def ask(self, question: Question[A]) -> A:
         kind, body = asking.question_text(question)
@@ -192,6 +196,10 @@ class ChildContext:
 
 def _line(text: str) -> str:
     return sayable(clipped(text, LINE_CHARACTERS_MAX))
+
+
+def _sayable_page(page: PageResult) -> PageResult:
+    return page if page.text is None else replace(page, text=sayable(page.text).replace("\0", "�"))
 
 
 def sayable(text: str) -> str:

@@ -9,11 +9,19 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker_service.children import child, gone, limits
 from worker_service.children.gone import Key
 from worker_service.children.known import Bring
 from worker_service.children.wire import FRAME_BYTES_MAX, Begin, Inbox, Launch
+
+if TYPE_CHECKING:
+    from worker_service.children.attempt import Attempt
+    from worker_service.children.seats import Seat
+
+
+READ_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -37,6 +45,12 @@ class Forked:
     """As it says."""
     cpu_seconds: float = 0.0
     """Of those of its attempts that have ended."""
+    attempt: Attempt | None = None
+    """The one that it runs now."""
+    seat: Seat | None = None
+    """Whose kept child it is."""
+    was_full: bool = False
+    """The pipe that was read last had more than one bite."""
 
     def __post_init__(self) -> None:
         self.open_pipes = {self.said, self.output, self.errors}
@@ -44,6 +58,18 @@ class Forked:
     @property
     def pipes(self) -> tuple[int, int, int]:
         return self.said, self.output, self.errors
+
+    def bite(self, pipe: int) -> bytes:
+        """One bounded bite, so that a child which floods is served like any other. Empty also where nothing waits."""
+        self.was_full = False
+        try:
+            received = os.read(pipe, READ_BYTES)
+        except BlockingIOError:
+            return b""
+        self.was_full = len(received) == READ_BYTES
+        if not received:
+            self.open_pipes.discard(pipe)
+        return received
 
     def close(self) -> None:
         for descriptor in (*self.pipes, self.answers):
@@ -53,7 +79,9 @@ class Forked:
                 one.close()
 
 
-def fork(launch: Launch, begin: Begin, bring: Bring, staging: Path, *, reuse: int = 0, mark: Key | None = None) -> Forked:
+def fork(
+    launch: Launch, begin: Begin, bring: Bring, staging: Path, *, reuse: int = 0, mark: Key | None = None
+) -> Forked:
     """`reuse`: it may be kept for so many attempts, and `mark` is its own; the order is the first of them."""
     with _closed_on_failure() as near, contextlib.ExitStack() as far:
         reading: list[int] = []
@@ -98,9 +126,7 @@ def fork(launch: Launch, begin: Begin, bring: Bring, staging: Path, *, reuse: in
         if pid == 0:
             child.live(room, bring)
     tag = gone.tag_of(begin.house, own_mark)
-    return Forked(
-        pid, gone.started_at(pid), tag, reading[0], reading[1], reading[2], answering, orders, orders_back
-    )
+    return Forked(pid, gone.started_at(pid), tag, reading[0], reading[1], reading[2], answering, orders, orders_back)
 
 
 def make_empty(directory: Path) -> None:

@@ -43,6 +43,11 @@ def key_of_kept(nursery_pid: int, seat: int) -> Key:
     return -nursery_pid, seat
 
 
+def home_of_kept(nursery_pid: int) -> str:
+    """How the directories of a nursery's kept children are called; a number follows."""
+    return f"kept-{nursery_pid}-"
+
+
 def tag_of(house: str, key: Key) -> int:
     """A number that hardly anything else has: bit 61, and 61 bits of digest."""
     digest = hashlib.blake2s(f"{house}/{name_of(key)}".encode(), digest_size=8).digest()

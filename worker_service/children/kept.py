@@ -15,12 +15,13 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from worker_service.children import gone, limits, sandbox
+from worker_service.children import gone, limits
 from worker_service.children.context import Cancel, Pipe
 from worker_service.children.model import How, Order
 from worker_service.children.wire import Finished, Next, Used, to_kept
@@ -36,6 +37,7 @@ _SIGNALS = (
     signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, signal.SIGPROF,
     signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU,
 )  # fmt: skip
+_THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
 _CLEAN = (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
 _NOT_CLEAN = ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 
@@ -46,25 +48,25 @@ class Housekeeping:
     def __init__(self, staging: Path) -> None:
         self.staging = staging
         self._home = staging.parent
-        self._number = 1
         # Opened before the door is shut: with it the peak of the memory begins anew for each attempt.
         self._peak: int | None = None
         with contextlib.suppress(OSError):
             self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        self._cpu_seconds = 0.0
+        self._cpu_seconds = self._began_at = 0.0
         self._before: object = None
 
     def begin(self) -> None:
         if self._peak is not None:
             os.write(self._peak, b"5")
-        self._cpu_seconds = _cpu_seconds()
+        self._cpu_seconds, self._began_at = _cpu_seconds(), time.monotonic()
         if self._before is None:
             self._touch_none()
             self._before = self._seen()
 
     def used(self) -> Used:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return Used(round(usage.ru_utime + usage.ru_stime - self._cpu_seconds, 6), usage.ru_maxrss * 1024)
+        cpu_seconds = round(usage.ru_utime + usage.ru_stime - self._cpu_seconds, 6)
+        return Used(round(time.monotonic() - self._began_at, 6), cpu_seconds, usage.ru_maxrss * 1024)
 
     def is_as_before(self) -> bool:
         """Empties the staging directory. What else is not as it was ends the child."""
@@ -77,23 +79,17 @@ class Housekeeping:
         try:
             if self._seen() != self._before:
                 return False
-            if os.stat(self.staging).st_mtime_ns:
-                self._move_on()
+            if self.staging.stat().st_mtime_ns:
+                self._empty()
         except OSError:
             return False
         return True
 
-    def _move_on(self) -> None:
+    def _empty(self) -> None:
         shutil.rmtree(self.staging)
-        self._number += 1
-        before, self.staging = str(self.staging), self._home / str(self._number)
         self.staging.mkdir(mode=0o700)
         os.chdir(self.staging)
-        tempfile.tempdir = str(self.staging)
-        if os.environ.get("HOME") == before:
-            os.environ["HOME"] = str(self.staging)
         self._touch_none()
-        self._before = self._seen()
 
     def _touch_none(self) -> None:
         """Whatever is made in them from now on gives them another time."""
@@ -102,9 +98,9 @@ class Housekeeping:
 
     def _seen(self) -> object:
         return (
-            os.stat("/proc/self/task").st_nlink,
+            _THREADS.stat().st_nlink,
             _descriptors(),
-            os.stat(self._home).st_mtime_ns,
+            self._home.stat().st_mtime_ns,
             os.getcwd(),  # noqa: PTH109
             os.umask(0o077),
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -171,5 +167,4 @@ def _cpu_seconds() -> float:
 
 def _descriptors() -> int:
     # The kernel says how many, from 6.2 on.
-    return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
+    return _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS))  # noqa: PTH208

@@ -23,12 +23,16 @@ class Line:
         self.inbox = Inbox(RELAY_BYTES_MAX)
         self.unsent = bytearray()
         self.keys: set[Key] = set()
-        self.forks = 0
+        self.seats: set[int] = set()
+        """Those that had a kept child."""
+        self.forks = 0.0
         self.threads = 0
         self.described: Sequence[Described] = ()
+        self.reuse: dict[str, int] = {}
         self.environment: dict[str, Sequence[str]] = {}
         self.has_said_hello = False
         self.is_broken = False
+        self.is_waiting_to_send = False
         self._asked_at = time.monotonic()
         self._unanswered = 0
 
@@ -36,6 +40,7 @@ class Line:
         self.has_said_hello = True
         self.threads = hello.threads
         self.described = [each.described for each in hello.handlers]
+        self.reuse = {each.described.facts.job_type: each.described.reuse for each in hello.handlers}
         self.environment = {each.described.facts.job_type: each.environment for each in hello.handlers}
 
     def expects(self, happening: Happening) -> bool:

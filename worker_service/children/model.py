@@ -170,6 +170,8 @@ class Ended:
     """Its generation of the document is from now on the one that people read."""
     rests_source: bool = False
     """Snoozed because its source needs a rest: nothing else of that source should start either."""
+    took_seconds: float | None = None
+    """In a child that is kept; or, for one that was not begun, how long it has waited at least."""
 
     @property
     def files(self) -> list[Path]:

@@ -44,6 +44,8 @@ from worker_service.jobs.documents import Answer
 __all__ = ["ChildError", "Nursery"]
 
 GRACE_SECONDS = 10.0
+IDLE_SECONDS = 10.0
+"""After that a kept child with nothing to do is stopped."""
 _IMPORT_SECONDS = 20.0
 _START_SECONDS = 40.0
 """Beyond what the trials may take."""
@@ -66,6 +68,7 @@ class Nursery:
         forks_max: int = 10_000,
         grace_seconds: float = GRACE_SECONDS,
         import_seconds: float = _IMPORT_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
         extra_path: Sequence[Path] = (),
         extra_handlers: Sequence[str] = (),
         is_without_installed: bool = False,
@@ -87,6 +90,7 @@ class Nursery:
             sandbox=sandbox,
             grace_seconds=grace_seconds,
             import_seconds=import_seconds,
+            idle_seconds=idle_seconds,
             extra_handlers=tuple(extra_handlers),
             is_without_installed=is_without_installed,
             lock_fd=lock_fd,
@@ -149,7 +153,11 @@ class Nursery:
             )
             return
         line.keys.add(key)
-        line.forks += 1
+        # A kept child is one fork for many.
+        reuse = 1 if order.seat is None else max(1, line.reuse.get(order.job_type, 1))
+        line.forks += 1 / reuse
+        if reuse > 1 and order.seat is not None:
+            line.seats.add(order.seat)
         self._send(line, message)
         if line.forks >= self._forks_max and self._coming is None:
             line.forks = 0
@@ -298,7 +306,9 @@ class Nursery:
         except OSError:
             # It is gone; what it has said before is still to be read.
             line.unsent.clear()
-        self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if line.unsent else 0))
+        if bool(line.unsent) is not line.is_waiting_to_send:
+            line.is_waiting_to_send = bool(line.unsent)
+            self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if line.unsent else 0))
 
     def _listen(self, line: Line) -> list[Happening]:
         if line.is_broken:
@@ -333,13 +343,16 @@ class Nursery:
         if line.process.poll() is None:
             line.process.kill()
         keys = sorted(line.keys)
+        sought = [*keys, *(gone.key_of_kept(line.process.pid, seat) for seat in sorted(line.seats))]
         if not _until(lambda: line.process.poll() is not None, deadline) or not _until(
-            lambda: not keys or not gone.sweep(self._house, keys), deadline
+            lambda: not sought or not gone.sweep(self._house, sought), deadline
         ):
             os.eventfd_write(self._bell, 1)
             return []
         for key in keys:
             shutil.rmtree(self._staging_root / gone.name_of(key), ignore_errors=True)
+        for home in self._staging_root.glob(f"{gone.home_of_kept(line.process.pid)}*"):
+            shutil.rmtree(home, ignore_errors=True)
         line.keys.clear()
         self._forget(line)
         message = "the nursery died, and the attempt with it"

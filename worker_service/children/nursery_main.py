@@ -3,7 +3,8 @@
 Started by `python -m worker_service.children.nursery_main FD`; FD is a socket to the daemon, and when it closes the
 nursery stops everything and ends. It loads the handlers once, each tried in a child first, so that an attempt
 starts with a fork and no import. It is a subreaper: whatever a child leaves behind becomes the nursery's own child,
-is recognised by its mark, and is SIGKILLed before the attempt counts as ended.
+is recognised by its mark, and is SIGKILLed before the attempt counts as ended. Children that are kept for several
+attempts are `seating`'s.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import gc
 import math
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-from worker_service.children import child, gone, known, limits, sandbox, trial
+from worker_service.children import gone, known, limits, sandbox, trial
 from worker_service.children.attempt import Attempt
+from worker_service.children.forking import Forked, discard, fork, make_empty
 from worker_service.children.gone import Key
-from worker_service.children.known import Bring, Known
-from worker_service.children.model import Described, Ended, Happening, How, Order
+from worker_service.children.known import Known
+from worker_service.children.model import Ended, Happening, How
+from worker_service.children.seating import Seating
+from worker_service.children.seats import Waiting
 from worker_service.children.wire import (
     RELAY_BYTES_MAX,
     Begin,
@@ -59,12 +61,15 @@ class _Nursery:
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
         self._known: dict[str, Known] = {}
-        self._attempts: dict[Key, Attempt] = {}
-        self._resting: dict[int, tuple[Attempt, float]] = {}
-        self._cleaners: set[int] = set()
+        self._children: dict[int, Forked] = {}
+        """By pid: all that were forked and not waited for yet."""
+        self.attempts: dict[Key, Attempt] = {}
+        self._resting: dict[int, tuple[Forked, float]] = {}
+        self.cleaners: set[int] = set()
+        self._seating = Seating(self, time.monotonic)
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
-        self._begin: Begin
+        self.begin: Begin
 
     def serve(self) -> None:
         rest = self._hear_the_beginning()
@@ -74,7 +79,7 @@ class _Nursery:
         self._selector.register(self._control, selectors.EVENT_READ)
         for body in rest:
             self._obey(body)
-        while not (self._is_closing and not self._attempts and not self._strangers()):
+        while not (self._is_closing and not self.attempts and not self._children and not self._strangers()):
             self._turn()
 
     # --- one turn ---
@@ -88,24 +93,28 @@ class _Nursery:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, _READ_BYTES)
             elif key.fd == key.data.answers:
-                self._answer(key.data)
+                if key.data.attempt is not None:
+                    self._answer(key.data.attempt)
             else:
                 self._read(key.fd, key.data)
         now = time.monotonic()
         self._wake_resting_pipes(now)
         self._reap()
-        for attempt in self._attempts.values():
-            attempt.act(now, grace=self._begin.grace_seconds)
-            self._tell(attempt.due(now))
+        for attempt in list(self.attempts.values()):
+            if now < attempt.stop_at or self._seating.catch_up(attempt):
+                attempt.act(now, grace=self.begin.grace_seconds)
+                self.tell(attempt.due(now))
+        self._seating.tend()
         self._end_those_that_are_gone(now)
         self._flush()
 
     def _patience(self) -> float | None:
         now = time.monotonic()
-        if self._is_closing or any(attempt.has_left for attempt in self._attempts.values()):
+        if self._is_closing or any(attempt.has_left for attempt in self.attempts.values()):
             return self._sweep_seconds
-        times = [attempt.next_due() for attempt in self._attempts.values()]
+        times = [attempt.next_due() for attempt in self.attempts.values()]
         times += [until for _, until in self._resting.values()]
+        times.append(self._seating.due_at)
         soonest = min(times, default=math.inf)
         return None if soonest == math.inf else max(soonest - now, 0.0)
 
@@ -125,7 +134,7 @@ class _Nursery:
         begin = to_nursery(bodies[0])
         if not isinstance(begin, Begin):
             sys.exit("the daemon did not begin")
-        self._begin = begin
+        self.begin = begin
         self._control.setblocking(False)
         return bodies[1:]
 
@@ -143,7 +152,8 @@ class _Nursery:
         # The daemon is gone, or wants us to go.
         self._is_closing = True
         self._selector.unregister(self._control)
-        for attempt in self._attempts.values():
+        self._seating.close()
+        for attempt in self.attempts.values():
             attempt.stop(How.STOPPED, "STOPPED", "the daemon is gone", grace=0.0, now=time.monotonic())
 
     def _obey(self, body: bytes) -> None:
@@ -153,17 +163,18 @@ class _Nursery:
         elif isinstance(message, Ping):
             self._unsent += frame(Pong())
         elif isinstance(message, Reply):
-            asking = self._attempts.get((message.job_id, message.fence))
+            asking = self.attempts.get((message.job_id, message.fence))
             if asking is not None:
                 asking.answer(message)
                 self._answer(asking)
         elif isinstance(message, Stop):
-            attempt = self._attempts.get((message.job_id, message.fence))
-            if attempt is not None:
-                grace = 0.0 if message.now else self._begin.grace_seconds
+            key = (message.job_id, message.fence)
+            grace = 0.0 if message.now else self.begin.grace_seconds
+            attempt = self.attempts.get(key)
+            if not self._seating.stop(key, grace=grace) and attempt is not None:
                 attempt.stop(How.STOPPED, "STOPPED", "it was asked to stop", grace=grace, now=time.monotonic())
 
-    def _tell(self, happenings: Iterable[Happening]) -> None:
+    def tell(self, happenings: Iterable[Happening]) -> None:
         for happening in happenings:
             self._unsent += frame_of_happening(happening)
 
@@ -179,10 +190,10 @@ class _Nursery:
             self._selector.modify(self._control, wanted)
 
     def _make_ready(self) -> None:
-        self._known, introduced = known.learn(self._begin, self._control.fileno())
+        self._known, introduced = known.learn(self.begin, self._control.fileno())
         sandbox.prepare()
         # What no child may see is no longer here when it is forked; what it starts with takes nothing to set.
-        limits.set_environment({**limits.basic_environment(), gone.HOUSE: self._begin.house})
+        limits.set_environment({**limits.basic_environment(), gone.HOUSE: self.begin.house})
         gone.room_for_mark()
         # Once, so that children do not copy pages only because a collection wrote to them.
         gc.collect()
@@ -199,97 +210,85 @@ class _Nursery:
         order = launch.order
         key = (order.job_id, order.fence)
         chosen = self._known.get(order.job_type)
-        if self._is_closing or key in self._attempts:
+        if self._is_closing or key in self.attempts:
             return
         if chosen is None:
-            self._refuse(order, How.PERMANENT, "UNKNOWN_TYPE", f"no handler for {order.job_type} is installed here")
+            message = f"no handler for {order.job_type} is installed here"
+            self.tell([Ended(*key, How.PERMANENT, code="UNKNOWN_TYPE", message=message)])
         elif chosen.bring is None:
-            self._refuse(order, How.RETRYABLE, "HANDLER_SET_ASIDE", chosen.described.set_aside or "it cannot be used")
+            message = chosen.described.set_aside or "it cannot be used"
+            self.tell([Ended(*key, How.RETRYABLE, code="HANDLER_SET_ASIDE", message=message)])
+        elif chosen.described.reuse > 1 and order.seat is not None:
+            self._seating.take(Waiting(launch, chosen), order.seat)
         else:
-            try:
-                self._fork(launch, chosen.described, chosen.bring)
-            except OSError as error:
-                self._refuse(order, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
+            self.start_alone(Waiting(launch, chosen))
 
-    def _fork(self, launch: Launch, described: Described, bring: Bring) -> None:
-        order = launch.order
-        key = (order.job_id, order.fence)
-        staging = self._begin.staging_root / gone.name_of(key)
-        _make_empty(staging)
-        with contextlib.ExitStack() as to_close, contextlib.ExitStack() as to_close_on_failure:
-            near: list[int] = []
-            far: list[int] = []
-            for _ in range(3):
-                reading, writing = os.pipe()
-                near.append(reading)
-                far.append(writing)
-                to_close_on_failure.callback(os.close, reading)
-                to_close.callback(os.close, writing)
-                os.set_blocking(reading, False)
-            answers, answering = os.pipe()
-            to_close.callback(os.close, answers)
-            to_close_on_failure.callback(os.close, answering)
-            os.set_blocking(answering, False)
-            said, output, errors = far
-            room = child.Room(
-                order=order,
-                parent=os.getpid(),
-                house=self._begin.house,
-                staging=staging,
-                keep_root=self._begin.keep_root,
-                sandbox=self._begin.sandbox,
-                environment=launch.environment,
-                credentials=self._begin.credentials,
-                said=said,
-                output=output,
-                errors=errors,
-                answers=answers,
-                lock_fd=self._begin.lock_fd,
-            )
-            pid = os.fork()
-            if pid == 0:
-                child.live(room, bring)
-            to_close_on_failure.pop_all()
-        attempt = Attempt(order, pid, self._begin.house, staging, (near[0], near[1], near[2]), answering)
-        seconds = order.timeout_seconds or described.wall_seconds
-        attempt.stop_at = time.monotonic() + seconds
-        attempt.time_sentence = f"it was not done after {seconds} s"
-        self._attempts[key] = attempt
+    def start_alone(self, one: Waiting) -> Attempt | None:
+        """In a child of its own. None: that was not possible, and has been told."""
+        if one.known.bring is None:
+            return None
+        staging = self.begin.staging_root / gone.name_of(one.key)
+        try:
+            make_empty(staging)
+            forked = fork(one.launch, self.begin, one.known.bring, staging)
+        except OSError as error:
+            self.refuse(one, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
+            return None
+        forked.attempt = attempt = one.attempt(forked, staging)
+        self.attempts[attempt.key] = attempt
+        self.watch(forked)
+        return attempt
+
+    def watch(self, forked: Forked) -> None:
+        self._children[forked.pid] = forked
         # A short attempt is over before anybody has listened: then all that it said is heard at once, at its end.
-        for pipe in near:
-            self._resting[pipe] = (attempt, time.monotonic() + _FIRST_REST_SECONDS)
+        for pipe in forked.pipes:
+            self._resting[pipe] = (forked, time.monotonic() + _FIRST_REST_SECONDS)
 
-    def _read(self, pipe: int, attempt: Attempt) -> None:
+    def unwatch(self, forked: Forked) -> None:
+        for pipe in (*forked.pipes, forked.answers):
+            if self._resting.pop(pipe, None) is None:
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(pipe)
+
+    def _read(self, pipe: int, forked: Forked) -> None:
         now = time.monotonic()
         # While the daemon does not listen, its children wait with it.
         must_rest = len(self._unsent) >= _UNSENT_BYTES_MAX
         if not must_rest:
-            self._tell(attempt.read(pipe, now))
-            if pipe not in attempt.open_pipes:
-                self._selector.unregister(pipe)
+            if forked.seat is not None:
+                self._seating.hear(forked, pipe)
+            elif forked.attempt is not None:
+                self.tell(forked.attempt.read(pipe, now))
+            if pipe not in forked.open_pipes:
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(pipe)
                 return
-            must_rest = attempt.was_full
-        if must_rest:
+            # It has more to do, and will have more to say.
+            must_rest = forked.was_full or (forked.seat is not None and forked.seat.has_followers)
+        if must_rest and pipe in self._selector.get_map():
             self._selector.unregister(pipe)
-            self._resting[pipe] = (attempt, now + _REST_SECONDS)
+            self._resting[pipe] = (forked, now + _REST_SECONDS)
 
     def _answer(self, attempt: Attempt) -> None:
         """Its pipe is watched only while something is left to be sent."""
         attempt.send()
-        is_watched = attempt.answers in self._selector.get_map()
+        answers = attempt.forked.answers
+        is_watched = answers in self._selector.get_map()
         if attempt.unsent and not is_watched:
-            self._selector.register(attempt.answers, selectors.EVENT_WRITE, attempt)
+            self._selector.register(answers, selectors.EVENT_WRITE, attempt.forked)
         elif is_watched and not attempt.unsent:
-            self._selector.unregister(attempt.answers)
+            self._selector.unregister(answers)
 
     def _wake_resting_pipes(self, now: float) -> None:
-        for pipe, (attempt, until) in list(self._resting.items()):
+        for pipe, (forked, until) in list(self._resting.items()):
             if now >= until:
                 del self._resting[pipe]
-                self._selector.register(pipe, selectors.EVENT_READ, attempt)
+                if pipe in forked.open_pipes:
+                    self._selector.register(pipe, selectors.EVENT_READ, forked)
 
-    def _refuse(self, order: Order, how: How, code: str, message: str) -> None:
-        self._tell([Ended(order.job_id, order.fence, how, code=code, message=message)])
+    def refuse(self, one: Waiting, how: How, code: str, message: str) -> None:
+        self.tell([Ended(*one.key, how, code=code, message=message)])
 
     # --- the end of a child ---
 
@@ -301,18 +300,20 @@ class _Nursery:
 
     def _reap(self) -> None:
         """Every child that has left, the adopted ones too."""
-        by_pid = {attempt.pid: attempt for attempt in self._attempts.values() if not attempt.has_left}
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
                 if pid == 0:
                     break
-                self._cleaners.discard(pid)
-                if pid in by_pid:
-                    by_pid.pop(pid).left(status, usage)
+                self.cleaners.discard(pid)
+                forked = self._children.pop(pid, None)
+                if forked is not None:
+                    self._seating.has_left(forked)
+                    if forked.attempt is not None:
+                        forked.attempt.left(status, usage)
 
     def _end_those_that_are_gone(self, now: float) -> None:
-        leaving = [attempt for attempt in self._attempts.values() if attempt.has_left]
+        leaving = [attempt for attempt in self.attempts.values() if attempt.has_left]
         if not leaving and not self._is_closing:
             return
         for _ in range(_SWEEPS_AT_ONCE):
@@ -333,49 +334,23 @@ class _Nursery:
 
     def _strangers(self) -> set[int]:
         """Children that we did not fork and that belong to no running attempt: what ended attempts left behind."""
-        running = {attempt.pid: attempt for attempt in self._attempts.values() if not attempt.has_left}
-        tags = {attempt.tag for attempt in running.values()}
-        others = gone.children_of(os.getpid()) - running.keys() - self._cleaners
+        tags = {forked.tag for forked in self._children.values() if forked.attempt is not None}
+        others = gone.children_of(os.getpid()) - self._children.keys() - self.cleaners
         return {pid for pid in others if gone.tag_on(pid) not in tags}
 
     def _end(self, attempt: Attempt, now: float) -> None:
-        self._tell(attempt.drain(now))
+        self.tell(attempt.drain(now))
+        attempt.move_to(self.begin.staging_root / gone.name_of(attempt.key))
         ended = attempt.ended()
-        for pipe in (attempt.said, attempt.output, attempt.errors, attempt.answers):
-            if self._resting.pop(pipe, None) is None:
-                with contextlib.suppress(KeyError):
-                    self._selector.unregister(pipe)
-            os.close(pipe)
-        del self._attempts[attempt.key]
+        self.unwatch(attempt.forked)
+        attempt.forked.close()
+        del self.attempts[attempt.key]
         if not ended.files:
-            self._discard(attempt.staging)
-        self._tell([ended])
-
-    def _discard(self, staging: Path) -> None:
-        """In a process of its own if it holds anything: a million files would keep everybody waiting."""
-        with contextlib.suppress(OSError):
-            staging.rmdir()
-            return
-        parent = os.getpid()
-        with contextlib.suppress(OSError):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    limits.die_with(parent)
-                    limits.close_all_but({0, 1, 2})
-                    shutil.rmtree(staging, ignore_errors=True)
-                finally:
-                    os._exit(0)
-            self._cleaners.add(pid)
-
-
-def _make_empty(staging: Path) -> None:
-    staging.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        staging.mkdir(mode=0o700)
-    except FileExistsError:
-        shutil.rmtree(staging)
-        staging.mkdir(mode=0o700)
+            cleaner = discard(attempt.staging)
+            if cleaner is not None:
+                self.cleaners.add(cleaner)
+        self._seating.end(attempt)
+        self.tell([ended])
 
 
 def main() -> None:

@@ -239,7 +239,9 @@ def _seccomp(door: Door) -> bool:
     # The numbers are this machine's; on another, Landlock is what there is.
     if not has_seccomp_table():
         return False
-    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(_seccomp_program(door.network, door.starts_programs)[0]))
+    prctl(
+        _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(_seccomp_program(door.network, door.starts_programs)[0])
+    )
     return True
 
 

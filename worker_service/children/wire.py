@@ -63,6 +63,7 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     is_without_installed: bool = False
     lock_fd: int | None = None
     credentials: Path | None = None
+    idle_seconds: float = 10.0
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
@@ -165,6 +166,7 @@ class Ask(msgspec.Struct, tag=True, frozen=True):
 class Used(msgspec.Struct, frozen=True):
     """By one of a kept child's attempts."""
 
+    seconds: float
     cpu_seconds: float
     memory_peak_bytes: int
 

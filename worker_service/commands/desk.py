@@ -100,6 +100,9 @@ class JobId(click.ParamType[int]):
         return int(word)
 
 
+_JOB_ID = JobId()
+
+
 def job_id_argument(function: Function) -> Function:
     return click.argument("job_id", metavar="ID", type=JobId(), shell_complete=completes("id"))(function)
 
@@ -107,7 +110,6 @@ def job_id_argument(function: Function) -> Function:
 # ── Selectors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SELECTORS: Sequence[Callable[[Function], Function]] = (
-    click.argument("ids", metavar="[ID]...", nargs=-1, type=JobId(), shell_complete=completes("id")),
     click.option(
         "--status",
         "statuses",
@@ -127,7 +129,7 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 )
 
 
-def selecting(function: Function) -> Function:
+def selecting(function: Function, *, ids: click.ParamType[Any] = _JOB_ID) -> Function:
     """Give the verb the selectors; its function gets them as `SelectorWords`, after the desk."""
 
     @functools.wraps(function)
@@ -137,7 +139,7 @@ def selecting(function: Function) -> Function:
 
     for option in reversed(_SELECTORS):
         option(run)
-    return run
+    return click.argument("ids", metavar="[ID]...", nargs=-1, type=ids, shell_complete=completes("id"))(run)
 
 
 def confirming(function: Function) -> Function:

@@ -26,6 +26,8 @@ _SHOWN_PAGES = 50
 # In a text that somebody else has written they mean nothing.
 _OWN_MARKS = ("\x02", "\x03")
 _MARK = re.compile("([\x02\x03])")
+# What a terminal obeys, but for what divides lines and pages.
+_TERMINALS_OWN = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
 
 
 class DocumentId(click.ParamType[int]):
@@ -50,7 +52,9 @@ def choosing(function: Function) -> Function:
         desk: Desk, ids: Sequence[int], statuses: Sequence[str], owners: Sequence[str], part: str, **values: Any
     ) -> Any:
         words = [word for written in statuses for word in written.split(",") if word]
-        chosen = DocumentSelector(ids, [one_of(IndexStatus, word) for word in words], owners, name=part)
+        # Tuples throughout: nothing said is equal to nothing said.
+        states = tuple(one_of(IndexStatus, word) for word in words)
+        chosen = DocumentSelector(tuple(ids), states, tuple(owners), name=part)
         return function(desk, chosen, **values)
 
     click.option("--name", "part", metavar="TEXT", default="", help="Documents with this in their name.")(run)
@@ -90,7 +94,8 @@ def text(desk: Desk, document_id: int, pages: str | None) -> None:
         ]
         output.show_json({"document": document_id, "name": document.name, "items": items})
     else:
-        click.echo("\f".join(f"{(one.text or '').rstrip()}\n" for one in found), nl=False)
+        whole = "\f".join(f"{(one.text or '').rstrip()}\n" for one in found)
+        click.echo(_TERMINALS_OWN.sub("\N{REPLACEMENT CHARACTER}", whole) if _is_looked_at() else whole, nl=False)
     if not found:
         output.say(f"document {document_id} has no text to show: it is {document.status}")
 
@@ -142,7 +147,10 @@ def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path
     from worker_service.commands import counting
 
     documents = documents_at(desk)
-    counts = documents.keyword_counts(terms.read(), owner=owner)
+    try:
+        counts = documents.keyword_counts(terms.read(), owner=owner)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{terms.name} is not UTF-8 text: save it as UTF-8") from error
     names = {one.id: one.name for one in documents.all(DocumentSelector(owners=(owner,) if owner else ()))}
     if xlsx is not None:
         counting.write_workbook(xlsx, counts, names)
@@ -150,7 +158,9 @@ def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path
     elif as_csv:
         counting.write_csv(sys.stdout, counts, names)
     elif desk.as_json:
-        output.show_json({"items": [{**output.as_object(one), "name": names[one.document_id]} for one in counts]})
+        output.show_json(
+            {"items": [{**output.as_object(one), "name": names.get(one.document_id, "")} for one in counts]}
+        )
     elif counts:
         output.show_table(counting.COLUMNS, counting.rows(counts, names))
     else:
@@ -201,6 +211,9 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) 
     """
     found = desk.queue.store.documents(chosen, most=limit + 1, before_id=before_id)
     shown = found[:limit]
+    if not shown and chosen != DocumentSelector() and not desk.as_json:
+        output.say("no document is like that")
+        return
     show_documents(desk, shown, is_more=len(found) > limit)
 
 
@@ -264,7 +277,9 @@ def show_document(desk: Desk, document_id: int) -> None:
         return
     for name, value in output.as_object(document).items():
         if value not in (None, ""):
-            output.show(f"{name:20} {value}")
+            output.show(f"{name:20} {output.clean(str(value))}")
+    if document.error_code:
+        output.say(f"to read it again: pagemill reindex {document_id}; pages that are known are not read twice")
     if pages:
         output.show()
         rows = [
@@ -299,17 +314,22 @@ def show_documents(desk: Desk, shown: Sequence[Document], *, is_more: bool = Fal
 
 
 def _row(one: Document) -> tuple[object, ...]:
-    note = one.error_code or ("gone at its source" if one.gone_at else one.note)
+    failure = f"{one.error_code}: {one.error_message}" if one.error_code else None
+    note = failure or ("gone at its source" if one.gone_at else one.note)
     done = f"{one.percent}%"
     return (one.id, one.status, done, one.pages, one.kind, one.owner, one.name, output.seconds(one.updated_at), note)
 
 
 def _hit_line(hit: Hit) -> str:
     """What came from outside is made harmless, our marks are not."""
-    first, last = ("\x1b[1m", "\x1b[0m") if output.is_terminal(sys.stdout) else ("[", "]")
+    first, last = ("\x1b[1m", "\x1b[0m") if _is_looked_at() else ("[", "]")
     parts = _MARK.split(" ".join(hit.snippet.split()))
     snippet = "".join({_OWN_MARKS[0]: first, _OWN_MARKS[1]: last}.get(part) or output.clean(part) for part in parts)
     return f"{hit.document_id}:{hit.number}  {output.clean(hit.name)}  {snippet}"
+
+
+def _is_looked_at() -> bool:
+    return output.is_terminal(sys.stdout)
 
 
 _WORDS: dict[Decision | None, str] = {
@@ -326,5 +346,9 @@ def show_wishes(desk: Desk, wishes: Sequence[Wish]) -> None:
         output.show_json({"items": [output.as_object(wish) for wish in wishes]})
     else:
         output.show_table(
-            ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _WORDS[w.decision], w.name) for w in wishes]
+            ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]
         )
+
+
+def _what_becomes_of(wish: Wish) -> str:
+    return "noted, and not read" if wish.job_id is None and wish.decision is None else _WORDS[wish.decision]

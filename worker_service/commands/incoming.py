@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from worker_service.awaiting import Awaited
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, confirm, confirming, verb
 from worker_service.commands.documents import choosing, documents_at, show_documents, show_wishes
-from worker_service.commands.reading import watch_reading
+from worker_service.commands.reading import await_reading
 from worker_service.documents import CrawlWords, ReadWords
 from worker_service.errors import BadInput
 from worker_service.jobs.library import DocumentSelector
@@ -38,7 +38,7 @@ def reading_options(function: Function) -> Function:
             click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
             click.option("--hocr", is_flag=True, help="Make hOCR as well."),
             click.option("--password-file", "password", metavar="NAME", help="The credential that opens it."),
-            click.option("--then", multiple=True, metavar="TYPE", help="Enqueue a job of this type afterwards."),
+            click.option("--then", multiple=True, metavar="TYPE[=JSON]", help="Enqueue a job of this type afterwards."),
         )
     ):
         option(run)
@@ -76,20 +76,8 @@ def ingest(
     if not is_waiting:
         show_wishes(desk, wishes)
         return 0
-    sources = [wish.name for wish in wishes]
-    done = documents.wait(
-        sources,
-        owner=owner,
-        timeout=timeout,
-        monotonic=time.monotonic,
-        sleep=time.sleep,
-        watch=watch_reading(sys.stderr, monotonic=time.monotonic),
-    )
-    if desk.as_json:
-        output.show_json(output.as_object(done))
-    else:
-        output.show(f"{done.ended - done.failed} read, {done.failed} failed, {done.pages} pages")
-    return 1 if done.failed else 0
+    awaited = [Awaited(wish.name, wish.job_id, wish.document_id, owner) for wish in wishes]
+    return await_reading(desk, awaited, timeout=timeout)
 
 
 @verb
@@ -149,6 +137,9 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
     if dry_run:
         show_documents(desk, meant)
         return 0
+    if not meant and not desk.as_json:
+        output.say("no document is like that")
+        return 0
     if len(meant) > 1 and not chosen.ids:
         confirm(f"Read {len(meant)} documents again?", yes=yes, sample=[one.name for one in meant[:5]])
     wishes = documents.reindex(DocumentSelector(ids=[one.id for one in meant]), read=read, is_forced=force)
@@ -158,6 +149,8 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
 
 def _show_dry_run(desk: Desk, job_id: int) -> int:
     queue = desk.queue
+    for gate in queue.store.explain(job_id):
+        output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
     waited = queue.wait(Selector(ids=(job_id,)), timeout=None, monotonic=time.monotonic, sleep=time.sleep)
     job = queue.store.get(job_id)
     if not waited.is_good:

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TextIO
 
+from worker_service.awaiting import Awaited, Reading, Watch, wait_for
 from worker_service.commands import output
-from worker_service.documents import Reading, Watch
+from worker_service.commands.desk import Desk
 
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
+_FAILED_SHOWN = 20
+
+
+def await_reading(desk: Desk, awaited: Sequence[Awaited], *, timeout: str | None, is_watched: bool = True) -> int:
+    """Wait, say what could not be read, and return the exit code."""
+    done = wait_for(
+        desk.queue.store,
+        awaited,
+        timeout=timeout,
+        monotonic=time.monotonic,
+        sleep=time.sleep,
+        watch=watch_reading(sys.stderr, monotonic=time.monotonic) if is_watched else None,
+    )
+    if desk.as_json:
+        failed = [output.as_object(one) for one in done.failed]
+        output.show_json({"documents": done.documents, "pages": done.pages, "failed": failed})
+    else:
+        output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {done.pages} pages")
+    for one in done.failed[:_FAILED_SHOWN]:
+        output.say(output.clean(f"{one.name}: {one.code}: {one.message}"))
+    if len(done.failed) > _FAILED_SHOWN:
+        output.say(f"and {len(done.failed) - _FAILED_SHOWN} more: pagemill documents --status failed")
+    return 1 if done.failed else 0
 
 
 def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> Watch:
@@ -21,27 +47,30 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
     every = _DRAW_SECONDS if is_terminal else _LINE_SECONDS
     begun = monotonic()
     told = begun - _DRAW_SECONDS if is_terminal else begun
+    done_before: int | None = None
 
     def watch(reading: Reading) -> None:
-        nonlocal told
+        nonlocal told, done_before
         now = monotonic()
-        is_over = bool(reading.documents) and reading.ended == reading.documents
+        # What was done before anybody waited says nothing of how fast it goes.
+        done_before = reading.pages_done if done_before is None else done_before
+        is_over = reading.ended == reading.documents
         if now - told < every and not (is_over and is_terminal):
             return
         told = now
-        line = sentence(reading, now - begun)
+        line = sentence(reading, now - begun, done_before)
         stream.write(f"\r{line}\x1b[K" + ("\n" if is_over else "") if is_terminal else f"{line}\n")
         stream.flush()
 
     return watch
 
 
-def sentence(reading: Reading, seconds: float) -> str:
+def sentence(reading: Reading, seconds: float, done_before: int = 0) -> str:
     parts = [f"{reading.ended}/{reading.documents} documents"]
     if reading.pages:
         parts.append(f"{reading.pages_done}/{reading.pages} pages")
-    rate = reading.pages_done / seconds if seconds > 0 else 0.0
-    if rate:
+    rate = (reading.pages_done - done_before) / seconds if seconds > 0 else 0.0
+    if rate > 0:
         parts.append(f"{rate:.1f} pages/s")
         left = (reading.pages - reading.pages_done) / rate
         if left:

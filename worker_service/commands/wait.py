@@ -1,20 +1,41 @@
-"""`pagemill wait`: until jobs have ended."""
+"""`pagemill wait`: until jobs have ended, or documents have been read."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import click
 
+from worker_service.awaiting import Awaited
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, selecting, verb
+from worker_service.commands.desk import Desk, JobId, selecting, verb
 from worker_service.commands.progress import watch_on
+from worker_service.errors import BadInput
 from worker_service.words import SelectorWords
 
 
+class _OfDocument(int):
+    """The id of a document, and not of a job."""
+
+
+class _Id(JobId):
+    """Of a job, or document:7."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if not str(value).startswith("document:"):
+            return super().convert(value, param, ctx)
+        from worker_service.commands.documents import DocumentId
+
+        return _OfDocument(DocumentId().convert(value, param, ctx))
+
+
 @verb
-@selecting
+@partial(selecting, ids=_Id())
 @click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
 @click.option("--follow", is_flag=True, help="And for the jobs that come of them.")
 @click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
@@ -24,12 +45,16 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
     pagemill wait 41 42 43 --timeout 10m
     pagemill wait --batch 7 --progress && echo done
     pagemill wait 3 --follow
+    pagemill wait document:7 --progress
     pagemill wait $(pagemill enqueue ocr_pages --payload @job.json)
 
     Wait until the jobs that match now have ended. What --progress shows goes to stderr.
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
+    documents = [one for one in words.ids if isinstance(one, _OfDocument)]
+    if documents:
+        return _wait_for_documents(desk, documents, words, timeout=timeout, is_watched=progress)
     queue = desk.queue
     watch = watch_on(sys.stderr, monotonic=time.monotonic) if progress else None
     waited = queue.wait(
@@ -46,3 +71,15 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
         counts = {word: number for word, number in output.as_object(waited).items() if number}
         output.show(", ".join(f"{number} {word}" for word, number in counts.items()))
     return 0 if waited.is_good else 1
+
+
+def _wait_for_documents(
+    desk: Desk, ids: Sequence[int], words: SelectorWords, *, timeout: str | None, is_watched: bool
+) -> int:
+    from worker_service.commands.reading import await_reading
+
+    if replace(words, ids=()) != SelectorWords() or len(words.ids) > len(ids):
+        raise BadInput("wait for documents or for jobs, not for both at once: pagemill wait document:7 document:8")
+    documents = [desk.queue.store.document(document_id) for document_id in dict.fromkeys(ids)]
+    awaited = [Awaited(one.name, document_id=one.id) for one in documents]
+    return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 
 PAUSE_SECONDS = 0.001
+BUSY_SECONDS = 0.01
+"""So long the writes of one turn may follow each other at once."""
 
 
 class Breath:
@@ -21,17 +23,19 @@ class Breath:
         self._monotonic = monotonic
         self._sleep = sleep
         self._rest_until = 0.0
-        self._is_first = True
+        self._busy_until = 0.0
 
     def turn(self) -> None:
         """A turn of the loop begins. Its writes follow each other at once: the pause comes before the first."""
-        self._is_first = True
+        self._busy_until = 0.0
 
     def __enter__(self) -> None:
-        left = self._rest_until - self._monotonic() if self._is_first else 0.0
-        self._is_first = False
-        if left > 0:
-            self._sleep(left)
+        now = self._monotonic()
+        if now >= self._busy_until:
+            self._busy_until = now + BUSY_SECONDS
+            left = self._rest_until - now
+            if left > 0:
+                self._sleep(left)
 
     def __exit__(self, *_: object) -> None:
         self._rest_until = self._monotonic() + PAUSE_SECONDS

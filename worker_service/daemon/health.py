@@ -10,7 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service.clock import from_text
+from worker_service.clock import as_text, from_text
 from worker_service.daemon.identity import is_free, lock_path
 from worker_service.daemon.limiting import differences, limits
 from worker_service.jobs.model import Counts, Pause, Status, WorkerState
@@ -18,6 +18,11 @@ from worker_service.jobs.model import Counts, Pause, Status, WorkerState
 if TYPE_CHECKING:
     from worker_service.config import Settings
     from worker_service.store.base import Store
+
+
+_LATELY = timedelta(days=1)
+_OF_THE_MACHINE = {"LANGUAGE_MISSING", "QUALITY_MISSING", "CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
+"""Codes by which jobs fail until somebody changes something here."""
 
 
 class Level(IntEnum):
@@ -93,6 +98,7 @@ def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Find
     for check in store.check():
         yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
     yield from _workers(settings, store.workers(), now=now)
+    yield from _lacking(store, now=now)
     yield from _limits(settings, store)
     yield from _pauses(store.pauses())
     yield _workspace(settings.workspace)
@@ -117,6 +123,20 @@ def _workers(settings: Settings, workers: Sequence[WorkerState], *, now: datetim
             yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", "free some space")
         else:
             yield Finding(Level.OK, name, f"{state}, pid {worker.pid}, runs {worker.running} jobs")
+
+
+def _lacking(store: Store, *, now: datetime) -> Iterator[Finding]:
+    """Of the machine: what handlers say that they lack, and what jobs have failed for since yesterday. The sentences
+    end with what to do, after a colon."""
+    for handler in store.handlers_lacking():
+        detail, _, fix = (handler.missing or "").partition(": ")
+        fix = f"{fix}, then: systemctl restart pagemill" if fix else "when it is there: systemctl restart pagemill"
+        yield Finding(Level.WARNING, f"handler {handler.job_type}", f"it starts no jobs: {detail}", fix)
+    for error in store.errors(since=as_text(now - _LATELY)):
+        if error.code in _OF_THE_MACHINE:
+            detail, _, fix = (error.newest_message or "").partition(": ")
+            fix = f"{fix or 'see what it says'}, then: pagemill retry --error {error.code}"
+            yield Finding(Level.WARNING, f"{error.jobs} jobs {error.job_type}", f"{error.code}: {detail}", fix)
 
 
 def _limits(settings: Settings, store: Store) -> Iterator[Finding]:

@@ -26,10 +26,11 @@ def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now
             attempt.logged(happening.line)
         elif isinstance(happening, Ended):
             attempt.forget_question()
+            attempt.took_seconds = happening.took_seconds
             landing.add(attempt, happening)
         elif isinstance(happening, Started):
             attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
-            log.info(
+            (log.debug if attempt.is_kept else log.info)(
                 events.JOB_STARTED,
                 job_id=happening.job_id,
                 fence=happening.fence,

@@ -17,7 +17,7 @@ from worker_service.clock import Clock
 from worker_service.config_values import RetryRule
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.publishing import Publisher
-from worker_service.daemon.slots import Attempt
+from worker_service.daemon.slots import Attempt, Key
 from worker_service.daemon.verdicts import (
     Complete,
     ConfirmCancel,
@@ -67,7 +67,7 @@ class Landing:
         self._breath = breath
         self._patience_seconds = patience_seconds
         self.rules = rules
-        self._waiting: list[tuple[Attempt, Ended]] = []
+        self._waiting: dict[Key, tuple[Attempt, Ended]] = {}
         self._nursery_deaths: dict[int, int] = {}
         self._failing_since: float | None = None
         self._again_at = 0.0
@@ -84,18 +84,18 @@ class Landing:
         """Whose own words have to be written before their end is. A completion tells itself which child it was."""
         return [
             attempt
-            for attempt, ended in self._waiting
+            for attempt, ended in self._waiting.values()
             if attempt.unwritten or (attempt.has_words if ended.how is How.DONE else attempt.has_news)
         ]
 
     def add(self, attempt: Attempt, ended: Ended) -> None:
         if died_with_nursery(ended):
             attempt.nursery_deaths = self._nursery_deaths.get(attempt.job.id, 0) + 1
-        self._waiting.append((attempt, ended))
+        self._waiting[attempt.key] = (attempt, ended)
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
         """After its end nothing of an attempt lands: what it said before goes first."""
-        return [waiting for waiting in self._waiting if not waiting[0].unwritten]
+        return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
     def land(self) -> list[Attempt]:
         """Return the attempts about which nothing is left to write. Raise `CannotLand` when patience ends."""
@@ -225,7 +225,7 @@ class Landing:
         )
 
     def _landed(self, attempt: Attempt, landed: list[Attempt]) -> None:
-        self._waiting = [waiting for waiting in self._waiting if waiting[0] is not attempt]
+        del self._waiting[attempt.key]
         landed.append(attempt)
         if attempt.nursery_deaths:
             self._nursery_deaths[attempt.job.id] = attempt.nursery_deaths

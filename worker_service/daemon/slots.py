@@ -19,6 +19,8 @@ Kept = PageRead | Checkpointed | Asked
 """What is not thrown away, and keeps its order."""
 
 LINES_BETWEEN_REPORTS = 1000
+_SEATS = 1 << 12
+"""Numbers for the slots of one class."""
 _LEAST_BYTES = 500
 _DROPPED = "… {} lines were dropped: more than {} came between two reports"
 
@@ -54,6 +56,12 @@ class Attempt:
     question: Asked | None = None
     """It is among the unwritten, and a child waits for it."""
     asked_at: float = 0.0
+    seat: int = 0
+    """The slot that it stands in."""
+    is_kept: bool = False
+    """Its child may be kept. Of many such small ones each is told of once, when it has ended."""
+    took_seconds: float | None = None
+    """As its child says, if that is kept."""
 
     def __post_init__(self) -> None:
         self.lease = self.job.lease
@@ -156,9 +164,13 @@ def _storable(text: str) -> str:
 
 
 class Slots:
+    """An attempt takes a slot. Where children are kept, others of its type may stand behind it and take none."""
+
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
         self._attempts: dict[Key, Attempt] = {}
+        self._seats: dict[int, dict[Key, Attempt]] = {}
+        self._last_type: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -169,18 +181,53 @@ class Slots:
     def get(self, key: Key) -> Attempt | None:
         return self._attempts.get(key)
 
-    def take(self, attempt: Attempt) -> None:
+    def take(self, attempt: Attempt, seat: int | None = None) -> None:
+        attempt.seat = self._free_seat(attempt) if seat is None else seat
         self._attempts[attempt.key] = attempt
+        self._seats.setdefault(attempt.seat, {})[attempt.key] = attempt
+        self._last_type[attempt.seat] = attempt.job.job_type
 
     def give_back(self, attempt: Attempt) -> None:
-        self._attempts.pop(attempt.key, None)
+        if self._attempts.pop(attempt.key, None) is not None:
+            several = self._seats[attempt.seat]
+            del several[attempt.key]
+            if not several:
+                del self._seats[attempt.seat]
 
     def taken(self, job_class: str) -> int:
-        return sum(attempt.job_class == job_class for attempt in self._attempts.values())
+        return len(self._taken(job_class))
 
     def free(self, job_class: str) -> int:
         return max(0, self.sizes.get(job_class, 0) - self.taken(job_class))
 
+    def behind(self, job_class: str) -> int:
+        """How many stand behind others."""
+        return sum(len(several) - 1 for several in self._taken(job_class).values())
+
+    def seats_of_one_type(self, job_class: str) -> dict[int, tuple[str, int]]:
+        """Those in which all are of one type, with it and their number."""
+        found = {}
+        for seat, several in self._taken(job_class).items():
+            types = {attempt.job.job_type for attempt in several.values()}
+            if len(types) == 1:
+                found[seat] = types.pop(), len(several)
+        return found
+
     def leases(self) -> tuple[Lease, ...]:
         """Those that are still ours, as far as we know."""
         return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)
+
+    def _taken(self, job_class: str) -> dict[int, dict[Key, Attempt]]:
+        first = self._first(job_class)
+        return {seat: several for seat, several in self._seats.items() if first <= seat < first + _SEATS}
+
+    def _free_seat(self, attempt: Attempt) -> int:
+        """The one that had its type last, for a child of it may be there still."""
+        first = self._first(attempt.job_class)
+        size = self.sizes.get(attempt.job_class, 0)
+        free = [seat for seat in range(first, first + size) if seat not in self._seats]
+        same = [seat for seat in free if self._last_type.get(seat) == attempt.job.job_type]
+        return next(iter(same or free), first + size + len(self._seats))
+
+    def _first(self, job_class: str) -> int:
+        return list(self.sizes).index(job_class) * _SEATS if job_class in self.sizes else 0

@@ -44,18 +44,21 @@ class Starter:
         self._log = log
         self._admitting = Admitting()
 
-    def start(self, job: Job, job_class: str, described: Described | None) -> None:
+    def start(self, job: Job, job_class: str, described: Described | None, seat: int | None = None) -> None:
+        """`seat`: behind others in this one; None: in a free one."""
         is_at_most_once = described is not None and described.facts.at_most_once
-        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once)
-        self._slots.take(attempt)
-        self._log.info(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
+        is_kept = described is not None and described.reuse > 1
+        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_kept=is_kept)
+        self._slots.take(attempt, seat)
+        say = self._log.debug if is_kept else self._log.info
+        say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
         refusal = self._admitting.refusal(job, described)
         if refusal is not None:
             self._landing.add(attempt, refusal)
             return
         # Where nothing was begun, nothing is to blame on the job.
         try:
-            self._nursery.launch(self._order(job))
+            self._nursery.launch(self._order(job, attempt.seat if is_kept else None))
         except StoreError as error:
             self._trouble.met(error)
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
@@ -63,7 +66,7 @@ class Starter:
             self._log.error(events.NURSERY_DIED, reason=str(error))
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
 
-    def _order(self, job: Job) -> Order:
+    def _order(self, job: Job, seat: int | None) -> Order:
         files = () if job.document_id is None else self._store.inputs(job.document_id)
         return Order(
             job.id,
@@ -78,4 +81,5 @@ class Starter:
             job.document_id,
             job.generation,
             {file.role: self._workspace.absolute() / file.path for file in files},
+            seat=seat,
         )

@@ -20,6 +20,7 @@ from worker_service.children.model import Asked, ChildError, Described, Happenin
 from worker_service.clock import Clock, wall_clock
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import Chore
+from worker_service.daemon.claiming import Claiming
 from worker_service.daemon.guard import Guard
 from worker_service.daemon.hearing import hear
 from worker_service.daemon.heartbeat import Heartbeat
@@ -45,7 +46,6 @@ STOP_SECONDS = 10.0
 """How long a child that was asked to stop may take before it is stopped by force."""
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
-CLASSES = ("cpu", "io")
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -104,14 +104,12 @@ class Loop:
 
     _exit_code: int | None = None
     _timers: list[Timer] = field(default_factory=list)
-    _should_claim: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CLASSES, True))
     _is_disk_low: bool = False
     _is_state_told: bool = True
     _stop_at: float | None = None
     """When the grace period of a stop ends."""
     _is_stopped_now: bool = False
     _deadline_at: float | None = None
-    _is_deadline_known: bool = False
     _poll_at: float = 0.0
     _beats_told: int = -1
     _nursery_again_at: float = 0.0
@@ -121,6 +119,7 @@ class Loop:
     _reporter: Reporter = field(init=False)
     _ownership: Ownership = field(init=False)
     _starter: Starter = field(init=False)
+    _claiming: Claiming = field(init=False)
 
     def __post_init__(self) -> None:
         self._trouble = Trouble(self.log, self.monotonic)
@@ -152,6 +151,16 @@ class Loop:
             worker_id=self.identity.worker_id,
             orphan_after_seconds=self.orphan_after_seconds,
             log=self.log,
+        )
+        self._claiming = Claiming(
+            self.store,
+            self.slots,
+            self._starter,
+            worker_id=self.identity.worker_id,
+            heartbeat=self.heartbeat,
+            ownership=self._ownership,
+            trouble=self._trouble,
+            breath=self.breath,
         )
 
     # ── Turns ──
@@ -241,16 +250,16 @@ class Loop:
     def tell_disk_low(self, is_low: bool) -> None:
         self._is_disk_low = is_low
         self._tell_state()
-        self._claim_again()
+        self._claiming.again()
 
     def _hear_heart(self) -> None:
         if self._ownership.hear_heart():
-            self._claim_again()
+            self._claiming.again()
 
     def _register(self) -> None:
         self._ownership.register()
         self._tell_state()
-        self._claim_again()
+        self._claiming.again()
 
     def _hear_others(self) -> None:
         """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
@@ -258,17 +267,16 @@ class Loop:
         has_changed = self.wake.has_changed()
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
             self._poll_at = now + self.poll_interval_seconds
-            self._claim_again()
+            self._claiming.again()
             self._ownership.compare_leases()
             self._find_deadline()
 
     def _look_again(self) -> None:
         """After a write of our own, which no hint tells of: it may have made room, or something due."""
-        self._claim_again()
-        self._is_deadline_known = False
+        self._claiming.again()
 
     def _find_deadline(self) -> None:
-        self._is_deadline_known = True
+        self._claiming.is_deadline_known = True
         deadline = self.store.next_deadline()
         now = self.monotonic()
         if deadline is None:
@@ -286,6 +294,7 @@ class Loop:
 
     def _land(self) -> None:
         landed = self.landing.land()
+        self._claiming.ended(landed)
         for attempt in landed:
             self.slots.give_back(attempt)
         if landed or self._reporter.has_committed:
@@ -338,36 +347,8 @@ class Loop:
             return
         if self.landing.again_at or self._trouble.is_there:
             return
-        for job_class in CLASSES:
-            free = self.slots.free(job_class)
-            if free and self._should_claim[job_class]:
-                self._claim(job_class, free)
-
-    def _claim(self, job_class: str, free: int) -> None:
-        try:
-            with self.breath:
-                jobs = self.store.claim(self.identity.worker_id, free, job_class)
-        except WorkerUnknown:
-            self._ownership.disown()
-            return
-        except StoreError as error:
-            self._trouble.met(error)
-            return
-        self._trouble.ended()
-        self._should_claim[job_class] = len(jobs) == free
-        # It freed what was due, at most so many rows at once; there may be more.
-        self._is_deadline_known = False
-        if not jobs:
-            return
-        self._nursery_wait = 0.5
-        if len(jobs) < free:
-            self._claim_again()
-        self.heartbeat.leases = (*self.heartbeat.leases, *(job.lease for job in jobs))
-        for job in jobs:
-            self._starter.start(job, job_class, self.described.get(job.job_type))
-
-    def _claim_again(self) -> None:
-        self._should_claim = dict.fromkeys(CLASSES, True)
+        if self._claiming.fill(self.described):
+            self._nursery_wait = 0.5
 
     def worker(self) -> Worker:
         """As this worker registers itself."""
@@ -401,14 +382,14 @@ class Loop:
             return
         if self._stop_at is not None:
             self._exit_code = 0
-        elif self.is_draining_queue and not any(self._should_claim[c] for c in CLASSES if self.slots.sizes[c]):
+        elif self.is_draining_queue and not self._claiming.is_worthwhile:
             self.log.info(events.DAEMON_DRAINED)
             self._exit_code = 0
 
     # ── Waiting ──
 
     def _wait(self) -> None:
-        if not self._is_deadline_known and not self._trouble.is_there:
+        if not self._claiming.is_deadline_known and not self._trouble.is_there:
             self._find_deadline()
         timeout = self._seconds_to_wait()
         fds = (self._nursery_fd(), self.wake.fileno(), self.signals.fileno(), self.heartbeat.fileno())
@@ -431,7 +412,7 @@ class Loop:
             moments.append(self._nursery_again_at)
         is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
         may_claim = self._stop_at is None and self.nursery.is_alive and not is_doubtful
-        if may_claim and any(self._should_claim[c] and self.slots.free(c) for c in CLASSES):
+        if may_claim and self._claiming.has_room:
             moments.append(max(now, self._trouble.over_at, self.landing.again_at or 0.0))
         if is_doubtful:
             moments.append(now + 0.2)

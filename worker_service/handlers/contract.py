@@ -85,6 +85,9 @@ class Context(Protocol[P_co]):
     def save_page(self, page: PageResult) -> None:
         """Keep what was read of a page of the job's document, even if the attempt dies."""
 
+    def save_pages(self, pages: Sequence[PageResult]) -> None:
+        """The same for some pages at once, which costs less than one by one. For pages that are read in no time."""
+
     def ask(self, question: Question[A]) -> A:
         """Ask for what is known. Takes milliseconds; ask for many things at once."""
 
@@ -214,12 +217,32 @@ class Handler(Generic[P]):
     sandbox: Sandbox = "default"
     """default: as the settings say; strict, off: whatever they say. Off is for the owner's own programs."""
     reuse: int = 0
+    """For many small, trusted jobs: one child serves so many attempts, one at a time, and is then replaced. What a
+    handler keeps in its own variables, the next attempt finds. Each has its staging to itself, emptied before the
+    next; the child starts no programs. It is replaced early after anything but a clean end: an exception that is none
+    of ours, a published file, a thread or an open file that is left, a file outside its staging, another directory,
+    mask, environment, limit or signal. Where the kernel does not give the whole sandbox, nothing is reused."""
 
     def __post_init__(self) -> None:
         if not self.job_type or len(self.job_type) > 100 or not self.job_type.isprintable():
             raise ValueError(f"{self.job_type!r} is not the name of a job type")
         if self.job_class not in ("cpu", "io"):
             raise ValueError(f"{self.job_type}: job_class is cpu or io, not {self.job_class!r}")
+        self._check_reuse()
+
+    def _check_reuse(self) -> None:
+        """A jail that is shut once cannot have been cut for one payload; and who is counted may not wait in line."""
+        if self.reuse < 0:
+            raise ValueError(f"{self.job_type}: reuse is a number of attempts, not {self.reuse}")
+        hindrances = {
+            "keep_key": self.keep_key is not None,
+            "reads_payload": self.reads_payload is not None,
+            "at_most_once": self.at_most_once,
+            'sandbox="off"': self.sandbox == "off",
+        }
+        for name, is_there in hindrances.items():
+            if self.reuse > 1 and is_there:
+                raise ValueError(f"{self.job_type}: reuse does not go with {name}: leave one of them out")
 
 
 @dataclass(frozen=True, slots=True)

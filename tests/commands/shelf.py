@@ -1,0 +1,77 @@
+"""Documents in a real database, put there by the store's own methods as a daemon would have put them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.store.papers import claim
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest, NewFile, PageResult
+from worker_service.jobs.model import Completion, Failure, Job, NewJob
+from worker_service.store.base import Store
+
+
+@dataclass
+class Shelf:
+    """Puts documents where a daemon would have put them."""
+
+    store: Store
+    workspace: Path
+
+    def wish(self, name: str, owner: str = "", *, key: str = "", content: str = "c1", settings: str = "") -> Job:
+        request = DocumentRequest(key or f"/srv/{name}", name, content, settings)
+        self.store.enqueue(NewJob("ingest", platform="local", owner=owner, document=request))
+        return claim(self.store, "ingest")
+
+    def read(
+        self,
+        name: str,
+        *texts: str,
+        roles: Sequence[str] = ("text",),
+        kind: str = "pdf",
+        note: str | None = None,
+        **fields: str,
+    ) -> int:
+        job = self.wish(name, **fields)
+        self.publish(job, name, *texts, roles=roles, facts=DocumentFacts(kind, len(texts), note=note))
+        assert job.document_id is not None
+        return job.document_id
+
+    def publish(
+        self, job: Job, name: str, *texts: str, roles: Sequence[str] = ("text",), facts: DocumentFacts | None = None
+    ) -> None:
+        pages = [PageResult(n, f"{name}:{text}", text, "ocr", 90.4) for n, text in enumerate(texts, 1)]
+        self.store.save_pages([(job.lease, page) for page in pages])
+        files = [self._file(job, role, f"{name}.{role}", "\f".join(texts)) for role in roles]
+        facts = facts or DocumentFacts("pdf", len(texts))
+        self.store.complete_many([Completion(job.lease, files=files, document=facts, publishes=True)])
+
+    def fail(self, name: str, code: str, message: str) -> int:
+        job = self.wish(name)
+        self.store.fail(job.lease, Failure(code, message), retry_at=None)
+        return job.document_id or 0
+
+    def next_job(self, classes: Sequence[str] = ("cpu", "io")) -> Job:
+        """The one that is to run next, once it is there."""
+        deadline = time.monotonic() + 60
+        while not (found := [job for one in classes for job in self.store.claim("w1", 1, one)]):
+            assert time.monotonic() < deadline, "no job came"
+            time.sleep(0.01)
+        return found[0]
+
+    def fail_next(self, code: str, message: str) -> None:
+        self.store.fail(self.next_job(["io"]).lease, Failure(code, message), retry_at=None)
+
+    def brought_in(self, *requests: DocumentRequest) -> None:
+        """As a download ends: with the wish that what it brought be read."""
+        job = self.next_job(["io"])
+        jobs = [NewJob("ingest", platform="local", document=request) for request in requests]
+        self.store.complete_many([Completion(job.lease, follow_ups=jobs)])
+
+    def _file(self, job: Job, role: str, name: str, content: str) -> NewFile:
+        path = f"objects/{job.id}-{job.fence}/{role}"
+        (self.workspace / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.workspace / path).write_text(content)
+        return NewFile(name, path, role, len(content), "aa", "bb")

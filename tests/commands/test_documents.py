@@ -1,0 +1,249 @@
+"""`documents`, `text`, `search`, `keywords`, `export`, `show document:N`: what people see of what was read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Run, items
+from tests.commands.shelf import Shelf
+from tests.commands.test_processes import on_a_terminal
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_text_prints_pages_with_form_feeds_between_them(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one\n", "two", "three")
+
+    assert run("text", 1).stdout == "one\n\ftwo\n\fthree\n"
+    assert run("text", "document:1", "--pages", "2-3").stdout == "two\n\fthree\n"
+    assert [run("text", 1, "--pages", pages).stdout for pages in ("2", "3-", "-1")] == ["two\n", "three\n", "one\n"]
+    answer = json.loads(run("text", 1, "--pages", "2", "--json").stdout)
+    assert answer == {
+        "document": 1,
+        "name": "a.pdf",
+        "items": [{"number": 2, "method": "ocr", "confidence": 90.4, "text": "two"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("9",), 66, "there is no document 9: `pagemill documents` shows"),
+        (("x",), 2, "'x' is not a document: they are numbers"),
+        (("1", "--pages", "0-3"), 2, "names no pages: the first is 1"),
+        (("1", "--pages", "5-3"), 2, "the last comes after it"),
+        (("1", "--pages", "-"), 2, "names no pages: write 3, 3-5, 3- or -5"),
+        (("1", "--pages", "a"), 2, "names no pages"),
+    ],
+)
+def test_text_that_cannot_be_shown_is_refused_in_a_sentence(
+    run: Run, shelf: Shelf, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    shelf.read("a.pdf", "one")
+
+    assert sentence in run("text", *words, fails=code).stderr
+
+
+def test_text_of_what_is_not_read_yet_says_so(run: Run, shelf: Shelf) -> None:
+    shelf.wish("a.pdf")
+
+    told = run("text", 1)
+
+    assert (told.stdout, told.stderr) == ("", "document 1 has no text to show: it is indexing\n")
+
+
+# ── search ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_search_prints_page_name_and_the_words_in_their_place(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "nothing", "the climate and its risk", owner="ann")
+    shelf.read("b.pdf", "climate", owner="bob")
+
+    assert run("search", "climate NEAR risk").stdout == "1:2  a.pdf  the [climate] and its [risk]\n"
+    assert run("search", "climate", "--owner", "bob").stdout == "2:1  b.pdf  [climate]\n"
+    assert run("search", "climate", "--document", 1).stdout.startswith("1:2 ")
+    assert len(run("search", "climate", "--limit", 1).stdout.splitlines()) == 1
+    answer = json.loads(run("search", "climate", "--owner", "ann", "--json").stdout)
+    assert answer["is_partial"] is False
+    [hit] = answer["items"]
+    assert (hit["document_id"], hit["number"], hit["snippet"]) == (1, 2, "the [climate] and its risk")
+
+
+def test_search_that_finds_nothing_ends_with_1_and_one_without_sense_with_2(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "climate")
+
+    told = run("search", "water", fails=1)
+    assert (told.stdout, told.stderr) == ("", "no page has that\n")
+    assert json.loads(run("search", "water", "--json", fails=1).stdout)["items"] == []
+    assert "cannot be searched for" in run("search", "a AND", fails=2).stderr
+    assert "the search is empty" in run("search", " ", fails=2).stderr
+
+
+def test_what_a_page_says_has_no_power_over_the_terminal(run: Run, shelf: Shelf) -> None:
+    shelf.read("a\x07\x9b2J.pdf", "climate \x07\x9b31m red risk")
+
+    for words in (("search", "climate"), ("documents",), ("show", "document:1"), ("keywords", _terms("climate"))):
+        shown = run(*words).stdout
+        assert not {"\x07", "\x9b"} & {*shown}, words
+
+
+def _terms(*lines: str) -> Path:
+    path = Path("terms.txt").absolute()
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_text_on_a_terminal_has_no_power_over_it_and_in_a_pipe_is_left_as_it_is(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one \x1b]0;title\x07 line\n\tand more", "climate")
+
+    assert on_a_terminal("text", "1", columns=80) == (0, "one �]0;title� line\n\tand more\n\fclimate\n")
+    assert run("text", 1).stdout.startswith("one \x1b]0;title\x07 line\n\tand more\n")
+    assert "\x1b[1mclimate\x1b[0m" in on_a_terminal("search", "climate", columns=80)[1]
+
+
+# ── keywords ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_keywords_are_counted_by_document_and_page(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.read("a.pdf", "climate risk, climate", "sustainable risk", owner="ann")
+    shelf.read("=b.pdf", "climate", owner="bob")
+    terms = _terms("climate  # comment", "", "# all", "climate", "sustainab*", '"scope"', "climate risk")
+
+    table = run("keywords", terms).stdout.splitlines()
+    assert [line.split() for line in table[:3]] == [
+        ["TERM", "DOCUMENT", "NAME", "PAGE", "COUNT"],
+        ["climate", "1", "a.pdf", "1", "2"],
+        ["climate", "2", "=b.pdf", "1", "1"],
+    ]
+    assert len(run("keywords", terms, "--owner", "ann").stdout.splitlines()) == 4
+    rows = list(csv.reader(io.StringIO(run("keywords", terms, "--csv").stdout)))
+    assert rows[0] == ["term", "document", "name", "page", "count"]
+    assert ["climate", "2", "'=b.pdf", "1", "1"] in rows
+    assert {"term": "sustainab*", "document_id": 1, "number": 2, "count": 1, "name": "a.pdf"} in items(
+        run("keywords", terms, "--json")
+    )
+    book = tmp_path / "counts.xlsx"
+    assert f"wrote {book}" in run("keywords", terms, "--xlsx", book).stderr
+    with zipfile.ZipFile(book) as archive:
+        assert b"<f>" not in b"".join(archive.read(name) for name in archive.namelist() if "sheet" in name)
+
+
+def test_keywords_that_are_none_are_told(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "climate")
+
+    assert "none of the terms stands on any page" in run("keywords", _terms("water")).stderr
+    assert "the file has no terms" in run("keywords", _terms("# nothing"), fails=2).stderr
+    assert "no letter and no digit" in run("keywords", _terms("--"), fails=2).stderr
+    assert "nowhere.txt" in run("keywords", "nowhere.txt", fails=2).stderr
+    Path("terms.txt").write_bytes(b"caf\xe9")
+    assert "UTF-8" in run("keywords", "terms.txt", fails=2).stderr
+
+
+# ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_export_copies_what_was_made_of_documents(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", "two", owner="ann", roles=("text", "pdf", "pages", "hocr", "original"))
+    shelf.read("a.pdf", "other", owner="bob")
+    shelf.fail("c.pdf", "PDF_BROKEN", "it is broken")
+
+    assert run("export", 1).stdout == "a-1.txt\n"
+    assert Path("a-1.txt").read_text() == "one\ftwo"
+    assert run("export", 1, 2, "-o", "out").stdout.splitlines() == ["out/a-2.txt", "out/a-1.txt"]
+    for form, name in (("pdf", "a-1.pdf"), ("json", "a-1.json"), ("hocr", "a-1.hocr"), ("original", "a-1.original")):
+        assert items(run("export", 1, "--format", form, "-o", "out", "--json")) == [f"out/{name}"]
+    # Of a selector only those that have something.
+    assert run("export", "--name", "PDF", "-o", "all").stdout.splitlines() == ["all/a-2.txt", "all/a-1.txt"]
+
+
+def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one")
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
+    run("export", 1)
+
+    assert "a-1.txt is there already: --force replaces it" in run("export", 1, fails=1).stderr
+    assert run("export", 1, "--force").stdout == "a-1.txt\n"
+    assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
+    shelf.read("c.xlsx", "one", kind="sheet")
+    shelf.read("d.pdf", "one", note="no searchable PDF could be made")
+    assert "has no pdf: of a spreadsheet there is none" in run("export", 3, "--format", "pdf", fails=1).stderr
+    assert "has no hocr: of a spreadsheet there is none" in run("export", 3, "--format", "hocr", fails=1).stderr
+    assert "has no pdf: no searchable PDF could be made" in run("export", 4, "--format", "pdf", fails=1).stderr
+    assert "document 2 (b.pdf) has no txt: it is failed" in run("export", 2, fails=1).stderr
+    assert "say which documents to export" in run("export", fails=2).stderr
+    assert "there is no document 7" in run("export", 7, fails=66).stderr
+    for file in shelf.workspace.rglob("text"):
+        file.unlink()
+    told = run("export", 1, "--force", fails=74).stderr
+    assert "is not in the workspace any more: pagemill reindex 1 --force makes it again" in told
+    assert [path.name for path in Path().iterdir() if "unfinished" in path.name] == []
+    assert Path("a-1.txt").read_text() == "one"
+
+
+# ── documents, show ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", owner="ann")
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
+    shelf.wish("c.pdf", "ann")
+
+    table = run("documents").stdout.splitlines()
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["3", "indexing", "0%", "-"],
+        ["2", "failed", "0%", "-"],
+        ["1", "success", "100%", "1"],
+    ]
+    assert "PDF_BROKEN: it is broken" in table[2]
+    for words, expected in (
+        (("--status", "failed,success"), [2, 1]),
+        (("--owner", "ann"), [3, 1]),
+        (("ls", "--name", "B.P"), [2]),
+        (("1", "document:3"), [3, 1]),
+        (("--before", "3", "--limit", "1"), [2]),
+    ):
+        assert [one["id"] for one in items(run("documents", *words, "--json"))] == expected, words
+    first = run("documents", "--limit", 2)
+    assert "more: the same with --before 2" in first.stderr
+    assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
+    assert json.loads(run("documents", "--json").stdout)["next"] is None
+
+
+def test_documents_that_cannot_be_listed_are_refused(run: Run, shelf: Shelf) -> None:
+    assert "no document is there: pagemill ingest report.pdf" in run("documents").stderr
+    shelf.read("a.pdf", "one")
+    assert "no document is like that" in run("documents", "--status", "failed").stderr
+    assert "there is no status 'done': it is one of not_indexed" in run("documents", "--status", "done", fails=2).stderr
+    assert "adopt" in run("documents", "--help").stdout
+
+
+def test_show_tells_pages_methods_and_where_the_files_are(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", "two", roles=("text", "pdf"))
+
+    told = run("show", "document:1").stdout
+    assert "PAGE  METHOD  CONFIDENCE  CHARACTERS" in told
+    assert "   2  ocr             90           3" in told
+    assert str(shelf.workspace / "objects/1-1/pdf") in told
+    whole = json.loads(run("show", "document:1", "--json").stdout)
+    assert (whole["status"], whole["pages"], len(whole["page_items"])) == ("success", 2, 2)
+    assert {file["path"] for file in whole["files"]} == {
+        str(shelf.workspace / f"objects/1-1/{role}") for role in ("text", "pdf")
+    }
+    assert "there is no document 5" in run("show", "document:5", fails=66).stderr
+    assert "is not a document" in run("show", "document:x", fails=2).stderr
+
+
+def test_a_long_document_is_shown_in_part_and_a_failed_one_with_its_reason(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", *(f"page {number}" for number in range(60)))
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken: fetch it again")
+
+    assert "and 10 pages more: --json has all" in run("show", "document:1").stderr
+    told = run("show", "document:2")
+    assert "it is broken: fetch it again" in told.stdout
+    assert "to read it again: pagemill reindex 2" in told.stderr

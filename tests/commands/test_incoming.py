@@ -1,0 +1,375 @@
+"""`ingest`, `crawl`, `reindex`, `documents adopt`, `wait document:N`: wishes that things be read, and waiting."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_handlers.references import read_reference
+from tests.commands.conftest import Run, items
+from tests.commands.shelf import Shelf
+from tests.commands.test_wait import begin
+from tests.store.papers import claim
+from worker_service.awaiting import Reading
+from worker_service.commands.reading import sentence, watch_reading
+from worker_service.jobs.documents import DocumentRequest
+from worker_service.jobs.model import Failure, Job
+from worker_service.jobs.selector import Selector
+
+
+def jobs(shelf: Shelf, job_type: str) -> list[Job]:
+    return [*reversed(shelf.store.list(Selector(job_types=(job_type,))))]
+
+
+def payloads(shelf: Shelf, job_type: str) -> list[Any]:
+    return [json.loads(job.payload or "null") for job in jobs(shelf, job_type)]
+
+
+def papers(*names: str) -> list[Path]:
+    made = [Path(name).absolute() for name in names]
+    for path in made:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(f"content of {path.name}")
+    return made
+
+
+# ── ingest ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf) -> None:
+    first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.md")
+
+    told = run(
+        "ingest", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--hocr", "--then", "webhook"
+    )
+
+    assert [line.split() for line in told.stdout.splitlines()] == [
+        ["JOB", "WHAT", "BECOMES", "OF", "IT", "NAME"],
+        ["1", "will", "be", "brought", "in", str(first)],
+        ["2", "will", "be", "brought", "in", str(second)],
+    ]
+    assert [(job.platform, job.owner) for job in jobs(shelf, "download")] == [("local", "ann")] * 2
+    read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True, "then": [{"job_type": "webhook"}]}
+    assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False}
+
+
+def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: Shelf) -> None:
+    [notes] = papers("notes.md")
+    action = ("--then", 'webhook={"url": "https://example.com"}')
+
+    [item] = items(
+        run("ingest", "notes.md", "--force", "--force-ocr", "--password-file", "password-a", *action, "--json")
+    )
+
+    assert (item["job_id"], item["name"], item["decision"]) == (1, str(notes), None)
+    then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}}]
+    read = {"force_ocr": True, "password_file": "password-a", "then": then}
+    assert payloads(shelf, "download") == [{"source": str(notes), "read": read, "force": True}]
+
+
+def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
+    [path] = papers("a.pdf ")
+
+    run("ingest", "a.pdf ")
+
+    assert [read_reference(one["source"]).key for one in payloads(shelf, "download")] == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("none.pdf",), "there is no file /"),
+        (("empty",), "there is nothing to read below /"),
+        ((), "missing argument"),
+        (("a.pdf", "--quality", "good"), "'good' is not one of 'fast', 'best'"),
+        (("a.pdf", "--lang", "english!"), "'english!' is not a language: write eng, or eng+deu"),
+        (("a.pdf", "--lang", "+"), "'+' is not a language"),
+        (("a.pdf", "--password-file", "/root/pw.txt"), "the name of a credential that begins with password"),
+        (("a.pdf", "--then", "webhook={"), "is no action: write TYPE, or TYPE={"),
+        (("a.pdf", "--then", "=1"), "is no action"),
+    ],
+)
+def test_what_cannot_be_brought_in_is_refused_and_nothing_is_enqueued(
+    run: Run, shelf: Shelf, words: tuple[str, ...], sentence: str
+) -> None:
+    papers("a.pdf")
+    Path("empty").mkdir()
+
+    assert sentence in run("ingest", *words, fails=2).stderr
+    assert jobs(shelf, "download") == []
+
+
+def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_reading(run: Run, shelf: Shelf) -> None:
+    [path] = papers("a.pdf")
+    shelf.read("a.pdf", "one", key=str(path))
+
+    assert "after 0s, 1 of 1 were not read" in run("ingest", path, "--wait", "--timeout", "0s", fails=124).stderr
+    shelf.brought_in()
+    waiting = begin("ingest", path, "--wait", "--timeout", "60s", "--json")
+    shelf.brought_in()
+
+    out, _ = waiting.communicate(timeout=60)
+    assert (json.loads(out), waiting.returncode) == ({"documents": 1, "pages": 1, "failed": []}, 0)
+
+
+def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(run: Run, shelf: Shelf) -> None:
+    first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
+    waiting = begin("ingest", "in", "--wait", "--timeout", "60s")
+
+    # One is refused when it is brought in, one when it is read.
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
+    for path in (second, third):
+        shelf.brought_in(DocumentRequest(str(path), path.name, "c"))
+    job = claim(shelf.store, "ingest")
+    shelf.store.fail(job.lease, Failure("PDF_BROKEN", "it cannot be opened"), retry_at=None)
+    shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
+
+    out, err = waiting.communicate(timeout=60)
+    assert (out, waiting.returncode) == ("1 read, 2 failed, 1 pages\n", 1)
+    assert f"{first}: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
+    assert f"{second}: PDF_BROKEN: it cannot be opened\n" in err
+
+
+# ── crawl ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -> None:
+    Path("reports").mkdir()
+    wanted = ("--mime", "application/pdf", "--name", "*r*", "--max-size", 9, "--newer-than", "2026-01-31", "--depth", 0)
+
+    assert run("crawl", "reports", "--owner", "ann", *wanted, "--watch", "1h", "--lang", "deu").stdout == "1\n"
+    again = run("crawl", "./reports", "--owner", "ann")
+    assert again.stdout == "1\n"
+    assert "being crawled already" in again.stderr
+    assert json.loads(run("crawl", "reports", "--json").stdout) == {"id": 2, "existing": False}
+    assert run("crawl", "https://drive.google.com/drive/folders/1a2B3c4d5E", "--credential", "drive-b").stdout == "3\n"
+
+    first, _, third = jobs(shelf, "drive_crawl")
+    assert payloads(shelf, "drive_crawl")[0] == {
+        "folder": str(Path("reports").absolute()),
+        "wanted": {"mime": ["application/pdf"], "name": "*r*", "size_max": 9, "newer_than": "2026-01-31", "depth": 0},
+        "credential": "drive",
+        "dry_run": False,
+        "reconcile": False,
+        "download": {"read": {"languages": ["deu"]}},
+        "watch_seconds": 3600,
+    }
+    assert (first.platform, first.owner, first.source) == ("local", "ann", "")
+    assert (third.platform, third.source) == ("gdrive", "gdrive:drive-b")
+
+
+def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) -> None:
+    Path("reports").mkdir()
+
+    assert "'soon' is not a length of time" in run("crawl", "reports", "--watch", "soon", fails=2).stderr
+    assert "'may' is not a day" in run("crawl", "reports", "--newer-than", "may", fails=2).stderr
+    assert jobs(shelf, "drive_crawl") == []
+
+
+def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
+    Path("reports").mkdir()
+    for result, shown in (
+        ({"dry_run": True, "would_enqueue": ["a.pdf"], "too_large": 2}, ("a.pdf\n", "2 too_large\n", 0)),
+        (None, ("", "job 2: the credential is refused", 2)),
+    ):
+        asking = begin("crawl", "reports", "--dry-run")
+        job = shelf.next_job()
+        if result is None:
+            shelf.store.fail(job.lease, Failure("X", "the credential is refused"), retry_at=None)
+        else:
+            shelf.store.complete(job.lease, json.dumps(result))
+        out, err = asking.communicate(timeout=60)
+        assert (out, asking.returncode) == (shown[0], shown[2])
+        assert shown[1] in err
+
+
+# ── reindex ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what_is_said(
+    run: Run, shelf: Shelf
+) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"hocr":true,"languages":["eng"]}', owner="ann")
+
+    assert "read already, and nothing has changed" in run("reindex", 1).stdout
+    [wish] = items(run("reindex", 1, "--lang", "deu", "--json"))
+    assert (wish["job_id"], wish["decision"], wish["document_id"]) == (2, "accepted", 1)
+    assert "being read already" in run("reindex", 1, "--lang", "deu").stdout
+    job = jobs(shelf, "ingest")[1]
+    assert (json.loads(job.payload or ""), job.owner) == ({"hocr": True, "languages": ["deu"]}, "ann")
+    assert (job.document_id, job.generation) == (1, 2)
+
+
+def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(
+    run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"))
+    run("reindex", 1, "--lang", "deu")
+    assert "being read already" in run("reindex", 1).stdout
+
+    monkeypatch.setenv("WORKER_QUEUED_PATIENCE", "0s")
+    assert "taken over from work that stood still" in run("reindex", 1).stdout
+    shelf.next_job()
+    assert "being read already" in run("reindex", 1).stdout
+
+    monkeypatch.setenv("WORKER_INDEXING_PATIENCE", "0s")
+    assert "taken over from work that stood still" in run("reindex", 1).stdout
+
+
+def test_force_reads_again_what_has_not_changed(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
+
+    assert "will be read" in run("reindex", "document:1", "--force").stdout
+    assert jobs(shelf, "ingest")[1].generation == 2
+
+
+def test_without_its_original_a_document_is_brought_in_again(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", settings='{"languages":["eng"]}')
+
+    assert "will be brought in" in run("reindex", 1, "--force").stdout
+    assert payloads(shelf, "download") == [
+        {"source": "/srv/a.pdf", "name": "a.pdf", "read": {"languages": ["eng"]}, "force": True}
+    ]
+
+
+def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
+    for name in ("a.pdf", "b.pdf"):
+        shelf.fail(name, "PDF_BROKEN", "it is broken")
+
+    assert "Read 2 documents again?" in run("reindex", "--status", "failed", fails=1).stderr
+    assert len(items(run("reindex", "--status", "failed", "--dry-run", "--json"))) == 2
+    assert jobs(shelf, "download") == []
+    assert len(run("reindex", "--status", "failed", "--yes").stdout.splitlines()) == 3
+    assert len(jobs(shelf, "download")) == 2
+
+
+def test_a_reindex_of_nothing_or_of_what_is_not_there_is_refused(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one")
+
+    assert "say which documents to read again" in run("reindex", fails=2).stderr
+    assert "there is no document 5" in run("reindex", 5, fails=66).stderr
+    assert "no document is like that" in run("reindex", "--status", "failed", "--yes").stderr
+    assert len(jobs(shelf, "ingest")) == 1
+
+
+# ── adopt ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_read_elsewhere_is_taken_over_and_the_rest_is_noted(run: Run, shelf: Shelf) -> None:
+    first, _, third = papers("read/a.pdf", "read/a.txt", "read/b.pdf")
+
+    assert "1 read elsewhere, 1 not read" in run("documents", "adopt", "read", "--dry-run").stderr
+    assert items(run("documents", "--json")) == []
+    assert "Record 2 files" in run("documents", "adopt", "read", fails=1).stderr
+    told = run("documents", "adopt", "read", "--owner", "ann", "--yes").stdout
+
+    assert "will be read" in told
+    assert "noted" in told
+    by_key = {one["source_key"]: one for one in items(run("documents", "--json"))}
+    assert {key: one["status"] for key, one in by_key.items()} == {str(first): "queued", str(third): "not_indexed"}
+    assert by_key[str(third)]["content"] == hashlib.sha256(third.read_bytes()).hexdigest()
+    assert {one["owner"] for one in by_key.values()} == {"ann"}
+    assert payloads(shelf, "adopt") == [{"text": str(first.with_suffix(".txt"))}]
+
+
+def test_what_is_known_already_is_not_adopted_again(run: Run, shelf: Shelf) -> None:
+    [path, _] = papers("read/a.pdf", "read/a.txt")
+    shelf.read("a.pdf", "our text", key=str(path), content=hashlib.sha256(path.read_bytes()).hexdigest())
+
+    assert "read already, and nothing has changed" in run("documents", "adopt", "read", "--yes").stdout
+    assert jobs(shelf, "adopt") == []
+    path.write_text("other content")
+    assert "will be read" in run("documents", "adopt", "read", "--yes").stdout
+
+
+def test_an_adopted_document_can_be_read_by_us_later(run: Run, shelf: Shelf) -> None:
+    papers("read/a.pdf", "read/a.txt")
+    run("documents", "adopt", "read", "--yes")
+    shelf.publish(shelf.next_job(), "a.pdf", "their text")
+
+    run("reindex", 1, "--lang", "deu")
+
+    [payload] = payloads(shelf, "download")
+    assert payload["read"] == {"languages": ["deu"]}
+
+
+def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) -> None:
+    Path("none").mkdir()
+
+    assert "there is nothing to read below" in run("documents", "adopt", "none", "--yes", fails=2).stderr
+    assert "there is no file" in run("documents", "adopt", "nowhere", "--yes", fails=2).stderr
+
+
+# ── wait ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_document_is_waited_for_until_it_is_read(run: Run, shelf: Shelf) -> None:
+    job = shelf.wish("a.pdf")
+    waiting = begin("wait", "document:1", "--timeout", "60s", "--progress")
+    shelf.publish(job, "a.pdf", "one", "two")
+
+    assert waiting.communicate(timeout=60) == ("1 read, 0 failed, 2 pages\n", "")
+    assert waiting.returncode == 0
+
+
+def test_waiting_for_documents_that_failed_or_are_not_there(run: Run, shelf: Shelf) -> None:
+    shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
+    shelf.wish("b.pdf")
+
+    told = run("wait", "document:1", fails=1)
+    assert (told.stdout, told.stderr) == ("0 read, 1 failed, 0 pages\n", "a.pdf: PDF_BROKEN: it is broken\n")
+    assert (
+        "after 0s, 1 of 2 were not read" in run("wait", "document:1", "document:2", "--timeout", "0s", fails=124).stderr
+    )
+    assert "there is no document 9" in run("wait", "document:9", fails=66).stderr
+    assert "not for both at once" in run("wait", "document:1", 1, fails=2).stderr
+    assert "not for both at once" in run("wait", "document:1", "--status", "failed", fails=2).stderr
+    assert "is not a document" in run("wait", "document:x", fails=2).stderr
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (
+            Terminal(),
+            "\r0/1 documents · 4/12 pages\x1b[K\r0/1 documents · 8/12 pages · 0.4 pages/s · 10 s left\x1b[K"
+            "\r1/1 documents · 12/12 pages · 0.8 pages/s\x1b[K\n",
+        ),
+        (StringIO(), "0/1 documents · 8/12 pages · 0.4 pages/s · 10 s left\n"),
+    ],
+)
+def test_progress_is_drawn_again_on_a_terminal_and_else_said_now_and_then(stream: StringIO, expected: str) -> None:
+    times = iter([100.0, 100.0, 100.1, 110.0, 110.0])
+    watch = watch_reading(stream, monotonic=lambda: next(times))
+
+    for done in (4, 5, 8):
+        watch(Reading(1, 0, done, 12))
+    watch(Reading(1, 1, 12, 12))
+
+    assert stream.getvalue() == expected
+
+
+@pytest.mark.parametrize(
+    ("reading", "seconds", "before", "expected"),
+    [
+        (Reading(3, 0, 0, 0), 0.0, 0, "0/3 documents"),
+        (Reading(3, 1, 0, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
+        (Reading(3, 1, 40, 120), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
+        (Reading(3, 1, 40, 120), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        (Reading(1, 1, 120, 120), 10.0, 0, "1/1 documents · 120/120 pages · 12.0 pages/s"),
+    ],
+)
+def test_progress_is_said_in_pages_their_rate_and_the_time_left(
+    reading: Reading, seconds: float, before: int, expected: str
+) -> None:
+    assert sentence(reading, seconds, before) == expected

@@ -1,0 +1,91 @@
+"""How much is claimed ahead of a free slot, and what a slot is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+
+from tests.daemon.conftest import MakeAttempt
+from worker_service.children.model import Described
+from worker_service.daemon.ahead import MOMENT_SECONDS, MOST, Ahead
+from worker_service.daemon.slots import Attempt, Slots
+from worker_service.jobs.model import HandlerFacts
+
+
+def described(reuse: int) -> dict[str, Described]:
+    return {"leaf": Described(HandlerFacts("leaf"), reuse=reuse)}
+
+
+class MakeOne(Protocol):
+    def __call__(self, number: int, took_seconds: float | None = None, *, job_type: str = "leaf") -> Attempt: ...
+
+
+@pytest.fixture
+def one(attempt: MakeAttempt) -> MakeOne:
+    job = attempt().job
+
+    def make(number: int, took_seconds: float | None = None, *, job_type: str = "leaf") -> Attempt:
+        return Attempt(job._replace(id=number, job_type=job_type), "cpu", took_seconds=took_seconds)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("reuse", "took_seconds", "room"),
+    [
+        (0, 0.0001, None),
+        (100, None, None),
+        (100, 0.0001, MOST - 1),
+        (100, MOMENT_SECONDS / 4, 3),
+        (3, 0.0001, 2),
+        (100, 60.0, None),
+    ],
+    ids=["not kept", "not known yet", "quick", "slower", "few", "long"],
+)
+def test_as_many_go_ahead_as_a_kept_child_gets_done_in_a_moment(
+    one: MakeOne, reuse: int, took_seconds: float | None, room: int | None
+) -> None:
+    slots = Slots({"cpu": 2})
+    ahead = Ahead(slots)
+    ahead.ended([one(1, took_seconds)])
+    slots.take(one(2))
+
+    assert ahead.room("cpu", described(reuse)) == ({} if room is None else {0: ("leaf", room)})
+
+
+def test_those_behind_take_no_slot_and_are_given_back_one_by_one(one: MakeOne) -> None:
+    slots = Slots({"cpu": 2})
+    first, second, third = one(1), one(2), one(3)
+    slots.take(first)
+    slots.take(second, first.seat)
+    slots.take(third)
+
+    assert (slots.free("cpu"), slots.taken("cpu"), slots.behind("cpu"), len(slots)) == (0, 2, 1, 3)
+    slots.give_back(first)
+    assert (slots.free("cpu"), slots.behind("cpu")) == (0, 0)
+    slots.give_back(second)
+    assert slots.free("cpu") == 1
+
+
+def test_a_slot_whose_child_may_still_be_there_is_taken_first(one: MakeOne) -> None:
+    slots = Slots({"cpu": 2})
+    other, again = one(1, job_type="other"), one(2)
+    slots.take(other)
+    slots.take(again)
+    slots.give_back(other)
+    slots.give_back(again)
+    later = one(3)
+    slots.take(later)
+
+    assert later.seat == again.seat == 1
+
+
+def test_what_came_back_not_begun_makes_the_next_claims_smaller(one: MakeOne) -> None:
+    slots = Slots({"cpu": 1})
+    ahead = Ahead(slots)
+    ahead.ended([one(1, 0.0001)])
+    ahead.ended([one(number, 0.1) for number in range(2, 6)])
+    slots.take(one(9))
+
+    assert ahead.room("cpu", described(100)) == {}

@@ -1,0 +1,252 @@
+"""Handlers whose child is kept: good ones, and one for each way to leave something behind for the next attempt."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worker_service.children.model import How
+from worker_service.children.wire import Finished, frame
+from worker_service.handlers import (
+    Context,
+    Done,
+    Handler,
+    KnownPages,
+    Limits,
+    Permanent,
+    Retryable,
+    Snooze,
+)
+
+MIB = 1 << 20
+REUSE = 4
+
+handlers: list[Handler[Any]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    how: str = ""
+
+
+Run = Callable[[Context[Wish]], Done | None]
+
+_kept: list[Any] = []
+
+
+def kept(**declared: Any) -> Callable[[Run], Run]:
+    def enlist(run: Run) -> Run:
+        handlers.append(Handler(run.__name__, run, Wish, **{"reuse": REUSE, **declared}))
+        return run
+
+    return enlist
+
+
+@kept()
+def tells(context: Context[Wish]) -> Done:
+    """Who runs it, and what it finds."""
+    context.progress(50, "half")
+    found = sorted(one.name for one in context.staging.iterdir())
+    (context.staging / "mine").write_text("x")
+    (context.staging / "folder").mkdir()
+    with tempfile.NamedTemporaryFile(delete=False):
+        pass
+    return Done(
+        {
+            "pid": os.getpid(),
+            "found": found,
+            "attempt": os.environ["PAGEMILL_ATTEMPT"],
+            "seen_from_outside": _mark_in_memory(),
+            "home": os.environ["HOME"] == str(context.staging) == str(Path.cwd()),
+            "key": context.idempotency_key,
+        }
+    )
+
+
+@kept(reuse=100)
+def quick(context: Context[Wish]) -> Done:
+    return Done(os.getpid())
+
+
+@kept()
+def says_how(context: Context[Wish]) -> Done:
+    """The ends that are clean, and those that are not."""
+    if context.payload.how == "retryable":
+        raise Retryable("later", after=1)
+    if context.payload.how == "permanent":
+        raise Permanent("NO", "never")
+    if context.payload.how == "snooze":
+        raise Snooze("not now", after=1)
+    if context.payload.how == "error":
+        raise ZeroDivisionError
+    if context.payload.how == "memory":
+        raise MemoryError
+    if context.payload.how == "file":
+        (context.staging / "file.txt").write_text("text")
+        return Done(os.getpid(), files=["file.txt"])
+    if context.payload.how == "signal":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if context.payload.how == "exit":
+        os._exit(3)
+    return Done(os.getpid())
+
+
+@kept(limits=Limits(network=True))
+def leaves(context: Context[Wish]) -> Done:
+    """Something behind, by what the payload says."""
+    if context.payload.how:
+        LEFT[context.payload.how](context)
+    return Done(os.getpid())
+
+
+def _a_thread(context: Context[Wish]) -> None:
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def _a_file_outside(context: Context[Wish]) -> None:
+    (context.staging.parent / "outside").write_text("x")
+
+
+def _no_staging(context: Context[Wish]) -> None:
+    context.staging.rmdir()
+
+
+LEFT: dict[str, Callable[[Context[Wish]], object]] = {
+    "thread": _a_thread,
+    "open file": lambda context: _kept.append((context.staging / "open").open("w")),
+    "file outside": _a_file_outside,
+    "no staging": _no_staging,
+    "directory": lambda context: os.chdir("/"),
+    "mask": lambda context: os.umask(0o022),
+    "variable": lambda context: os.environ.update(LEFT="behind"),
+    "signal": lambda context: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+    "timer": lambda context: signal.setitimer(signal.ITIMER_REAL, 600),
+    "limit": lambda context: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 256)),
+}
+
+
+@kept()
+def starts_a_program(context: Context[Wish]) -> Done:
+    return Done({"program": _tried(_a_program), "fork": _tried(os.fork), "thread": _tried(_a_thread_that_ends)})
+
+
+def _a_program() -> object:
+    return subprocess.run(["/bin/true"], check=True)
+
+
+def _a_thread_that_ends() -> object:
+    thread = threading.Thread(target=time.time)
+    thread.start()
+    thread.join()
+    return None
+
+
+def _tried(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except OSError as error:
+        return type(error).__name__
+    return "allowed"
+
+
+@kept()
+def keeps_its_context(context: Context[Wish]) -> Done:
+    """And speaks in the name of the attempt before."""
+    _kept.append(context)
+    _kept[0].progress(77, "from the past")
+    return Done(os.getpid())
+
+
+@kept()
+def answers_for_the_one_before(context: Context[Wish]) -> Done:
+    _kept.append(context)
+    if len(_kept) == 2:
+        os.write(_pipe_of(context), frame(Finished(How.DONE, result='"forged"', number=1, stays=True)))
+        time.sleep(600)
+    return Done(os.getpid())
+
+
+@kept()
+def hangs_after_its_end(context: Context[Wish]) -> Done:
+    if context.payload.how:
+        _kept.append(_HangsWhenForgotten())
+        _kept.clear()
+    return Done(os.getpid())
+
+
+class _HangsWhenForgotten:
+    def __del__(self) -> None:
+        time.sleep(600)
+
+
+@kept()
+def waits(context: Context[Wish]) -> Done:
+    """Until it is asked to stop, if it is told to."""
+    context.progress(1, "waiting")
+    while context.payload.how and not context.cancelled():
+        time.sleep(0.001)
+    return Done(os.getpid())
+
+
+@kept()
+def never_asks(context: Context[Wish]) -> Done:
+    context.progress(1, "busy")
+    while context.payload.how:
+        time.sleep(600)
+    return Done(os.getpid())
+
+
+@kept(reuse=10)
+def takes(context: Context[Wish]) -> Done:
+    """Memory, or time of the processor."""
+    if context.payload.how == "memory":
+        block = bytearray(64 * MIB)
+        del block
+    if context.payload.how == "time":
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+    return Done(os.getpid())
+
+
+@kept(limits=Limits(cpu_seconds=1), reuse=10)
+def takes_its_time(context: Context[Wish]) -> Done:
+    """0.7 s of the one that each attempt may take."""
+    until = time.process_time() + (60 if context.payload.how else 0.7)
+    while time.process_time() < until:
+        pass
+    return Done(os.getpid())
+
+
+@kept()
+def asks(context: Context[Wish]) -> Done:
+    known = context.ask(KnownPages(["d1"]))
+    context.checkpoint({"known": list(known.digests)})
+    return Done(os.getpid())
+
+
+@kept(sandbox="default")
+def counts(context: Context[Wish]) -> Done:
+    """What a handler keeps in its own variables stays, as long as its child does."""
+    _kept.append(None)
+    return Done(len(_kept))
+
+
+def _pipe_of(context: Any) -> int:
+    return int(context._pipe._descriptor)
+
+
+def _mark_in_memory() -> str:
+    for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
+        if entry.startswith(b"PAGEMILL_ATTEMPT="):
+            return entry.partition(b"=")[2].decode()
+    return ""
