@@ -84,23 +84,27 @@ class _Bench:
     def throughput(self) -> Iterator[Row]:
         fresh = "no-op jobs, a fresh sandboxed child each"
         yield self._rate("fresh", fresh, noop.FRESH, RQ, at_least(2))
+        yield self._rate("fresh_all", "the same, with all shipped handlers kept warm", noop.FRESH, RQ, Goal(), types="")
         reused = f"no-op jobs, a sandboxed child for {noop.REUSE}"
         yield self._rate("reused", reused, noop.REUSED, SQLITE_HUEY, at_least(1))
         yield self._rate("reused_celery", "the same", noop.REUSED, CELERY, at_least(3))
         yield self._rate("reused_redis_huey", "the same", noop.REUSED, REDIS_HUEY, Goal())
 
-    def _rate(self, key: str, what: str, job_type: str, peer: Peer, goal: Goal) -> Row:
+    def _rate(self, key: str, what: str, job_type: str, peer: Peer, goal: Goal, *, types: str | None = None) -> Row:
+        """`types`: those that the daemon takes; None: this one."""
         jobs = self._sizes.fresh if job_type == noop.FRESH else self._sizes.reused
         peer_jobs = self._sizes.peer_forks if peer is RQ else self._sizes.peer_jobs
         beside, ours = self._turns(
-            self._sizes.repeats, lambda: peers.rate(peer, peer_jobs), lambda: self._own_rate(job_type, jobs)
+            self._sizes.repeats,
+            lambda: peers.rate(peer, peer_jobs),
+            lambda: self._own_rate(job_type, jobs, job_type if types is None else types),
         )
         return Row(key, what, peer.name, "jobs/s", ours, beside, goal)
 
-    def _own_rate(self, job_type: str, jobs: int) -> float:
+    def _own_rate(self, job_type: str, jobs: int, types: str) -> float:
         own = Own(next(self._places))
         own.enqueue(job_type, jobs)
-        with own.daemon():
+        with own.daemon(types=types):
             own.wait_until_all_ended()
         rate = own.rate()
         own.close()

@@ -91,16 +91,16 @@ class Own:
         self._store.close()
 
     @contextmanager
-    def daemon(self, *, is_heard: bool = False) -> Iterator[Daemon]:
-        """One that has started; stopped at the end."""
-        daemon = self.begin(is_heard=is_heard)
+    def daemon(self, *, is_heard: bool = False, types: str = "") -> Iterator[Daemon]:
+        """One that has started; stopped at the end. `types`: WORKER_TYPES; it keeps no other handlers warm."""
+        daemon = self.begin(is_heard=is_heard, types=types)
         try:
             daemon.hear("daemon.started") if is_heard else daemon.wait_for("daemon.started")
             yield daemon
         finally:
             daemon.stop()
 
-    def begin(self, *, is_heard: bool = False) -> Daemon:
+    def begin(self, *, is_heard: bool = False, types: str = "") -> Daemon:
         """Start one and do not wait."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WORKER_", "NOTIFY_"))}
         own = {
@@ -110,6 +110,7 @@ class Own:
             "WORKER_DATABASE": str(self.database),
             "WORKER_CONCURRENCY": str(SLOTS),
             "WORKER_LOG_FORMAT": "json",
+            **({"WORKER_TYPES": types} if types else {}),
         }
         log = self._place / f"daemon-{time.monotonic_ns()}.log"
         with log.open("wb") as file:

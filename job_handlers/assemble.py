@@ -173,8 +173,8 @@ def _write_pages(context: Context[Payload], stem: str, spool: Path, files: list[
 
 def page_json(page: PageResult) -> str:
     known = {"number": page.number, "method": page.method, "confidence": page.confidence, "text": page.text or ""}
-    written = json.dumps(known, ensure_ascii=False)
-    return written if page.layout is None else f'{written[:-1]}, "layout": {page.layout}}}'
+    written = msgspec.json.encode(known).decode()
+    return written if page.layout is None else f'{written[:-1]},"layout":{page.layout}}}'
 
 
 # --- searchable PDF, thumbnail ----------------------------------------------------------------------------

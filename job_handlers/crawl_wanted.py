@@ -103,6 +103,9 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree) -> NewJob:
         body["credential"] = payload.credential
     if entry.key:
         body["resource_key"] = entry.key
+    said = {name: value for name, value in payload.download.items() if value}
+    # A wish for another reading is another wish.
+    way = f":{digest(said)}" if said else ""
     return NewJob(
         "download",
         platform=tree.platform,
@@ -110,7 +113,7 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree) -> NewJob:
         payload=json.dumps(body, ensure_ascii=False),
         owner=context.owner,
         source=tree.source,
-        unique_key=f"download:{tree.platform}:{context.owner}:{entry.id}:{entry.revision}",
+        unique_key=f"download:{tree.platform}:{context.owner}:{entry.id}:{entry.revision}{way}",
     )
 
 

@@ -93,12 +93,12 @@ class Book:
             if page.rotation:
                 # Its text is told as if it were not turned.
                 turn = page.rotation_matrix
-                texts = [(*(pymupdf.Rect(one[:4]) * turn), one[4]) for one in texts]
+                texts = [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in texts]
             blocks: list[Block] = []
             begin = 0
             for x0, y0, x1, y1, text in texts:
                 end = begin + len(text)
-                blocks.append(Block(round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1), begin, end))
+                blocks.append(Block(x0, y0, x1, y1, begin, end))
                 begin = end
             text = "".join([one[4] for one in texts])
             return PageText(_size(page), text[:TEXT_CHARACTERS_MAX], blocks, self._may_be_scan(page))
@@ -358,7 +358,13 @@ def _paragraphs(page: Any) -> list[_Paragraph]:
 
 
 def _paragraphs_on_page(page: Any) -> list[_Paragraph]:
-    return [one[:5] for one in page.get_textpage(flags=_FLAGS).extractBLOCKS() if one[6] == 0]
+    found = page.get_textpage(flags=_FLAGS).extractBLOCKS()
+    return [(*_rounded(one[:4]), one[4]) for one in found if one[6] == 0]
+
+
+def _rounded(box: Sequence[float]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = box
+    return round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
 
 
 # --- what a page says of itself ---------------------------------------------------------------------------

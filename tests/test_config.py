@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from worker_service.children.known import wants
 from worker_service.config import Settings, load_settings
 from worker_service.config_values import RetryRule
-from worker_service.daemon.start import wants
 from worker_service.errors import ConfigError
 
 

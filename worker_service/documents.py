@@ -6,6 +6,7 @@ in the transaction that accepts the wish; how things are shown is the caller's.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".xlsx", ".xls", "
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
+_DRIVE_FOLDER = re.compile(r"\s*[\w-]{10,120}\s*", re.ASCII)
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 _AT_ONCE = 500
 _ADOPTED = "adopted"
@@ -138,10 +140,20 @@ class Documents:
         return [Wish(str(file), one.job_id, one.decision) for file, one in zip(files, enqueued, strict=True)]
 
     def crawl(self, words: CrawlWords, *, owner: str) -> Enqueued:
+        return self.store.enqueue(self._crawl(words, owner))
+
+    def is_crawled_so(self, job_id: int, words: CrawlWords, *, owner: str) -> bool:
+        """Whether this job does all that is asked for. One that goes on watching does."""
+        does = json.loads(self.store.get(job_id).payload or "{}")
+        asked = json.loads(self._crawl(words, owner).payload or "{}")
+        return bool({"watch_seconds": does.get("watch_seconds"), **asked} == {"watch_seconds": None, **does})
+
+    def _crawl(self, words: CrawlWords, owner: str) -> NewJob:
         is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).is_dir()
         if words.newer_than is not None:
             _refuse_no_day(words.newer_than)
         folder = str(Path(words.folder).expanduser().absolute()) if is_local else words.folder
+        _refuse_no_folder(folder, is_local=is_local)
         wanted = {
             "mime": list(words.mime),
             "name": words.name,
@@ -162,16 +174,14 @@ class Documents:
         platform = "local" if is_local else "gdrive"
         # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
         key = f"crawl:{platform}:{owner}:{folder}"
-        return self.store.enqueue(
-            NewJob(
-                "drive_crawl",
-                platform=platform,
-                owner=owner,
-                payload=canonical(payload),
-                source="" if is_local else f"gdrive:{words.credential}",
-                unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
-                concurrency_key=None if words.dry_run else key,
-            )
+        return NewJob(
+            "drive_crawl",
+            platform=platform,
+            owner=owner,
+            payload=canonical(payload),
+            source="" if is_local else f"gdrive:{words.credential}",
+            unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
+            concurrency_key=None if words.dry_run else key,
         )
 
     def reindex(self, selector: DocumentSelector, *, read: ReadWords, is_forced: bool) -> list[Wish]:
@@ -262,6 +272,18 @@ class Documents:
         if not terms:
             raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
         return self.store.keyword_counts(terms, owner=owner)
+
+
+def _refuse_no_folder(folder: str, *, is_local: bool) -> None:
+    """What is certain to be none. The daemon may see directories that we may not."""
+    if not is_local and "://" not in folder and not _DRIVE_FOLDER.fullmatch(folder):
+        raise BadInput(f"there is no directory {folder!r}, and it is no id or URL of a folder of Google Drive")
+    if is_local:
+        with contextlib.suppress(PermissionError):
+            if not Path(folder).exists():
+                raise BadInput(f"there is no directory {folder}")
+            if not Path(folder).is_dir():
+                raise BadInput(f"{folder} is no directory: pagemill ingest reads a file")
 
 
 def _refuse_no_day(text: str) -> None:

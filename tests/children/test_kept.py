@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.children.conftest import Desk, MakeDesk
+from tests.children.conftest import PATIENCE_SECONDS, Desk, MakeDesk
 from tests.saboteurs.kept import LEFT, REUSE
+from worker_service.children import gone
 from worker_service.children.model import Asked, Checkpointed, Ended, How, Progressed, Started
 from worker_service.handlers import Handler, Limits
 from worker_service.jobs.documents import KnownDigests
@@ -39,7 +41,15 @@ def results(desk: Desk, job_type: str, hows: Sequence[str]) -> list[Any]:
 
 
 def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    return gone.started_at(pid) != 0
+
+
+def until_gone(pid: int) -> None:
+    """Nothing is said of it: it was nobody's attempt."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while is_there(pid):
+        assert time.monotonic() < deadline, f"{pid} is still there"
+        time.sleep(0.005)
 
 
 def test_one_child_serves_as_many_attempts_as_its_handler_says_and_is_then_replaced(desk: Desk) -> None:
@@ -264,9 +274,7 @@ def test_one_that_has_nothing_to_do_is_stopped_after_a_while(make_desk: MakeDesk
     desk = make_desk(extra_handlers=KEPT, idle_seconds=0.2)
     pid = int(run(desk, "quick").result or 0)
 
-    # Nothing is said of it: it was nobody's attempt.
-    while is_there(pid):
-        os.sched_yield()
+    until_gone(pid)
 
     assert run(desk, "quick").how is How.DONE
 
@@ -287,7 +295,7 @@ def test_when_the_nursery_dies_its_kept_children_die_and_their_attempts_end(desk
     os.kill(nursery, signal.SIGKILL)
 
     assert desk.ended(order).code == "NURSERY_DIED"
-    desk.until(lambda: not is_there(idle))
+    until_gone(idle)
 
 
 def test_an_idle_child_leaves_with_its_nursery_and_nothing_of_it_stays(desk: Desk, tmp_path: Path) -> None:

@@ -53,9 +53,17 @@ def test_text_that_cannot_be_shown_is_refused_in_a_sentence(
 def test_text_of_what_is_not_read_yet_says_so(run: Run, shelf: Shelf) -> None:
     shelf.wish("a.pdf")
 
-    told = run("text", 1)
+    told = run("text", 1, fails=1)
 
     assert (told.stdout, told.stderr) == ("", "document 1 has no text to show: it is indexing\n")
+
+
+def test_text_of_what_failed_and_of_a_page_that_is_not_there_says_why(run: Run, shelf: Shelf) -> None:
+    shelf.fail("a.pdf", "PDF_BROKEN", "it cannot be opened")
+    shelf.read("b.pdf", "one", "two")
+
+    assert "it could not be read (PDF_BROKEN: it cannot be opened)" in run("text", 1, fails=1).stderr
+    assert "it has 2 pages" in run("text", 2, "--pages", 9, fails=1).stderr
 
 
 # ── search ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -73,6 +81,13 @@ def test_search_prints_page_name_and_the_words_in_their_place(run: Run, shelf: S
     assert answer["is_partial"] is False
     [hit] = answer["items"]
     assert (hit["document_id"], hit["number"], hit["snippet"]) == (1, 2, "the [climate] and its risk")
+
+
+def test_words_may_be_searched_for_without_quotes(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "the climate is a risk", "the climate")
+
+    assert run("search", "climate", "risk").stdout == run("search", "climate risk").stdout
+    assert len(run("search", "climate", "risk").stdout.splitlines()) == 1
 
 
 def test_search_that_finds_nothing_ends_with_1_and_one_without_sense_with_2(run: Run, shelf: Shelf) -> None:
@@ -134,6 +149,13 @@ def test_keywords_are_counted_by_document_and_page(run: Run, shelf: Shelf, tmp_p
         assert b"<f>" not in b"".join(archive.read(name) for name in archive.namelist() if "sheet" in name)
 
 
+def test_a_workbook_that_cannot_be_written_is_told_as_a_file_and_not_as_a_bug(run: Run, shelf: Shelf) -> None:
+    Path("terms.txt").write_text("one\n")
+    shelf.read("a.pdf", "one")
+
+    assert "nowhere/a.xlsx" in run("keywords", "terms.txt", "--xlsx", "nowhere/a.xlsx", fails=74).stderr
+
+
 def test_keywords_that_are_none_are_told(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "climate")
 
@@ -189,6 +211,18 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
 # ── documents, show ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_one_that_cannot_be_exported_does_not_hold_up_the_others(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", key="/srv/a", content="c1")
+    broken = shelf.read("b.pdf", "two", key="/srv/b", content="c2", roles=())
+    shelf.read("c.pdf", "three", key="/srv/c", content="c3")
+
+    told = run("export", "--name", "pdf", "-o", "out", fails=1)
+
+    assert [Path(line).name for line in told.stdout.splitlines()] == ["c-3.txt", "a-1.txt"]
+    assert f"document {broken} (b.pdf) has no txt" in told.stderr
+    assert "no document is like that" in run("export", "--name", "zzz").stderr
+
+
 def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", owner="ann")
     shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
@@ -213,6 +247,10 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
     assert "more: the same with --before 2" in first.stderr
     assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
     assert json.loads(run("documents", "--json").stdout)["next"] is None
+
+
+def test_a_misspelt_verb_of_documents_is_answered_with_the_right_one(run: Run, database: Path) -> None:
+    assert "did you mean adopt?" in run("documents", "addopt", ".", fails=2).stderr
 
 
 def test_documents_that_cannot_be_listed_are_refused(run: Run, shelf: Shelf) -> None:

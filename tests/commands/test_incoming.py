@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,25 @@ def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(ru
     assert f"{second}: PDF_BROKEN: it cannot be opened\n" in err
 
 
+def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_jobs_go_on(database: Path) -> None:
+    papers("a.pdf")
+    asking = begin("ingest", "a.pdf", "--wait")
+    assert asking.stderr is not None
+
+    assert "job 1 waits: no worker has registered (WORKER_DOWN" in asking.stderr.readline()
+    asking.send_signal(signal.SIGINT)
+    _, err = asking.communicate(timeout=60)
+    assert asking.returncode == 130
+    assert "the jobs go on" in err
+
+
+def test_a_time_to_wait_without_waiting_is_refused(run: Run, shelf: Shelf) -> None:
+    papers("a.pdf")
+
+    assert "say --wait as well" in run("ingest", "a.pdf", "--timeout", "2s", fails=2).stderr
+    assert jobs(shelf, "download") == []
+
+
 # ── crawl ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -145,7 +165,11 @@ def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -
     assert run("crawl", "reports", "--owner", "ann", *wanted, "--watch", "1h", "--lang", "deu").stdout == "1\n"
     again = run("crawl", "./reports", "--owner", "ann")
     assert again.stdout == "1\n"
-    assert "being crawled already" in again.stderr
+    assert "otherwise than you say now: for this, `pagemill cancel 1`" in again.stderr
+    assert (
+        "that job will do"
+        in run("crawl", "reports", "--owner", "ann", *wanted, "--watch", "1h", "--lang", "deu").stderr
+    )
     assert json.loads(run("crawl", "reports", "--json").stdout) == {"id": 2, "existing": False}
     assert run("crawl", "https://drive.google.com/drive/folders/1a2B3c4d5E", "--credential", "drive-b").stdout == "3\n"
 
@@ -163,11 +187,27 @@ def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -
     assert (third.platform, third.source) == ("gdrive", "gdrive:drive-b")
 
 
+def test_a_folder_that_is_watched_needs_no_other_crawl_and_one_that_is_not_is_not_watched_by_it(
+    run: Run, shelf: Shelf
+) -> None:
+    for name in ("watched", "once"):
+        Path(name).mkdir()
+    run("crawl", "watched", "--watch", "1h")
+    run("crawl", "once")
+
+    assert "that job will do" in run("crawl", "watched").stderr
+    assert "otherwise than you say now" in run("crawl", "once", "--watch", "1h").stderr
+
+
 def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) -> None:
     Path("reports").mkdir()
 
     assert "'soon' is not a length of time" in run("crawl", "reports", "--watch", "soon", fails=2).stderr
     assert "'may' is not a day" in run("crawl", "reports", "--newer-than", "may", fails=2).stderr
+    papers("a.pdf")
+    assert "is no directory: pagemill ingest reads a file" in run("crawl", "./a.pdf", fails=2).stderr
+    assert "there is no directory" in run("crawl", "./nowhere", fails=2).stderr
+    assert "no id or URL of a folder" in run("crawl", "nowhere", fails=2).stderr
     assert jobs(shelf, "drive_crawl") == []
 
 
@@ -248,6 +288,16 @@ def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
     assert len(jobs(shelf, "download")) == 2
 
 
+@pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--force", "--json")])
+def test_a_reindex_of_what_matches_nothing_reads_nothing_again(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
+    shelf.read("a.pdf", "one")
+    before = len(shelf.store.list(Selector()))
+
+    run("reindex", "--name", "zzz", *words)
+
+    assert len(shelf.store.list(Selector())) == before
+
+
 def test_a_reindex_of_nothing_or_of_what_is_not_there_is_refused(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one")
 
@@ -302,7 +352,9 @@ def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) ->
     Path("none").mkdir()
 
     assert "there is nothing to read below" in run("documents", "adopt", "none", "--yes", fails=2).stderr
-    assert "there is no file" in run("documents", "adopt", "nowhere", "--yes", fails=2).stderr
+    assert "'nowhere' does not exist" in run("documents", "adopt", "nowhere", "--yes", fails=2).stderr
+    papers("notes.txt")
+    assert "'notes.txt' is a file" in run("documents", "adopt", "notes.txt", "--yes", fails=2).stderr
 
 
 # ── wait ────────────────────────────────────────────────────────────────────────────────────────────────────────

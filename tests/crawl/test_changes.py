@@ -386,3 +386,15 @@ def _take_away(crawls: Crawls, item: Item, how: str) -> None:
         store.edit(item, lambda one: setattr(one, "parents", ["away"]))
     else:
         store.edit(item, lambda one: one.readers.clear())
+
+
+def test_what_is_to_be_read_in_another_way_is_enqueued_beside_what_still_waits(crawls: Crawls, top: Item) -> None:
+    report = crawls.server.store.add("report.pdf", PDF, parents=[top.id])
+    crawls.run(top, download={"read": {}})
+    crawls.run(top, download={"read": {"languages": ["deu"]}})
+    assert crawls.downloads(status=Status.PENDING) == ["report.pdf", "report.pdf"]
+
+    crawls.server.store.trash(report)
+    crawls.run(top, download={"read": {}})
+
+    assert crawls.downloads(status=Status.PENDING) == []

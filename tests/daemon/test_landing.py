@@ -155,6 +155,34 @@ def _refuse(*_: object) -> None:
     raise DiskFull("no room")
 
 
+def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what_it_is(
+    landing: Landing,
+    store: Store,
+    attempt: MakeAttempt,
+    watch: Watch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled, refused = attempt(), attempt()
+    landing.add(cancelled, ended(cancelled, published=[Publication(staged(tmp_path, cancelled))]))
+    bad = [NewJob("next", payload="{no json")]
+    landing.add(refused, ended(refused, published=[Publication(staged(tmp_path, refused))], follow_ups=bad))
+    store.cancel(ids(cancelled.job.id), actor="test")
+    with monkeypatch.context() as full:
+        full.setattr(store, "confirm_cancel", _refuse)
+        full.setattr(store, "fail", _refuse)
+        assert landing.land() == []
+        watch.now = 1.0
+        assert landing.land() == []
+    watch.now = 2.0
+
+    assert len(landing.land()) == 2
+    assert store.get(cancelled.job.id).status is Status.CANCELLED
+    assert (store.get(refused.job.id).status, store.get(refused.job.id).error_code) == (Status.FAILED, "RESULT_REFUSED")
+    assert list((tmp_path / "workspace/objects").iterdir()) == []
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
 def test_a_job_that_keeps_bringing_its_nursery_down_ends_failed(
     landing: Landing, store: Store, attempt: MakeAttempt
 ) -> None:

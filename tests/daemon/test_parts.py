@@ -15,6 +15,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
+from worker_service.children.known import wants
 from worker_service.config import load_settings
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
@@ -24,7 +25,7 @@ from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.limiting import limits
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
-from worker_service.daemon.start import beat_seconds, wants
+from worker_service.daemon.start import beat_seconds
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
 from worker_service.jobs.model import Counts, Failure, NewJob, Pause, Status, WorkerState

@@ -370,11 +370,11 @@ def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_
 # ── What lands with a completion ────────────────────────────────────────────────────────────────────────────────────
 
 
-def download(store: Store, *, content: str = "c1") -> Job:
+def download(store: Store, *, content: str = "c1", name: str = "a.pdf") -> Job:
     store.enqueue(NewJob("download", platform="gdrive", owner="ann"))
     [job] = store.claim("w1", 1, "io")
     files = [
-        NewFile("a.pdf", f"objects/{job.id}-{job.fence}/a.pdf", "original", 10, content, "m1"),
+        NewFile(name, f"objects/{job.id}-{job.fence}/a.pdf", "original", 10, content, "m1"),
         NewFile("log.txt", f"objects/{job.id}-{job.fence}/log.txt"),
     ]
     follow_ups = [wish("a.pdf", owner="ann", content=content)]
@@ -698,6 +698,43 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
         pass
     assert by_hand("SELECT text FROM page_result") == [{"text": "second"}]
     assert store.search("first").hits == []
+
+
+def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Store, clock: MovableClock) -> None:
+    ask_for(store)
+    first = claim(store)
+    save(store, first.lease, "first")
+    store.fail(first.lease, Failure("X", "x"), retry_at=None)
+    ask_for(store)
+    clock.advance(1)
+    while store.forget_pages():
+        pass
+
+    again = claim(store)
+
+    assert store.answer(again.lease, KnownPages(["1:first"])).digests == ["1:first"]
+
+
+def test_files_of_an_earlier_generation_are_not_taken_for_those_of_the_one_that_people_read(store: Store) -> None:
+    download(store)
+    made = [NewFile("a.txt", "objects/2-1/a.txt", "text"), NewFile("a.html", "objects/2-1/a.html", "hocr")]
+    store.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
+    download(store, content="c2")
+    made = [NewFile("a.txt", "objects/4-1/a.txt", "text")]
+    store.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
+
+    assert {file.role: file.job_id for file in store.inputs(1)} == {"original": 3, "text": 4}
+    assert store.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
+
+
+def test_an_older_original_is_forgotten_whatever_it_was_called(store: Store) -> None:
+    download(store, name="a.pdf")
+    download(store, name="b.pdf", content="c2")
+    store.complete_many([Completion(claim(store, "ingest").lease, publishes=True)])
+
+    store.forget_pages()
+
+    assert [file.name for file in store.files(1)] == ["b.pdf"]
 
 
 def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: Store, clock: MovableClock) -> None:

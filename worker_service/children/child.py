@@ -11,6 +11,7 @@ import fcntl
 import fnmatch
 import hashlib
 import json
+import mmap
 import os
 import re
 import signal
@@ -69,6 +70,7 @@ class Room:
     orders: int | None = None
     """Where a child that is kept finds its next order."""
     reuse: int = 0
+    begun: mmap.mmap | None = None
 
 
 def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
@@ -184,6 +186,7 @@ def _serve(room: Room, orders: int, handler: Callable[[], Handler[Any]], cancel:
             limits_of_attempt=chosen.limits,
             level=level,
             reuse=room.reuse,
+            begun=room.begun,
             pipe_of_attempt=pipe,
             cancel=cancel,
             attempt=attempt,

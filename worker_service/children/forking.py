@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import shutil
 import socket
@@ -39,6 +40,8 @@ class Forked:
     """Of a child that is kept: where its next orders wait for it, whole ones. We hold its own end, too: what it has
     not taken yet can be taken back."""
     orders_back: socket.socket | None = None
+    begun: mmap.mmap | None = None
+    """Memory that it shares with us: the number of the attempt that it began last."""
     inbox: Inbox = field(default_factory=lambda: Inbox(FRAME_BYTES_MAX))
     open_pipes: set[int] = field(init=False)
     sandbox: str = ""
@@ -71,6 +74,10 @@ class Forked:
             self.open_pipes.discard(pipe)
         return received
 
+    @property
+    def last_begun(self) -> int:
+        return 0 if self.begun is None else int.from_bytes(self.begun[:8])
+
     def close(self) -> None:
         for descriptor in (*self.pipes, self.answers):
             os.close(descriptor)
@@ -102,6 +109,7 @@ def fork(
             orders, orders_back = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             near.callback(orders.close)
             near.callback(orders_back.close)
+        begun = mmap.mmap(-1, 8) if reuse else None
         key = (launch.order.job_id, launch.order.fence)
         own_mark = key if mark is None else mark
         room = child.Room(
@@ -121,12 +129,15 @@ def fork(
             lock_fd=begin.lock_fd,
             orders=None if orders_back is None else orders_back.fileno(),
             reuse=reuse,
+            begun=begun,
         )
         pid = os.fork()
         if pid == 0:
             child.live(room, bring)
     tag = gone.tag_of(begin.house, own_mark)
-    return Forked(pid, gone.started_at(pid), tag, reading[0], reading[1], reading[2], answering, orders, orders_back)
+    return Forked(
+        pid, gone.started_at(pid), tag, reading[0], reading[1], reading[2], answering, orders, orders_back, begun
+    )
 
 
 def make_empty(directory: Path) -> None:

@@ -9,6 +9,7 @@ its own variables nobody sees.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import resource
 import shutil
@@ -120,6 +121,7 @@ def serve(
     limits_of_attempt: Limits,
     level: str,
     reuse: int,
+    begun: mmap.mmap | None,
     pipe_of_attempt: Callable[[], Pipe],
     cancel: Cancel,
     attempt: Callable[[Order, Pipe, Path], Finished],
@@ -132,6 +134,9 @@ def serve(
         limits.renew_cpu(limits_of_attempt)
         _show(following.order)
         house.begin()
+        if begun is not None:
+            # A child that dies while it takes an order has not begun it.
+            begun[:8] = following.number.to_bytes(8)
         said = attempt(following.order, pipe, house.staging)
         # Whoever has kept the context speaks for no attempt any more.
         pipe.is_shut = True

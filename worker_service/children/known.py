@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,10 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced
             # Its job types are not known; its name is most likely one of them.
             introduced.setdefault(one.name, trial.set_aside(one.name, verdict, one))
             continue
-        # What starts threads is not loaded here: they would be missing in every child.
-        warm = _load(one, settings) if verdict.threads == 1 else {}
+        # What starts threads is not loaded here: they would be missing in every child. What nobody will ask for is not
+        # either: the larger the nursery, the dearer each fork.
+        is_wanted = any(wants(begin.types, each.described.facts.job_type) for each in verdict.handlers)
+        warm = _load(one, settings) if verdict.threads == 1 and is_wanted else {}
         for each in verdict.handlers:
             job_type = each.described.facts.job_type
             claims.append((job_type, one))
@@ -51,6 +53,14 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced
         for job_type, each in introduced.items()
     }
     return known, list(introduced.values())
+
+
+def wants(types: Sequence[str], job_type: str) -> bool:
+    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
+    if f"!{job_type}" in types:
+        return False
+    named = [word for word in types if not word.startswith("!")]
+    return not named or job_type in named
 
 
 def _load(found: Found, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:

@@ -72,6 +72,7 @@ class Nursery:
         extra_path: Sequence[Path] = (),
         extra_handlers: Sequence[str] = (),
         is_without_installed: bool = False,
+        types: Sequence[str] = (),
     ) -> None:
         """`extra_path` and `extra_handlers` ("module:attribute") are for tests, where nothing is installed."""
         if sandbox not in ("strict", "best-effort", "off"):
@@ -93,6 +94,7 @@ class Nursery:
             idle_seconds=idle_seconds,
             extra_handlers=tuple(extra_handlers),
             is_without_installed=is_without_installed,
+            types=tuple(types),
             lock_fd=lock_fd,
             credentials=Path(credentials) if credentials else None,
         )

@@ -244,6 +244,11 @@ class Seating:
         before = seat.running
         seat.recall()
         self._read_all(forked)
+        last = seat.running
+        if last is not None and last.number > max(1, forked.last_begun) and not last.is_stopping:
+            seat.waiting.appendleft(seat.kept.sent.popleft()[1])
+            self._house.attempts.pop(last.key, None)
+            seat.running = forked.attempt = None
         if before is not None and seat.running is None:
             self._house.attempts.pop(before.key, None)
         seat.is_closed = False

@@ -64,6 +64,8 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     lock_fd: int | None = None
     credentials: Path | None = None
     idle_seconds: float = 10.0
+    types: tuple[str, ...] = ()
+    """Those that will be asked for, as WORKER_TYPES has it: the others are not kept warm."""
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TextIO
 
@@ -29,8 +30,9 @@ def write_workbook(to: Path, counts: Sequence[KeywordCount], names: Names) -> No
     """Two sheets: each page, and each document with a column for each term."""
     import xlsxwriter
 
+    whole = BytesIO()
     # What begins with = came from a PDF's name or a list of terms, and is text.
-    with xlsxwriter.Workbook(str(to), {"strings_to_formulas": False, "strings_to_urls": False}) as book:
+    with xlsxwriter.Workbook(whole, {"strings_to_formulas": False, "strings_to_urls": False}) as book:
         pages = book.add_worksheet("pages")
         for at, row in enumerate([COLUMNS, *rows(counts, names)]):
             pages.write_row(at, 0, row)
@@ -44,6 +46,7 @@ def write_workbook(to: Path, counts: Sequence[KeywordCount], names: Names) -> No
             by_document.write_row(
                 at, 0, [document_id, names.get(document_id, ""), *(sums[document_id, term] for term in terms)]
             )
+    to.write_bytes(whole.getvalue())
 
 
 def _plain(cell: object) -> object:

@@ -13,8 +13,8 @@ import click
 
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, completes, confirm, confirming, verb
-from worker_service.documents import ROLES, Documents, Wish, read_elsewhere, read_pages
-from worker_service.errors import BadInput
+from worker_service.documents import ROLES, Documents, FileGone, NotExported, Wish, read_elsewhere, read_pages
+from worker_service.errors import BadInput, Refused
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit
 from worker_service.jobs.selector import one_of
@@ -75,13 +75,15 @@ def choosing(function: Function) -> Function:
 @verb
 @_one
 @click.option("--pages", metavar="A-B", help="3, 3-5, 3- or -5.")
-def text(desk: Desk, document_id: int, pages: str | None) -> None:
+def text(desk: Desk, document_id: int, pages: str | None) -> int:
     """\b
     pagemill text 7
     pagemill text 7 --pages 3-5 | less
     pagemill text 7 --json
 
     The text of a document. Between pages stands a form feed, as pdftotext has it.
+
+    Exit code 1 if there is none.
     """
     first, last = read_pages(pages)
     store = desk.queue.store
@@ -97,17 +99,18 @@ def text(desk: Desk, document_id: int, pages: str | None) -> None:
         whole = "\f".join(f"{(one.text or '').rstrip()}\n" for one in found)
         click.echo(_TERMINALS_OWN.sub("\N{REPLACEMENT CHARACTER}", whole) if _is_looked_at() else whole, nl=False)
     if not found:
-        output.say(f"document {document_id} has no text to show: it is {document.status}")
+        output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
+    return 0 if found else 1
 
 
 @verb
-@click.argument("query")
+@click.argument("words", metavar="QUERY", nargs=-1, required=True)
 @_owner
 @click.option("--document", "document_id", type=DocumentId(), metavar="N", help="Only in this one.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="The best so many; 20 unless given."
 )
-def search(desk: Desk, query: str, owner: str | None, document_id: int | None, limit: int) -> int:
+def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int | None, limit: int) -> int:
     """\b
     pagemill search 'climate NEAR risk'
     pagemill search '"scope 3" emissions' --owner alice
@@ -118,7 +121,7 @@ def search(desk: Desk, query: str, owner: str | None, document_id: int | None, l
     Exit code 1 if nothing was found.
     """
     marks = ("[", "]") if desk.as_json else _OWN_MARKS
-    found = desk.queue.store.search(query, owner=owner, document_id=document_id, most=limit, marks=marks)
+    found = desk.queue.store.search(" ".join(words), owner=owner, document_id=document_id, most=limit, marks=marks)
     if desk.as_json:
         output.show_json({"items": [output.as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
     else:
@@ -172,25 +175,57 @@ def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path
 @click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="txt unless given.")
 @click.option("-o", "--output", "directory", type=click.Path(path_type=Path), default=Path(), metavar="DIR")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
-def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, force: bool) -> None:
+def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, force: bool) -> int:
     """\b
     pagemill export 7
     pagemill export 7 8 9 --format pdf -o out/
     pagemill export --owner alice --format json -o out/
 
     Copy what was made of documents: their text, a PDF that can be searched, all words with their places (json), hOCR.
+
+    Exit code 1 if some could not be copied; the others are.
     """
     if chosen == DocumentSelector():
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not chosen.ids and not chosen.statuses:
         chosen = DocumentSelector(chosen.ids, [IndexStatus.SUCCESS], chosen.owners, name=chosen.name)
     documents = documents_at(desk)
-    written = [documents.export(one, form, directory, is_forced=force) for one in documents.all(chosen)]
+    meant = list(documents.all(chosen))
+    if len(meant) == 1:
+        written, failures = [documents.export(meant[0], form, directory, is_forced=force)], list[str]()
+    else:
+        written, failures = _export_each(documents, meant, form, directory, is_forced=force)
     if desk.as_json:
         output.show_json({"items": [str(path) for path in written]})
     else:
         for path in written:
             output.show(str(path))
+        if not meant:
+            output.say("no document is like that")
+    for failure in failures:
+        output.say(failure)
+    return 1 if failures else 0
+
+
+def _export_each(
+    documents: Documents, meant: Sequence[Document], form: str, directory: Path, *, is_forced: bool
+) -> tuple[list[Path], list[str]]:
+    """What was written, and why the rest was not: one that cannot be copied does not hold up the others."""
+    written, failures = list[Path](), list[str]()
+    for one in meant:
+        try:
+            written.append(documents.export(one, form, directory, is_forced=is_forced))
+        except (NotExported, FileGone, Refused) as error:
+            failures.append(str(error))
+    return written, failures
+
+
+def _why_no_text(document: Document) -> str:
+    if document.status is IndexStatus.FAILED:
+        return f"it could not be read ({document.error_code}: {document.error_message})"
+    if document.status is IndexStatus.SUCCESS:
+        return f"it has {document.pages or 0} pages"
+    return f"it is {document.status}"
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +256,8 @@ class _Documents(Verbs):
     """Without a verb of its own, the list: `pagemill documents --status failed`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_verb = bool(args) and args[0] in self.commands
+        # No document is a word: that one is a verb, or a misspelt one.
+        is_verb = bool(args) and args[0].isalpha()
         if not is_verb and "--help" not in args[:1]:
             args = ["ls", *args]
         return super().parse_args(ctx, args)
@@ -238,7 +274,7 @@ def documents() -> None:
 
 
 @verb
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
 @confirming
 def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:

@@ -14,10 +14,11 @@ from worker_service.awaiting import Awaited
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, confirm, confirming, verb
 from worker_service.commands.documents import choosing, documents_at, show_documents, show_wishes
-from worker_service.commands.reading import await_reading
+from worker_service.commands.reading import await_reading, telling_that_jobs_go_on
 from worker_service.documents import CrawlWords, ReadWords
 from worker_service.errors import BadInput
 from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 
 
@@ -71,13 +72,18 @@ def ingest(
 
     With --wait: exit code 1 if some could not be read, 124 if the time ran out.
     """
+    if timeout is not None and not is_waiting:
+        raise BadInput("--timeout says how long to wait: say --wait as well")
     documents = documents_at(desk)
     wishes = documents.ingest(paths, owner=owner, read=read, is_forced=force)
     if not is_waiting:
         show_wishes(desk, wishes)
         return 0
     awaited = [Awaited(wish.name, wish.job_id, wish.document_id, owner) for wish in wishes]
-    return await_reading(desk, awaited, timeout=timeout)
+    with telling_that_jobs_go_on():
+        if wishes[0].job_id is not None:
+            _say_what_holds(desk, wishes[0].job_id)
+        return await_reading(desk, awaited, timeout=timeout)
 
 
 @verb
@@ -105,14 +111,20 @@ def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: A
     drive, shared-with-me, or a directory of this machine.
     """
     words = CrawlWords(dry_run=dry_run, read=read, **values)
-    enqueued = documents_at(desk).crawl(words, owner=owner)
+    documents = documents_at(desk)
+    enqueued = documents.crawl(words, owner=owner)
     if not dry_run:
         if desk.as_json:
             output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
         else:
             output.show(str(enqueued.job_id))
-            if enqueued.existing:
-                output.say("this folder is being crawled already: that job will do")
+        if enqueued.existing and documents.is_crawled_so(enqueued.job_id, words, owner=owner):
+            output.say(f"this folder is being crawled already: that job will do{_when(desk, enqueued.job_id)}")
+        elif enqueued.existing:
+            output.say(
+                f"this folder is being crawled already, and otherwise than you say now: for this, `pagemill cancel "
+                f"{enqueued.job_id}`, and say it again"
+            )
         return 0
     return _show_dry_run(desk, enqueued.job_id)
 
@@ -137,8 +149,12 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
     if dry_run:
         show_documents(desk, meant)
         return 0
-    if not meant and not desk.as_json:
-        output.say("no document is like that")
+    if not meant:
+        # A selector without ids means all documents.
+        if desk.as_json:
+            show_wishes(desk, [])
+        else:
+            output.say("no document is like that")
         return 0
     if len(meant) > 1 and not chosen.ids:
         confirm(f"Read {len(meant)} documents again?", yes=yes, sample=[one.name for one in meant[:5]])
@@ -147,10 +163,20 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
     return 0
 
 
+def _when(desk: Desk, job_id: int) -> str:
+    job = desk.queue.store.get(job_id)
+    is_later = job.run_at is not None and job.status is Status.PENDING
+    return f"; it looks next at {output.seconds(job.run_at)} UTC" if is_later else ""
+
+
+def _say_what_holds(desk: Desk, job_id: int) -> None:
+    for gate in desk.queue.store.explain(job_id):
+        output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
+
+
 def _show_dry_run(desk: Desk, job_id: int) -> int:
     queue = desk.queue
-    for gate in queue.store.explain(job_id):
-        output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
+    _say_what_holds(desk, job_id)
     waited = queue.wait(Selector(ids=(job_id,)), timeout=None, monotonic=time.monotonic, sleep=time.sleep)
     job = queue.store.get(job_id)
     if not waited.is_good:

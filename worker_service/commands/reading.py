@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TextIO
 
@@ -15,6 +16,18 @@ from worker_service.commands.desk import Desk
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
 _FAILED_SHOWN = 20
+
+
+@contextmanager
+def telling_that_jobs_go_on() -> Iterator[None]:
+    """To whom interrupts us."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if output.is_terminal(sys.stderr):
+            output.say("")
+        output.say("nobody waits any more, and the jobs go on: pagemill documents shows how far they are")
+        raise
 
 
 def await_reading(desk: Desk, awaited: Sequence[Awaited], *, timeout: str | None, is_watched: bool = True) -> int:

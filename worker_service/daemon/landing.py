@@ -151,8 +151,8 @@ class Landing:
             with self._breath:
                 lost = self._store.complete_many([self._completion(attempt, ended)])
         except (RuleBroken, BadPayload, BadInput) as error:
-            self._publisher.retract(ended)
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
+            self._publisher.retract(ended)
             return
         if lost:
             self._refused(attempt, ended)
@@ -160,9 +160,10 @@ class Landing:
             self._log.info(events.JOB_COMPLETED, **_named(attempt))
 
     def _refused(self, attempt: Attempt, ended: Ended) -> None:
-        self._publisher.retract(ended)
         # Either somebody asked it to stop in the last moment, or the lease is gone.
         self._write(attempt, ConfirmCancel(), ended)
+        # Last: if that cannot be written now, all is done once more, and needs the files.
+        self._publisher.retract(ended)
 
     # ── The others, one by one ──
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import VERSION, events
+from worker_service.children.known import wants
 from worker_service.children.model import Described
 from worker_service.children.nursery import Nursery
 from worker_service.clock import wall_clock
@@ -108,6 +109,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         lock_fd=lock.fd,
         commands=settings.commands,
         sandbox=settings.sandbox,
+        types=settings.types,
     )
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)
@@ -179,14 +181,6 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
             is_gone = True
     log.info(events.DAEMON_STOPPED, exit_code=code)
     return code
-
-
-def wants(types: Sequence[str], job_type: str) -> bool:
-    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
-    if f"!{job_type}" in types:
-        return False
-    named = [word for word in types if not word.startswith("!")]
-    return not named or job_type in named
 
 
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:

@@ -85,6 +85,13 @@ UPDATE file SET document_id = :document_id
  WHERE job_id = :job_id AND fence = :fence AND document_id IS NULL AND role <> ''
    AND (:content IS NULL OR sha256 = :content);
 
+-- name: forget_older_files
+-- What an earlier generation made of the document, and this one did not, would be taken for this one's.
+DELETE FROM file
+ WHERE document_id = :document_id AND role NOT IN ('', 'original')
+   AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation);
+
 -- name: publish
 -- P5, P11: pages were written ahead. From this row on people read them.
 UPDATE document
@@ -127,9 +134,12 @@ SELECT state FROM checkpoint WHERE job_id = :job_id;
 -- name: forget_checkpoint
 DELETE FROM checkpoint WHERE job_id = :job_id;
 
--- name: add_page_result
+-- name: add_page_results
+-- In one statement: after each whose trigger writes to it, the full-text index turns what it holds into a segment. One
+-- for each page takes twice the time, and leaves as many to be merged.
 INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
-VALUES (:digest, :text, :method, :confidence, :layout, :now)
+SELECT value ->> 'digest', value ->> 'text', value ->> 'method', value ->> 'confidence', unhex(value ->> 'layout'), :now
+  FROM json_each(:results) WHERE true
     ON CONFLICT (digest) DO NOTHING;
 
 -- name: save_page
@@ -234,12 +244,12 @@ SELECT {file_columns} FROM file f
 -- ── Forgetting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: old_generations
--- Pages that nobody reads any more, nor will.
+-- Pages that nobody reads any more, nor will. What a generation that failed has read is for the next one to take.
 SELECT document_id, oldest
-  FROM (SELECT d.id AS document_id, d.index_generation, d.current_generation,
+  FROM (SELECT d.id AS document_id, d.current_generation,
                (SELECT min(p.generation) FROM page p WHERE p.document_id = d.id) AS oldest
-          FROM document d WHERE d.index_generation > 1)
- WHERE oldest < ifnull(current_generation, index_generation) LIMIT :most;
+          FROM document d WHERE d.index_generation > 1 AND d.index_status = 'success')
+ WHERE oldest < current_generation LIMIT :most;
 
 -- name: forget_page
 DELETE FROM page
@@ -251,8 +261,8 @@ RETURNING number;
 -- While a job works for the document, it may still read the older one. A chore, and the reader walks over all files.
 SELECT f.id FROM file f JOIN document d ON d.id = f.document_id AND d.index_status = 'success'
  WHERE f.role <> ''
-   AND EXISTS (SELECT 1 FROM file n WHERE n.document_id = f.document_id AND n.role = f.role AND n.name = f.name
-                                      AND n.id > f.id)
+   AND EXISTS (SELECT 1 FROM file n WHERE n.document_id = f.document_id AND n.role = f.role AND n.id > f.id
+                                      AND (n.name = f.name OR f.role = 'original'))
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.document_id = f.document_id AND q.status IN ('pending', 'running'))
  LIMIT :most;

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from worker_service.errors import CancelRequested, LeaseLost, RuleBroken
 from worker_service.jobs.documents import CrawlItem, CrawlPage, FileAgain, NewFile, PageResult
 from worker_service.jobs.model import Checkpoint, Completion, Enqueued, Lease, NewJob, Status
@@ -56,24 +58,20 @@ class Documents(Intake):
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
         # Made ready before anybody has to wait for the lock.
-        ready = [(lease, page.number, _result_of(page)) for lease, page in pages]
+        ready = [(lease, page, None if page.text is None else _result_of(page)) for lease, page in pages]
         with self._transaction():
             now = self._now()
             works = {lease: self._work_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
-            for lease, number, result in ready:
-                work = works[lease]
-                if work is not None and work.generation is not None:
-                    self._save_page(work, number, result, now)
-            for work in works.values():
-                if work is not None and work.generation is not None:
-                    self._write("document_moved", **work.place, now=now)
+            places = {lease: work.place for lease, work in works.items() if work and work.generation is not None}
+            kept = [(places[lease], page, result) for lease, page, result in ready if lease in places]
+            results = b"[%s]" % b",".join(result for _, _, result in kept if result)
+            self._write("add_page_results", results=results.decode(), now=now)
+            for place, page, _ in kept:
+                # One that names a digest which is not stored is passed over: it is missing when they are counted.
+                self._write("save_page", **place, number=page.number, digest=page.digest)
+            for place in places.values():
+                self._write("document_moved", **place, now=now)
         return [lease for lease, work in works.items() if work is None]
-
-    def _save_page(self, work: Work, number: int, result: dict[str, object], now: str) -> None:
-        """One that names a digest which is not stored is passed over: it is missing when the pages are counted."""
-        if result["text"] is not None:
-            self._write("add_page_result", **result, now=now)
-        self._write("save_page", **work.place, number=number, digest=result["digest"])
 
     def _save_crawl(self, crawl: CrawlPage, work: Work, now: str) -> None:
         self._write("save_crawl", crawl=crawl.crawl, owner=work.owner, state=crawl.state, now=now)
@@ -117,6 +115,7 @@ class Documents(Intake):
         if work.generation is None:
             return
         if done.publishes:
+            self._write("forget_older_files", **work.place)
             if not self._write("publish", **work.place, now=now):
                 raise RuleBroken(f"generation {work.generation} of document {work.document_id} is no longer the newest")
             return
@@ -177,12 +176,13 @@ def by(lease: Lease) -> dict[str, object]:
     return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
 
 
-def _result_of(page: PageResult) -> dict[str, object]:
+def _result_of(page: PageResult) -> bytes:
     """A page comes from a child: what SQLite could not take is mended rather than let it spoil the pages beside it."""
     text = None if page.text is None else page.text.encode("utf-8", "replace").decode()
-    layout = None if page.layout is None else zlib.compress(page.layout.encode("utf-8", "replace"), 6)
+    layout = None if page.layout is None else zlib.compress(page.layout.encode("utf-8", "replace"), 6).hex()
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
-    return {"digest": page.digest, "text": text, "method": page.method, "confidence": confidence, "layout": layout}
+    result = {"digest": page.digest, "text": text, "method": page.method, "confidence": confidence, "layout": layout}
+    return msgspec.json.encode(result)
 
 
 def _inheriting(job: NewJob, work: Work) -> NewJob:
