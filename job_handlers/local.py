@@ -38,8 +38,10 @@ class LocalSource:
             raise self._trouble(error) from error
         if not stat.S_ISREG(found.st_mode):
             raise Trouble("NO_FILE", what=self._path)
-        if 0 <= time.time() - found.st_mtime < self._patience.stable_seconds:
-            raise Trouble("STILL_WRITTEN", what=self._path)
+        age = time.time() - found.st_mtime
+        if 0 <= age < self._patience.stable_seconds:
+            left = min(self._patience.stable_seconds - age, self._patience.longest_wait)
+            raise Trouble("STILL_WRITTEN", after=left, what=self._path)
         key = f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
         return Facts(Path(self._path).name, "", found.st_size, key)
 

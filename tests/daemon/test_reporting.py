@@ -25,11 +25,13 @@ from worker_service.jobs.documents import (
     CrawlPage,
     DocumentPages,
     DocumentRequest,
+    Files,
     KnownDigests,
+    NewFile,
     PageResult,
     Pages,
 )
-from worker_service.jobs.model import Lease, NewJob, Status
+from worker_service.jobs.model import Completion, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 
@@ -39,7 +41,7 @@ Said = Callable[[Attempt], Happening]
 class Desk:
     """The writing half of a daemon: slots, what was heard, and what was answered."""
 
-    def __init__(self, store: Store, landing: Landing, log: Any) -> None:
+    def __init__(self, store: Store, landing: Landing, log: Any, workspace: Path) -> None:
         self.store = store
         self.now = 0.0
         self.log = log
@@ -57,6 +59,7 @@ class Desk:
             log=log,
             monotonic=lambda: self.now,
             patience_seconds=60,
+            workspace=workspace,
         )
 
     def hear(self, attempt: Attempt, *said: Said) -> None:
@@ -74,7 +77,7 @@ class Desk:
 def desk(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Desk:
     publisher = Publisher(tmp_path / "workspace", tmp_path / "staging")
     landing = Landing(store, publisher, log=log, clock=clock, monotonic=lambda: 0.0, breath=Breath())
-    return Desk(store, landing, log)
+    return Desk(store, landing, log, tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -258,7 +261,7 @@ def test_p7_a_cancelled_attempt_writes_nothing_more_and_is_still_ours_to_end(
     ("said", "code"),
     [
         (checkpoint("[1]", NewJob("leaf", payload="{no json")), "CHECKPOINT_REFUSED"),
-        (page(1, confidence=500.0), "PAGE_REFUSED"),
+        (page(0), "PAGE_REFUSED"),
     ],
     ids=["checkpoint", "page"],
 )
@@ -294,3 +297,21 @@ def test_what_is_known_is_answered(desk: Desk, reading: MakeAttempt) -> None:
     desk.turn()
 
     assert [answer for _, answer, _ in desk.told] == [KnownDigests(["shared"])]
+
+
+def test_a_file_that_somebody_removed_from_the_workspace_is_no_same_content(
+    desk: Desk, reading: MakeAttempt, tmp_path: Path
+) -> None:
+    first, one = reading(), reading()
+    files = [NewFile(name, f"objects/1-1/{name}", "", 4, "c1") for name in ("there.pdf", "gone.pdf")]
+    there = tmp_path / "workspace/objects/1-1/there.pdf"
+    there.parent.mkdir(parents=True)
+    there.write_text("text")
+    desk.store.complete_many([Completion(first.lease, files=files)])
+
+    desk.hear(one, question("SameContent", '{"sha256":"c1"}'))
+    desk.turn()
+
+    [(_, answer, _)] = desk.told
+    assert isinstance(answer, Files)
+    assert [file.name for file in answer.files] == ["there.pdf"]

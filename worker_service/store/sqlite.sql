@@ -645,7 +645,7 @@ SELECT sum((SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority < me.prior
 WITH RECURSIVE family(id) AS (
     SELECT value FROM json_each(:ids)
      UNION
-    SELECT q.id FROM family f JOIN worker_job_queue q ON q.parent_id = f.id AND q.parent_id IS NOT NULL
+    SELECT q.id FROM family CROSS JOIN worker_job_queue q ON q.parent_id = family.id AND q.parent_id IS NOT NULL
 )
 SELECT id FROM family ORDER BY id;
 
