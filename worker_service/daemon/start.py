@@ -24,6 +24,7 @@ from worker_service.daemon.heartbeat import Heartbeat, boot_clock
 from worker_service.daemon.identity import LifeLock, lock_path, own_identity, staging_root
 from worker_service.daemon.landing import Landing
 from worker_service.daemon.limiting import tell_limits
+from worker_service.daemon.ownership import take_workspace
 from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.signals import Signals
@@ -80,6 +81,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     notifier = Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
 
+    take_workspace(settings.workspace, store.database_id())
     staging, keep = staging_root(settings.workspace, own.worker_id), settings.workspace / "keep"
     for folder in (staging, keep, settings.workspace / "objects"):
         _make(folder)

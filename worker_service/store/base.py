@@ -225,6 +225,9 @@ class Reading(Protocol):
     def next_deadline(self) -> datetime | None:
         """When a held job, a pause or a rest next runs out."""
 
+    def database_id(self) -> str:
+        """When its tables were made: a copy and a backup have the same, any other database another."""
+
     def change_counter(self) -> int:
         """A number that changes when anybody else commits. Costs microseconds."""
 

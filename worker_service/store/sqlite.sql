@@ -672,6 +672,9 @@ SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
        (SELECT count(*) FROM worker_action_item i WHERE i.action_id = a.id)
   FROM worker_action a ORDER BY a.id DESC LIMIT :most;
 
+-- name: database_id
+SELECT min(created_at) FROM pagemill_schema;
+
 -- name: counts
 -- Live and failed jobs are counted by index; completed ones, the bulk, are what is left of the whole.
 SELECT count(*),

@@ -146,6 +146,10 @@ class Reading(Connections):
         [(at,)] = self._read("next_deadline", now=self._now())
         return from_text(at) if at else None
 
+    def database_id(self) -> str:
+        [(made_at,)] = self._read("database_id")
+        return str(made_at)
+
     def change_counter(self) -> int:
         # Of the connection that writes, where there is one: its own commits do not count.
         with spoken_errors(self._path):
