@@ -40,7 +40,7 @@ _SECONDS: Figure = ("s", lambda one: one.seconds)
 class Sizes:
     repeats: int = 3
     scans: int = 2
-    scan_pages: int = 18
+    scan_pages: int = 12
     loop_pages: int = 2
     lines: int = LINES_MOST
     reports: int = 10
