@@ -18,7 +18,7 @@ import msgspec
 
 from job_handlers import hocr, layout, pdf, searchable
 from job_handlers.apart import Apart, Lost, TooLarge
-from job_handlers.contents import Kind
+from job_handlers.contents import Kind, check_content
 from job_handlers.ingest import Then, original_of, password_of
 from job_handlers.page_settings import TOO_LARGE, UNREADABLE, written_ranges
 from worker_service.handlers import (
@@ -74,6 +74,7 @@ def run(context: Context[Payload]) -> Done:
     if not context.ask(IsCurrent()).is_current:
         raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
     original = original_of(context)
+    check_content(context, original, wanted.content)
     stem = original.stem or "document"
     files: list[File | SameFile] = []
     spool = context.staging / "layouts"

@@ -6,8 +6,9 @@ import hashlib
 import zipfile
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from worker_service.handlers import Permanent
+from worker_service.handlers import Context, Permanent, SameContent
 
 _HEAD_BYTES = 1 << 16
 _PDF_BEGINS_WITHIN = 1024
@@ -52,6 +53,18 @@ def kind_of(path: Path) -> Kind:
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_content(context: Context[Any], original: Path, content: str) -> None:
+    """Refuse a payload that names another file's: it would bring its pages here, or put others in their place."""
+    published = context.ask(SameContent(sha256=content)).files
+    # Where the store knows its digest, nothing is read.
+    is_known = any(str(original).endswith(f"/{one.path}") for one in published)
+    if not is_known and sha256_of(original) != content:
+        raise Permanent(
+            "PAYLOAD_INVALID",
+            "`content` is not the SHA-256 of this document's file: have it read with `pagemill reindex`",
+        )
 
 
 def decoded(head: bytes) -> tuple[str, str]:

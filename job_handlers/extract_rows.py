@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from job_handlers import sheets
 from job_handlers.apart import Apart, Lost, TooLarge
-from job_handlers.contents import kind_of
+from job_handlers.contents import check_content, kind_of
 from job_handlers.ingest import Refused, original_of, sheet_reader
 from job_handlers.page_settings import read_ranges, rows_digest
 from worker_service.handlers import (
@@ -40,6 +40,7 @@ def run(context: Context[Payload]) -> Done:
     wanted = context.payload
     numbers = read_ranges(wanted.pages, _PAGES_MAX)
     original = original_of(context)
+    check_content(context, original, wanted.content)
     kind = kind_of(original)
     digests = {number: rows_digest(wanted.content, number, sheets.LIBRARY) for number in numbers}
     known = set(context.ask(KnownPages([*digests.values()])).digests)

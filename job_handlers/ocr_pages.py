@@ -13,6 +13,7 @@ import msgspec
 
 from job_handlers import layout, pdf, tesseract
 from job_handlers.apart import Apart, Lost, TooLarge
+from job_handlers.contents import check_content
 from job_handlers.ingest import original_of, password_of
 from job_handlers.page_settings import (
     TOO_LARGE,
@@ -65,6 +66,7 @@ def run(context: Context[Payload]) -> Done:
     check_languages(wanted.languages)
     numbers = read_ranges(wanted.pages, _PAGES_MAX)
     original = original_of(context)
+    check_content(context, original, wanted.content)
     password = password_of(wanted.password_file)
     engine = tesseract.Wanted(wanted.languages, wanted.quality)
     identity = tesseract.identity(engine)

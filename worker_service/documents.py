@@ -149,7 +149,7 @@ class Documents:
         return bool({"watch_seconds": does.get("watch_seconds"), **asked} == {"watch_seconds": None, **does})
 
     def _crawl(self, words: CrawlWords, owner: str) -> NewJob:
-        is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).is_dir()
+        is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists()
         if words.newer_than is not None:
             _refuse_no_day(words.newer_than)
         folder = str(Path(words.folder).expanduser().absolute()) if is_local else words.folder
@@ -193,7 +193,7 @@ class Documents:
         # That somebody else has read it is no way for us to read it.
         before.pop(_ADOPTED, None)
         asked = {**before, **read.asked()}
-        if not any(file.role == "original" for file in self.store.files(document.id)):
+        if not self._has_original(document):
             job = _download_again(document, asked, is_forced=is_forced)
         else:
             request = DocumentRequest(
@@ -208,6 +208,19 @@ class Documents:
             )
         enqueued = self.store.enqueue(job)
         return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
+
+    def _has_original(self, document: Document) -> bool:
+        original = next((file for file in self.store.files(document.id) if file.role == "original"), None)
+        if original is None:
+            return False
+        try:
+            self.place(original).stat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # The daemon may see what we may not.
+            return True
+        return True
 
     # ── Looking ──
 
@@ -278,12 +291,11 @@ def _refuse_no_folder(folder: str, *, is_local: bool) -> None:
     """What is certain to be none. The daemon may see directories that we may not."""
     if not is_local and "://" not in folder and not _DRIVE_FOLDER.fullmatch(folder):
         raise BadInput(f"there is no directory {folder!r}, and it is no id or URL of a folder of Google Drive")
-    if is_local:
-        with contextlib.suppress(PermissionError):
-            if not Path(folder).exists():
-                raise BadInput(f"there is no directory {folder}")
-            if not Path(folder).is_dir():
-                raise BadInput(f"{folder} is no directory: pagemill ingest reads a file")
+    with contextlib.suppress(PermissionError):
+        if is_local and not Path(folder).exists():
+            raise BadInput(f"there is no directory {folder}")
+        if is_local and not Path(folder).is_dir():
+            raise BadInput(f"{folder} is no directory: pagemill ingest reads a file")
 
 
 def _refuse_no_day(text: str) -> None:
@@ -347,12 +359,18 @@ def read_pages(text: str | None) -> tuple[int, int | None]:
     return first, last
 
 
+def _refuse(error: OSError) -> None:
+    raise error
+
+
 def _files_at(path: Path) -> list[Path]:
     path = Path(os.path.normpath(path.absolute()))
     if path.is_dir():
+        # A directory that we may not look into is refused: nothing below it is to be left out without a word.
+        files = [Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names]
         found = [
             file
-            for file in sorted(path.rglob("*"))
+            for file in sorted(files)
             if file.suffix.lower() in SUFFIXES and file.is_file() and not file.is_symlink()
         ]
         if not found:

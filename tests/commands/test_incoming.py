@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
+import subprocess
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from job_handlers.references import read_reference
-from tests.commands.conftest import Run, items
+from tests.commands.conftest import COMMAND, Run, items
 from tests.commands.shelf import Shelf
 from tests.commands.test_wait import begin
 from tests.store.papers import claim
@@ -103,6 +105,19 @@ def test_what_cannot_be_brought_in_is_refused_and_nothing_is_enqueued(
 
     assert sentence in run("ingest", *words, fails=2).stderr
     assert jobs(shelf, "download") == []
+
+
+def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
+    [_, hidden] = papers("in/a.pdf", "in/deep/b.pdf")
+    hidden.parent.chmod(0)
+    # Root may look into everything, until it gives that up.
+    may_not = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+    told = subprocess.run([*may_not, *COMMAND, "ingest", "in"], capture_output=True, text=True, timeout=60, check=False)
+    hidden.parent.chmod(0o700)
+
+    assert (told.returncode, jobs(shelf, "download")) == (77, [])
+    assert f"{hidden.parent}: permission denied" in told.stderr
 
 
 def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_reading(run: Run, shelf: Shelf) -> None:
@@ -205,7 +220,7 @@ def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) 
     assert "'soon' is not a length of time" in run("crawl", "reports", "--watch", "soon", fails=2).stderr
     assert "'may' is not a day" in run("crawl", "reports", "--newer-than", "may", fails=2).stderr
     papers("a.pdf")
-    assert "is no directory: pagemill ingest reads a file" in run("crawl", "./a.pdf", fails=2).stderr
+    assert "is no directory: pagemill ingest reads a file" in run("crawl", "a.pdf", fails=2).stderr
     assert "there is no directory" in run("crawl", "./nowhere", fails=2).stderr
     assert "no id or URL of a folder" in run("crawl", "nowhere", fails=2).stderr
     assert jobs(shelf, "drive_crawl") == []
@@ -275,6 +290,15 @@ def test_without_its_original_a_document_is_brought_in_again(run: Run, shelf: Sh
     assert payloads(shelf, "download") == [
         {"source": "/srv/a.pdf", "name": "a.pdf", "read": {"languages": ["eng"]}, "force": True}
     ]
+
+
+def test_an_original_that_somebody_removed_from_the_workspace_is_brought_in_again(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
+    [original] = [file for file in shelf.store.files(1) if file.role == "original"]
+    (shelf.workspace / original.path).unlink()
+
+    assert "will be brought in" in run("reindex", 1, "--force").stdout
+    assert [one["source"] for one in payloads(shelf, "download")] == ["/srv/a.pdf"]
 
 
 def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
@@ -353,7 +377,9 @@ def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) ->
 
     assert "there is nothing to read below" in run("documents", "adopt", "none", "--yes", fails=2).stderr
     assert "'nowhere' does not exist" in run("documents", "adopt", "nowhere", "--yes", fails=2).stderr
-    papers("notes.txt")
+    papers("notes.txt", "one/a.pdf")
+    counted = run("documents", "adopt", "one", "--dry-run", "--json").stdout
+    assert json.loads(counted) == {"read": 0, "not_read": 1}
     assert "'notes.txt' is a file" in run("documents", "adopt", "notes.txt", "--yes", fails=2).stderr
 
 

@@ -12,6 +12,7 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
+from job_handlers.contents import sha256_of
 from job_handlers.ocr_pages import ocr_pages
 from tests.reading.documents import (
     character_errors,
@@ -239,12 +240,12 @@ def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) 
 def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150), picture(OTHER, dpi=150)], dpi=150)
 
-    # It says how far it is, asks twice, and keeps its first page.
+    # It asks for its file, says how far it is, asks twice, and keeps its first page.
     killed, again = run_stopped_and_again(
         ocr_pages,
-        {"pages": "1-2", "content": "c"},
+        {"pages": "1-2", "content": sha256_of(original)},
         directory=tmp_path,
-        step=4,
+        step=5,
         document_id=1,
         inputs={"original": original},
     )
@@ -267,6 +268,26 @@ def test_work_that_is_stale_is_refused_before_the_expensive_call(library: Librar
         assert not run.pages
 
 
+@pytest.mark.parametrize(
+    ("job_type", "payload"),
+    [
+        ("ocr_pages", {"pages": "1"}),
+        ("extract_rows", {"pages": "1"}),
+        ("assemble", {"kind": "pdf", "pages": 1}),
+    ],
+)
+def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_into_it(
+    library: Library, tmp_path: Path, job_type: str, payload: dict[str, object]
+) -> None:
+    original = digital(tmp_path / "mine.pdf", ["mine"])
+    library.keep(PageResult(1, "d1", "text", "layer"))
+
+    run = library.run(job_type, {**payload, "content": "0" * 64}, original)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+    assert not run.pages
+
+
 def test_pages_that_were_never_read_are_named(library: Library, tmp_path: Path) -> None:
     original = digital(tmp_path / "a.pdf", [prose(1), prose(2), prose(3)])
     jobs = library.run("ingest", {}, original).follow_ups
@@ -283,7 +304,7 @@ def test_pages_too_large_for_one_answer_are_asked_for_in_smaller_parts(library: 
     for number in range(1, 61):
         library.keep(PageResult(number, f"d{number}", f"{number} " + "word " * 180_000, "layer"))
 
-    run = library.run("assemble", {"kind": "pdf", "pages": 60, "content": "c"}, original)
+    run = library.run("assemble", {"kind": "pdf", "pages": 60, "content": sha256_of(original)}, original)
 
     assert run.how is How.DONE, run.ended
     pages = published(run)["text"].read_text().split("\f")

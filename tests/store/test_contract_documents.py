@@ -424,6 +424,17 @@ def test_the_same_content_is_found_by_sha256_for_all_and_by_md5_for_its_owner(st
     assert store.answer(ann.lease, SameContent(md5="m1", size=11)).files == []
 
 
+def test_of_the_same_content_a_documents_own_file_comes_first_for_it_cannot_go_meanwhile(store: Store) -> None:
+    download(store)
+    own = claim(store, "ingest")
+    store.enqueue(NewJob("download", platform="gdrive", owner="bob"))
+    [other] = store.claim("w1", 1, "io")
+    theirs = NewFile("b.pdf", "objects/3-1/b.pdf", "original", 10, "c1", "m1")
+    store.complete_many([Completion(other.lease, files=[theirs], follow_ups=[wish("b.pdf", owner="bob")])])
+
+    assert [file.job_id for file in store.answer(own.lease, SameContent(sha256="c1")).files] == [1, 3]
+
+
 def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store) -> None:
     download(store)
     [original] = store.inputs(1)

@@ -289,7 +289,10 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
     read = sum(one.text is not None for one in found)
     sentence = f"{read} read elsewhere, {len(found) - read} not read"
     if dry_run:
-        output.say(sentence)
+        if desk.as_json:
+            output.show_json({"read": read, "not_read": len(found) - read})
+        else:
+            output.say(sentence)
         return
     confirm(f"Record {len(found)} files ({sentence})?", yes=yes)
     show_wishes(desk, documents_at(desk).adopt(found, owner=owner))

@@ -9,6 +9,7 @@ listens to the nursery, which then no longer listens to its children, and these 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
@@ -29,7 +30,7 @@ from worker_service.errors import (
     RuleBroken,
     StoreError,
 )
-from worker_service.jobs.documents import Answer
+from worker_service.jobs.documents import Answer, Files
 from worker_service.jobs.model import Checkpoint, Failure
 from worker_service.jobs.retries import with_retries_of_type
 from worker_service.store.base import Store
@@ -65,6 +66,7 @@ class Reporter:
         breath: Breath,
         log: Log,
         monotonic: Callable[[], float],
+        workspace: Path,
         rules: Mapping[str, RetryRule] = {},
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
@@ -78,6 +80,7 @@ class Reporter:
         self._breath = breath
         self._log = log
         self._monotonic = monotonic
+        self._workspace = workspace
         self._rules = rules
         self._patience_seconds = patience_seconds
         self._next_at = 0.0
@@ -228,8 +231,12 @@ class Reporter:
         except PagemillError as error:
             self._refuse_question(attempt, str(error))
         else:
-            self._tell(asked, answer)
+            self._tell(asked, self._there(answer) if isinstance(answer, Files) else answer)
             attempt.written(asked)
+
+    def _there(self, known: Files) -> Files:
+        """Without those that somebody has removed from the workspace: they have to be brought in again."""
+        return Files([file for file in known.files if (self._workspace / file.path).is_file()])
 
     # ── What can no longer land ──
 

@@ -132,6 +132,7 @@ class Loop:
             breath=self.breath,
             log=self.log,
             monotonic=self.monotonic,
+            workspace=self.workspace,
             rules=self.landing.rules,
         )
         self._starter = Starter(

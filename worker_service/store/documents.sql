@@ -205,7 +205,11 @@ SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layou
 f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
 
 -- name: same_sha256
-SELECT {file_columns} FROM file f WHERE f.sha256 = :sha256 AND f.sha256 <> '' ORDER BY f.id DESC LIMIT 10;
+-- Its document's own first: while a job works for the document, that one is not forgotten.
+SELECT {file_columns} FROM file f
+ WHERE f.sha256 = :sha256 AND f.sha256 <> ''
+ ORDER BY ifnull(f.document_id = (SELECT q.document_id FROM worker_job_queue q WHERE q.id = :job_id), 0) DESC,
+          f.id DESC LIMIT 10;
 
 -- name: same_md5
 -- MD5 can be forged: what it finds is shared with nobody else.

@@ -56,7 +56,8 @@ class Asking(Reading):
                 raise BadInput(f"{type(question).__name__} is not a question that can be asked")
 
     def _same_content(self, lease: Lease, question: SameContent) -> Sequence[PublishedFile]:
-        by_sha256 = self._read("same_sha256", sha256=question.sha256) if question.sha256 else []
+        asked = {"sha256": question.sha256, "job_id": lease.job_id}
+        by_sha256 = self._read("same_sha256", **asked) if question.sha256 else []
         if by_sha256 or not question.md5:
             return [PublishedFile(*row) for row in by_sha256]
         rows = self._read("same_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
