@@ -36,6 +36,7 @@ QUEUE_ROWS = [
 ]
 DAEMON_ROWS = [
     "fresh",
+    "fresh_all",
     "reused",
     "reused_celery",
     "reused_redis_huey",

@@ -80,28 +80,35 @@ def test_which_types_a_worker_takes(types: tuple[str, ...], wanted: bool) -> Non
 
 
 def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed_anyway() -> None:
-    now, slept = [0.0], [0.0]
-    breath = Breath(lambda: now[0], lambda seconds: slept.append(seconds))
+    now, slept = [0.0], list[float]()
+    breath = Breath(lambda: now[0], slept.append)
     with breath:
-        now[0] = 0.005
+        now[0] = 0.002
     with breath:
-        assert len(slept) == 1
+        assert slept == []
     breath.turn()
     with breath:
-        assert slept[-1] == pytest.approx(0.001)
+        assert slept == [pytest.approx(0.001)]
     now[0] = 1.0
     breath.turn()
     with breath:
-        assert len(slept) == 2
+        assert len(slept) == 1
 
 
-def test_a_turn_that_writes_for_long_pauses_in_between() -> None:
+def test_others_get_a_quarter_of_the_time_of_a_daemon_that_writes_without_an_end() -> None:
     now, slept = [0.0], list[float]()
-    breath = Breath(lambda: now[0], slept.append)
-    for _ in range(30):
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    breath = Breath(lambda: now[0], sleep)
+    for _ in range(300):
         with breath:
             now[0] += 0.002
-    assert len(slept) == 5
+
+    assert sum(slept) / now[0] == pytest.approx(0.25, abs=0.01)
+    assert max(slept) < 0.005
 
 
 # ── Wake-up ──

@@ -12,6 +12,8 @@ from collections.abc import Callable
 PAUSE_SECONDS = 0.001
 BUSY_SECONDS = 0.01
 """So long the writes of one turn may follow each other at once."""
+PAUSE_SHARE = 1 / 3
+"""Of what they took: the longer they kept others out, the longer the door is open."""
 
 
 class Breath:
@@ -22,6 +24,7 @@ class Breath:
     ) -> None:
         self._monotonic = monotonic
         self._sleep = sleep
+        self._begun = 0.0
         self._rest_until = 0.0
         self._busy_until = 0.0
 
@@ -32,10 +35,12 @@ class Breath:
     def __enter__(self) -> None:
         now = self._monotonic()
         if now >= self._busy_until:
-            self._busy_until = now + BUSY_SECONDS
             left = self._rest_until - now
             if left > 0:
                 self._sleep(left)
+                now += left
+            self._begun, self._busy_until = now, now + BUSY_SECONDS
 
     def __exit__(self, *_: object) -> None:
-        self._rest_until = self._monotonic() + PAUSE_SECONDS
+        now = self._monotonic()
+        self._rest_until = now + max(PAUSE_SECONDS, (now - self._begun) * PAUSE_SHARE)
