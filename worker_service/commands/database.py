@@ -35,7 +35,7 @@ def init(desk: Desk) -> None:
         return
     output.show(f"made {database}" if is_new else f"{database} is there already, and sound")
     if is_new:
-        output.say("next: pagemill enqueue --help")
+        output.say("next: pagemill ingest report.pdf, or pagemill enqueue --help")
 
 
 @click.group(
