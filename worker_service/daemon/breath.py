@@ -13,7 +13,7 @@ PAUSE_SECONDS = 0.001
 BUSY_SECONDS = 0.01
 """So long the writes of one turn may follow each other at once."""
 PAUSE_SHARE = 1 / 3
-"""Of what they took: the longer they kept others out, the longer the door is open."""
+"""Of the time that they kept others out for: so long the door is open."""
 
 
 class Breath:
@@ -24,7 +24,8 @@ class Breath:
     ) -> None:
         self._monotonic = monotonic
         self._sleep = sleep
-        self._begun = 0.0
+        self._entered = 0.0
+        self._held_seconds = 0.0
         self._rest_until = 0.0
         self._busy_until = 0.0
 
@@ -39,8 +40,10 @@ class Breath:
             if left > 0:
                 self._sleep(left)
                 now += left
-            self._begun, self._busy_until = now, now + BUSY_SECONDS
+            self._held_seconds, self._busy_until = 0.0, now + BUSY_SECONDS
+        self._entered = now
 
     def __exit__(self, *_: object) -> None:
         now = self._monotonic()
-        self._rest_until = now + max(PAUSE_SECONDS, (now - self._begun) * PAUSE_SHARE)
+        self._held_seconds += now - self._entered
+        self._rest_until = now + max(PAUSE_SECONDS, self._held_seconds * PAUSE_SHARE)
