@@ -7,6 +7,7 @@ and the truth beside them come from one list of lines. Nothing here measures.
 from __future__ import annotations
 
 import io
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ class Book:
 
 LINES_MOST = 100
 
+_AGE_SECONDS = 60.0
+
 
 def books(
     directory: Path, looks: Sequence[Look], count: int, pages: int, *, seed: str, lines: int = LINES_MOST
@@ -99,6 +102,8 @@ def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int) -> Book
             _draw(document, lines, look, chance)
         document.set_metadata({})
         document.save(path, garbage=1, deflate=True, no_new_id=True)
+    # A download waits until a local file has been left alone for some seconds; a report is older than that.
+    os.utime(path, (path.stat().st_mtime - _AGE_SECONDS,) * 2)
     return Book(path, truth)
 
 
