@@ -165,6 +165,22 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
     system.assert_sound()
 
 
+def test_two_owners_who_crawl_the_same_folder_at_once_get_a_download_each(system: System) -> None:
+    folder = system.place / "reports"
+    folder.mkdir()
+    _write(folder / "a.pdf", pdf(5000, 1))
+    # So that the first one's download still waits when the second one asks for its own.
+    system.store.pause("type", "download")
+    system.start()
+
+    crawls = [_enqueue(system, folder, owner) for owner in (ALICE, "bob")]
+    ended = [_ended(system, crawl) for crawl in crawls]
+
+    assert [json.loads(job.result or "")["enqueued"] for job in ended] == [1, 1]
+    downloads = system.store.list(Selector(job_types=("download",)))
+    assert sorted(job.owner for job in downloads) == [ALICE, "bob"]
+
+
 # ── Hands ──
 
 
@@ -190,11 +206,11 @@ def _library(server: DriveServer, *, folders: int, files: int, notes: int = 0) -
     return top
 
 
-def _enqueue(system: System, folder: Path | str) -> int:
+def _enqueue(system: System, folder: Path | str, owner: str = ALICE) -> int:
     platform = "local" if isinstance(folder, Path) else "gdrive"
     payload = json.dumps({"folder": str(folder), "download": {"ingest": False}})
     source = "" if isinstance(folder, Path) else "gdrive:drive"
-    job = NewJob("drive_crawl", platform=platform, owner=ALICE, payload=payload, source=source)
+    job = NewJob("drive_crawl", platform=platform, owner=owner, payload=payload, source=source)
     return system.store.enqueue(job).job_id
 
 

@@ -77,9 +77,10 @@ class Starter:
             job.payload,
             job.timeout_seconds,
             # A first attempt finds no state.
-            self._store.checkpoint_of(job.id) if job.fence > 1 else None,
-            job.document_id,
-            job.generation,
-            {file.role: self._workspace.absolute() / file.path for file in files},
+            state=self._store.checkpoint_of(job.id) if job.fence > 1 else None,
+            document_id=job.document_id,
+            generation=job.generation,
+            inputs={file.role: self._workspace.absolute() / file.path for file in files},
+            owner=job.owner,
             seat=seat,
         )
