@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from job_handlers.local import ROOTS, actual_path
+from job_handlers.local import ROOTS, actual_path, readable
 from job_handlers.troubles import Trouble
 from worker_service.handlers import (
     Context,
@@ -49,11 +49,7 @@ def run(context: Context[Payload]) -> Done:
 
 
 def _reads(payload: Payload) -> Sequence[Path]:
-    try:
-        return [actual_path(payload.text)]
-    except Trouble:
-        # It will be refused in words.
-        return []
+    return readable(payload.text)
 
 
 adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS], reads_payload=_reads)

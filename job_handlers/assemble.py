@@ -18,7 +18,7 @@ import msgspec
 
 from job_handlers import hocr, layout, pdf, searchable
 from job_handlers.apart import Apart, Lost, TooLarge
-from job_handlers.contents import Kind, check_content
+from job_handlers.contents import Kind, check_content, check_current
 from job_handlers.ingest import Then, original_of, password_of
 from job_handlers.page_settings import TOO_LARGE, UNREADABLE, written_ranges
 from worker_service.handlers import (
@@ -28,7 +28,6 @@ from worker_service.handlers import (
     Done,
     File,
     Handler,
-    IsCurrent,
     Limits,
     NewJob,
     PageResult,
@@ -71,8 +70,7 @@ class _Written:
 
 def run(context: Context[Payload]) -> Done:
     wanted = context.payload
-    if not context.ask(IsCurrent()).is_current:
-        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+    check_current(context)
     original = original_of(context)
     check_content(context, original, wanted.content)
     stem = original.stem or "document"

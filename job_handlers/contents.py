@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from worker_service.handlers import Context, Permanent, SameContent
+from worker_service.handlers import Context, IsCurrent, Permanent, SameContent
 
 _HEAD_BYTES = 1 << 16
 _PDF_BEGINS_WITHIN = 1024
@@ -65,6 +65,12 @@ def check_content(context: Context[Any], original: Path, content: str) -> None:
             "PAYLOAD_INVALID",
             "`content` is not the SHA-256 of this document's file: have it read with `pagemill reindex`",
         )
+
+
+def check_current(context: Context[Any]) -> None:
+    """Before an expensive piece of work: does anybody still want it?"""
+    if not context.ask(IsCurrent()).is_current:
+        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
 
 
 def decoded(head: bytes) -> tuple[str, str]:

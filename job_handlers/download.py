@@ -96,14 +96,8 @@ def reads(payload: Payload) -> Sequence[Path]:
     """Beside the credentials: a local file, and what application default credentials name."""
     reference = read_reference(payload.source)
     if reference.platform == "local":
-        try:
-            return [local.actual_path(reference.key)]
-        except Trouble:
-            # It will be refused in words.
-            return []
-    adc = os.environ.get(drive_credentials.ADC_FILE, "")
-    is_adc = reference.platform == "gdrive" and payload.credential == drive_credentials.APPLICATION_DEFAULT
-    return [Path(adc)] if is_adc and adc.startswith("/") else []
+        return local.readable(reference.key)
+    return drive_credentials.files_of(payload.credential) if reference.platform == "gdrive" else []
 
 
 download = Handler(

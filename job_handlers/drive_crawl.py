@@ -17,7 +17,7 @@ from job_handlers.crawl_wanted import SHARED_WITH_ME, Payload, check, crawl_key,
 from job_handlers.folders import LocalTree
 from job_handlers.references import Reference, read_reference
 from job_handlers.tree import Tree
-from job_handlers.troubles import Patience, Trouble
+from job_handlers.troubles import Patience
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
 _AGAIN_SECONDS = 60.0
@@ -88,11 +88,7 @@ def _reads(payload: Payload) -> Sequence[Path]:
     reference = _reference(payload)
     if reference.platform != "local":
         return drive_credentials.files_of(payload.credential)
-    try:
-        return [local.actual_path(reference.key)]
-    except Trouble:
-        # It will be refused in words.
-        return []
+    return local.readable(reference.key)
 
 
 drive_crawl = Handler(

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from job_handlers import sheets
 from job_handlers.apart import Apart, Lost, TooLarge
-from job_handlers.contents import check_content, kind_of
+from job_handlers.contents import check_content, check_current, kind_of
 from job_handlers.ingest import Refused, original_of, sheet_reader
 from job_handlers.page_settings import read_ranges, rows_digest
 from worker_service.handlers import (
     Context,
     Done,
     Handler,
-    IsCurrent,
     KnownPages,
     Limits,
     PageResult,
@@ -48,8 +47,8 @@ def run(context: Context[Payload]) -> Done:
         if digests[number] in known:
             context.save_page(PageResult(number, digests[number]))
     to_read = [number for number in numbers if digests[number] not in known]
-    if to_read and not context.ask(IsCurrent()).is_current:
-        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+    if to_read:
+        check_current(context)
     with Apart[Rows | Refused](lambda: sheet_reader(original, kind), Rows | Refused, cpu_seconds=_CPU_SECONDS) as apart:
         for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
             if isinstance(answer, Refused):

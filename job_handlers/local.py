@@ -87,6 +87,14 @@ class LocalSource:
         return Trouble("CONNECTION_LOST", host=self._path)
 
 
+def readable(written: str) -> list[Path]:
+    """For the sandbox of a child that is to read it; nothing, if it will be refused in words."""
+    try:
+        return [actual_path(written)]
+    except Trouble:
+        return []
+
+
 def actual_path(written: str) -> Path:
     """Without symbolic links, and only where jobs may read."""
     if not written.startswith("/") or "\0" in written:

@@ -13,7 +13,7 @@ import msgspec
 
 from job_handlers import layout, pdf, tesseract
 from job_handlers.apart import Apart, Lost, TooLarge
-from job_handlers.contents import check_content
+from job_handlers.contents import check_content, check_current
 from job_handlers.ingest import original_of, password_of
 from job_handlers.page_settings import (
     TOO_LARGE,
@@ -29,11 +29,9 @@ from worker_service.handlers import (
     Context,
     Done,
     Handler,
-    IsCurrent,
     KnownPages,
     Limits,
     PageResult,
-    Permanent,
     Retryable,
 )
 
@@ -88,8 +86,7 @@ def run(context: Context[Payload]) -> Done:
             if known:
                 context.save_page(PageResult(number, known[0]))
                 continue
-            if not context.ask(IsCurrent()).is_current:
-                raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+            check_current(context)
             context.save_page(_page(context, apart, number, digests[number], own))
             read += 1
     context.progress(100, f"{len(numbers)} pages" if len(numbers) > 1 else f"page {numbers[0]}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from worker_service.clock import parse_duration
-from worker_service.errors import PagemillError
+from worker_service.errors import WaitTimedOut
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
@@ -20,11 +20,6 @@ from worker_service.store.base import Store
 _POLL_SECONDS = 0.1
 _BREATHS = 5
 _AT_ONCE = 500
-
-
-class ReadingTimedOut(PagemillError):
-    code = "wait_timed_out"
-    exit_code = 124
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,7 @@ def wait_for(
         if reading.ended >= len(awaited):
             return reading
         if deadline is not None and monotonic() >= deadline:
-            raise ReadingTimedOut(f"after {timeout}, {len(awaited) - reading.ended} of {len(awaited)} were not read")
+            raise WaitTimedOut(f"after {timeout}, {len(awaited) - reading.ended} of {len(awaited)} were not read")
         # To look at thousands of documents takes a while: it is not to be all that this machine does.
         sleep(max(_POLL_SECONDS, _BREATHS * looked_seconds))
 

@@ -210,7 +210,7 @@ class Documents:
         return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
     def _has_original(self, document: Document) -> bool:
-        original = next((file for file in self.store.files(document.id) if file.role == "original"), None)
+        original = self._file(document, "original")
         if original is None:
             return False
         try:
@@ -235,6 +235,9 @@ class Documents:
 
     # ── Files ──
 
+    def _file(self, document: Document, role: str) -> PublishedFile | None:
+        return next((file for file in self.store.files(document.id) if file.role == role), None)
+
     def place(self, file: PublishedFile) -> Path:
         return self.settings.workspace / file.path
 
@@ -242,8 +245,7 @@ class Documents:
         """Copy one file of a document, whole or not at all."""
         if form not in ROLES:
             raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
-        role = ROLES[form]
-        file = next((one for one in self.store.files(document.id) if one.role == role), None)
+        file = self._file(document, ROLES[form])
         if file is None:
             raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
         directory.mkdir(parents=True, exist_ok=True)

@@ -88,6 +88,11 @@ class JobNotFound(PagemillError):
     exit_code = 66
 
 
+class WaitTimedOut(PagemillError):
+    code = "wait_timed_out"
+    exit_code = 124
+
+
 class DocumentNotFound(PagemillError):
     code = "document_not_found"
     exit_code = 66

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from worker_service.clock import Clock, as_text, from_text, parse_duration, shifted, wall_clock
 from worker_service.config import Settings
-from worker_service.errors import BadInput, BadPayload, JobNotFound, PagemillError, Refused
+from worker_service.errors import BadInput, BadPayload, JobNotFound, Refused, WaitTimedOut
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -48,11 +48,6 @@ _MEANT = {
     "prune": (_ENDED, _ENDED),
 }
 _DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised", "prune": "pruned"}
-
-
-class WaitTimedOut(PagemillError):
-    code = "wait_timed_out"
-    exit_code = 124
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,10 +272,6 @@ class Loop:
             self._ownership.compare_leases()
             self._find_deadline()
 
-    def _look_again(self) -> None:
-        """After a write of our own, which no hint tells of: it may have made room, or something due."""
-        self._claiming.again()
-
     def _find_deadline(self) -> None:
         self._claiming.is_deadline_known = True
         deadline = self.store.next_deadline()
@@ -300,7 +296,8 @@ class Loop:
             self.slots.give_back(attempt)
         if landed or self._reporter.has_committed:
             self._reporter.has_committed = False
-            self._look_again()
+            # No hint tells of writes of our own: they may have made room, or something due.
+            self._claiming.again()
         self.heartbeat.leases = self.slots.leases()
 
     # ── Children that are to end ──
@@ -367,7 +364,7 @@ class Loop:
                 continue
             try:
                 timer.due_at = now + timer.chore.run()
-                self._look_again()
+                self._claiming.again()
             except Exception as error:
                 self.log.warning(events.CHORE_FAILED, chore=timer.chore.name, reason=str(error))
                 timer.due_at = now + 30.0

@@ -58,7 +58,7 @@ class Documents(Intake):
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
         # Made ready before anybody has to wait for the lock.
-        ready = [(lease, page, None if page.text is None else _result_of(page)) for lease, page in pages]
+        ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
         with self._transaction():
             now = self._now()
             works = {lease: self._work_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
@@ -176,9 +176,9 @@ def by(lease: Lease) -> dict[str, object]:
     return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
 
 
-def _result_of(page: PageResult) -> bytes:
+def _result_of(page: PageResult, said: str) -> bytes:
     """A page comes from a child: what SQLite could not take is mended rather than let it spoil the pages beside it."""
-    text = None if page.text is None else page.text.encode("utf-8", "replace").decode()
+    text = said.encode("utf-8", "replace").decode()
     layout = None if page.layout is None else zlib.compress(page.layout.encode("utf-8", "replace"), 6).hex()
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
     result = {"digest": page.digest, "text": text, "method": page.method, "confidence": confidence, "layout": layout}
