@@ -97,6 +97,42 @@ def test_files_keep_their_names_below_the_attempts_own_place(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
+def test_a_staged_file_that_somebody_removes_fails_its_own_job_and_the_others_land(
+    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    robbed, whole = attempt(), attempt()
+    lost = staged(tmp_path, robbed)
+    landing.add(robbed, ended(robbed, published=[Publication(lost)]))
+    landing.add(whole, ended(whole, published=[Publication(staged(tmp_path, whole))]))
+    lost.unlink()
+
+    landed = landing.land()
+
+    assert {one.job.id for one in landed} == {robbed.job.id, whole.job.id}
+    assert store.get(whole.job.id).status is Status.COMPLETED
+    row = store.get(robbed.job.id)
+    assert (row.status, row.error_code) == (Status.PENDING, "FILES_VANISHED")
+    assert "page.txt" in (row.error_message or "")
+    assert not list((tmp_path / "workspace" / "objects").glob(f"{robbed.job.id}-*"))
+
+
+def test_while_the_whole_staging_directory_is_away_nobodys_job_is_failed(
+    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path, watch: Watch
+) -> None:
+    one = attempt()
+    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
+    (tmp_path / "staging").rename(tmp_path / "unmounted")
+
+    assert landing.land() == []
+    assert store.get(one.job.id).status is Status.RUNNING
+
+    (tmp_path / "unmounted").rename(tmp_path / "staging")
+    watch.now += 2
+    landing.land()
+
+    assert store.get(one.job.id).status is Status.COMPLETED
+
+
 def test_nothing_is_published_under_a_lost_lease(
     landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from worker_service import events
@@ -16,7 +17,7 @@ from worker_service.children.model import Ended, How
 from worker_service.clock import Clock
 from worker_service.config_values import RetryRule
 from worker_service.daemon.breath import Breath
-from worker_service.daemon.publishing import Publisher
+from worker_service.daemon.publishing import Publisher, Vanished
 from worker_service.daemon.slots import Attempt, Key
 from worker_service.daemon.verdicts import (
     Complete,
@@ -125,11 +126,10 @@ class Landing:
     # ── Completions, together ──
 
     def _land_completions(self, landed: list[Attempt]) -> None:
-        done = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
+        ready = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
+        done = [(attempt, ended) for attempt, ended in ready if self._has_published(attempt, ended)]
         if not done:
             return
-        for _, ended in done:
-            self._publisher.publish(ended)
         try:
             with self._breath:
                 lost = set(self._store.complete_many([self._completion(attempt, ended) for attempt, ended in done]))
@@ -145,6 +145,16 @@ class Landing:
             else:
                 self._log.info(events.JOB_COMPLETED, **_named(attempt))
             self._landed(attempt, landed)
+
+    def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
+        try:
+            self._publisher.publish(ended)
+        except Vanished as error:
+            # It ends as a failure, with the others that do.
+            failed = replace(ended, how=How.RETRYABLE, code="FILES_VANISHED", message=str(error))
+            self._waiting[attempt.key] = (attempt, failed)
+            return False
+        return True
 
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> None:
         try:

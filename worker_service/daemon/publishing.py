@@ -14,6 +14,10 @@ from worker_service.children.model import Ended
 from worker_service.jobs.documents import NewFile
 
 
+class Vanished(Exception):
+    """A file that was to be published is gone, and the staging directory is not."""
+
+
 class Publisher:
     def __init__(self, workspace: Path, staging: Path) -> None:
         self._workspace = workspace
@@ -21,7 +25,7 @@ class Publisher:
         self._staging = staging
 
     def publish(self, ended: Ended) -> None:
-        """Move them, durably. What was moved by an earlier try stays."""
+        """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
         if not ended.files:
             return
         target = self.place(ended.job_id, ended.fence)
@@ -30,8 +34,11 @@ class Publisher:
         folders = {target, self._objects}
         for file in ended.files:
             to = self._target(ended, file)
-            if to.exists() and not file.exists():
-                continue
+            if not file.exists():
+                if to.exists():
+                    continue
+                if self._staging.is_dir():
+                    raise Vanished(f"{file.name} was removed from the staging directory before it could be published")
             to.parent.mkdir(parents=True, exist_ok=True)
             folders.add(to.parent)
             try:
