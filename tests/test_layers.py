@@ -24,7 +24,7 @@ FLOORS = (
     ("config_values",),
     ("config",),
     ("jobs",),
-    ("store", "handlers", "words"),
+    ("store", "handlers", "words", "wishes"),
     ("children", "queue", "documents", "awaiting"),
     ("daemon", "web", "testing"),
     ("commands",),

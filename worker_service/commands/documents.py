@@ -13,11 +13,12 @@ import click
 
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, completes, confirm, confirming, verb
-from worker_service.documents import ROLES, Documents, FileGone, NotExported, Wish, read_elsewhere, read_pages
+from worker_service.documents import ROLES, Documents, FileGone, NotExported, Wish, read_elsewhere
 from worker_service.errors import BadInput, Refused
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit
 from worker_service.jobs.selector import one_of
+from worker_service.wishes import read_pages
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "KIND", "OWNER", "NAME", "MOVED", "NOTE")
 _PAGE_COLUMNS = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")

@@ -1,4 +1,4 @@
-"""Documents come in: `ingest`, `crawl`, `reindex`. What a wish becomes is decided in `worker_service.documents`."""
+"""Documents come in: `ingest`, `crawl`, `reindex`. What a wish becomes is decided in `worker_service.wishes`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, confirm, confirming, verb
 from worker_service.commands.documents import choosing, documents_at, show_documents, show_wishes
 from worker_service.commands.reading import await_reading, telling_that_jobs_go_on
-from worker_service.documents import CrawlWords, ReadWords
 from worker_service.errors import BadInput
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
+from worker_service.wishes import CrawlWords, ReadWords
 
 
 def reading_options(function: Function) -> Function:

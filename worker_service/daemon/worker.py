@@ -31,6 +31,7 @@ from worker_service.daemon.reporting import Reporter
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import Slots
 from worker_service.daemon.starting import Starter
+from worker_service.daemon.stopping import Stopping
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.trouble import PAUSE_SECONDS, Trouble
 from worker_service.daemon.wake import Wake
@@ -42,8 +43,6 @@ from worker_service.store.base import Store
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-STOP_SECONDS = 10.0
-"""How long a child that was asked to stop may take before it is stopped by force."""
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
 
@@ -106,9 +105,6 @@ class Loop:
     _timers: list[Timer] = field(default_factory=list)
     _is_disk_low: bool = False
     _is_state_told: bool = True
-    _stop_at: float | None = None
-    """When the grace period of a stop ends."""
-    _is_stopped_now: bool = False
     _deadline_at: float | None = None
     _poll_at: float = 0.0
     _beats_told: int = -1
@@ -119,6 +115,7 @@ class Loop:
     _reporter: Reporter = field(init=False)
     _ownership: Ownership = field(init=False)
     _starter: Starter = field(init=False)
+    _stopping: Stopping = field(init=False)
     _claiming: Claiming = field(init=False)
 
     def __post_init__(self) -> None:
@@ -151,6 +148,15 @@ class Loop:
             self.heartbeat,
             worker_id=self.identity.worker_id,
             orphan_after_seconds=self.orphan_after_seconds,
+            log=self.log,
+        )
+        self._stopping = Stopping(
+            self.signals,
+            self.slots,
+            self._ownership,
+            stop=self.nursery.stop,
+            grace_period_seconds=self.grace_period_seconds,
+            monotonic=self.monotonic,
             log=self.log,
         )
         self._claiming = Claiming(
@@ -199,7 +205,7 @@ class Loop:
         # The last words of an attempt go out before its end does: after it nothing lands.
         self._reporter.report(self.landing.untold())
         self._land()
-        self._stop_children()
+        self._stopping.stop_children()
         self._tend_nursery()
         # Before the claim: what the dead left behind is taken back first, and a full disk is known.
         self._run_due_chores()
@@ -223,23 +229,16 @@ class Loop:
             self._exit_code = EXIT_IO
 
     def _hear_signals(self) -> None:
-        self.signals.drain()
-        asked = self.signals.asked_to_stop
-        if asked and self._stop_at is None:
-            self._stop_at = self.monotonic() + self.grace_period_seconds
+        if self._stopping.hear_signals():
             self._is_state_told = False
             self.notifier.stopping()
-            self.log.info(events.DAEMON_STOPPING, running=len(self.slots), grace_seconds=self.grace_period_seconds)
-        if asked > 1 and not self._is_stopped_now:
-            self._is_stopped_now = True
-            self._stop_at = self.monotonic()
         if not self._is_state_told:
             self._tell_state()
 
     def _tell_state(self) -> None:
         try:
             self.store.set_worker_state(
-                self.identity.worker_id, draining=self._stop_at is not None, disk_low=self._is_disk_low
+                self.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
             )
             self._is_state_told = True
         except WorkerUnknown:
@@ -300,23 +299,7 @@ class Loop:
             self._claiming.again()
         self.heartbeat.leases = self.slots.leases()
 
-    # ── Children that are to end ──
-
-    def _stop_children(self) -> None:
-        now = self.monotonic()
-        is_stopping = self._stop_at is not None and now >= self._stop_at
-        for attempt in self.slots:
-            by_force = attempt.is_lost or attempt.is_hurried or self._ownership.is_fenced or self._is_stopped_now
-            if not (by_force or attempt.is_cancelled or attempt.refused or is_stopping):
-                continue
-            if attempt.stopped_at is None:
-                attempt.stopped_at = now
-                attempt.is_stopped_now = by_force
-                self.log.info(events.JOB_STOPPED, job_id=attempt.job.id, fence=attempt.job.fence, now=by_force)
-                self.nursery.stop(attempt.job.id, attempt.job.fence, now=by_force)
-            elif not attempt.is_stopped_now and (by_force or now - attempt.stopped_at > STOP_SECONDS):
-                attempt.is_stopped_now = True
-                self.nursery.stop(attempt.job.id, attempt.job.fence, now=True)
+    # ── The nursery ──
 
     def _tend_nursery(self) -> None:
         if self.nursery.is_alive or self.monotonic() < self._nursery_again_at:
@@ -341,7 +324,7 @@ class Loop:
         # Beat before claiming: a worker that cannot beat must own nothing.
         if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
             return
-        if self._stop_at is not None or self._exit_code is not None:
+        if self._stopping.at is not None or self._exit_code is not None:
             return
         if self.landing.again_at or self._trouble.is_there:
             return
@@ -378,7 +361,7 @@ class Loop:
     def _end_if_done(self) -> None:
         if self._exit_code is not None or len(self.slots) or len(self.landing):
             return
-        if self._stop_at is not None:
+        if self._stopping.at is not None:
             self._exit_code = 0
         elif self.is_draining_queue and not self._claiming.is_worthwhile:
             self.log.info(events.DAEMON_DRAINED)
@@ -401,15 +384,12 @@ class Loop:
     def _seconds_to_wait(self) -> float:
         now = self.monotonic()
         moments = [self._poll_at, self._deadline_at, self.wake.look_at, self.landing.again_at, self._reporter.next_at]
+        moments.append(self._stopping.next_at())
         moments += [timer.due_at for timer in self._timers]
-        if self._stop_at is not None and len(self.slots):
-            moments.append(self._stop_at if now < self._stop_at else now + 1.0)
-        if any(attempt.stopped_at is not None for attempt in self.slots):
-            moments.append(now + 1.0)
         if not self.nursery.is_alive:
             moments.append(self._nursery_again_at)
         is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
-        may_claim = self._stop_at is None and self.nursery.is_alive and not is_doubtful
+        may_claim = self._stopping.at is None and self.nursery.is_alive and not is_doubtful
         if may_claim and self._claiming.has_room:
             moments.append(max(now, self._trouble.over_at, self.landing.again_at or 0.0))
         if is_doubtful:

@@ -1,0 +1,205 @@
+"""What a person asks of documents, in words, and the job that each wish becomes. It looks at no database.
+
+Whether a wish is accepted is decided where it is written; here is refused only what can mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from worker_service.clock import parse_duration
+from worker_service.errors import BadInput
+from worker_service.jobs.digest import canonical
+from worker_service.jobs.documents import DocumentRequest
+from worker_service.jobs.library import Document
+from worker_service.jobs.model import NewJob
+
+_LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
+_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
+_DRIVE_FOLDER = re.compile(r"\s*[\w-]{10,120}\s*", re.ASCII)
+_PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
+_ADOPTED = "adopted"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWords:
+    """How documents are to be read, as a person says it. None: as it was, or as usual."""
+
+    languages: Sequence[str] = ()
+    quality: str | None = None
+    force_ocr: bool = False
+    hocr: bool = False
+    password: str | None = None
+    then: Sequence[str] = ()
+
+    def asked(self) -> dict[str, object]:
+        """As the payload of `ingest` has it; what was not said is left out."""
+        said: dict[str, object] = {}
+        if self.languages:
+            said["languages"] = [language for word in self.languages for language in _languages(word)]
+        if self.quality is not None:
+            said["quality"] = self.quality
+        if self.force_ocr:
+            said["force_ocr"] = True
+        if self.hocr:
+            said["hocr"] = True
+        if self.password is not None:
+            if not _PASSWORD.fullmatch(self.password):
+                raise BadInput(
+                    f"{self.password!r} is not the name of a credential that begins with password: give the service "
+                    "LoadCredential=password-reports:/path/of/the/file, and say --password-file password-reports"
+                )
+            said["password_file"] = self.password
+        if self.then:
+            said["then"] = [_action(word) for word in self.then]
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlWords:
+    """A crawl as a person asks for it."""
+
+    folder: str
+    mime: Sequence[str] = ()
+    name: str | None = None
+    size_max: int | None = None
+    newer_than: str | None = None
+    depth: int | None = None
+    credential: str = "drive"
+    dry_run: bool = False
+    reconcile: bool = False
+    watch: str | None = None
+    read: ReadWords = field(default_factory=ReadWords)
+
+
+# ── The jobs ──
+
+
+def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
+    is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists()
+    if words.newer_than is not None:
+        _refuse_no_day(words.newer_than)
+    folder = str(Path(words.folder).expanduser().absolute()) if is_local else words.folder
+    _refuse_no_folder(folder, is_local=is_local)
+    wanted = {
+        "mime": list(words.mime),
+        "name": words.name,
+        "size_max": words.size_max,
+        "newer_than": words.newer_than,
+        "depth": words.depth,
+    }
+    payload: dict[str, object] = {
+        "folder": folder,
+        "wanted": {name: value for name, value in wanted.items() if value not in (None, [])},
+        "credential": words.credential,
+        "dry_run": words.dry_run,
+        "reconcile": words.reconcile,
+        "download": {"read": words.read.asked()},
+    }
+    if words.watch is not None:
+        payload["watch_seconds"] = max(1, int(parse_duration(words.watch).total_seconds()))
+    platform = "local" if is_local else "gdrive"
+    # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
+    key = f"crawl:{platform}:{owner}:{folder}"
+    return NewJob(
+        "drive_crawl",
+        platform=platform,
+        owner=owner,
+        payload=canonical(payload),
+        source="" if is_local else f"gdrive:{words.credential}",
+        unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
+        concurrency_key=None if words.dry_run else key,
+    )
+
+
+def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:
+    body = {"source": _source(file), "read": read.asked(), "force": is_forced}
+    return NewJob("download", platform="local", owner=owner, payload=canonical(body))
+
+
+def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:
+    """With what it was read with before, but for what is said now; without its original it is brought in again."""
+    before = json.loads(document.settings) if document.settings else {}
+    # That somebody else has read it is no way for us to read it.
+    before.pop(_ADOPTED, None)
+    asked = {**before, **read.asked()}
+    platform, owner = document.platform, document.owner
+    if has_original:
+        wish = DocumentRequest(
+            document.source_key, document.name, document.content, canonical(asked), is_forced=is_forced
+        )
+        return NewJob("ingest", platform=platform, owner=owner, payload=canonical(asked), document=wish)
+    source = _source(Path(document.source_key)) if platform == "local" else document.source_key
+    body = {"source": source, "name": document.name, "read": asked, "force": is_forced}
+    rests = "gdrive:drive" if platform == "gdrive" else ""
+    return NewJob("download", platform=platform, owner=owner, payload=canonical(body), source=rests)
+
+
+def _source(file: Path) -> str:
+    """A source is what people paste, so that space around it means nothing; in a URL it does."""
+    return str(file) if str(file).strip() == str(file) else file.as_uri()
+
+
+def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
+    wish = replace(request, settings=canonical({_ADOPTED: text}))
+    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=wish)
+
+
+# ── Words ──
+
+
+def _languages(word: str) -> list[str]:
+    languages = re.split(r"[+,]", word)
+    if not all(_LANGUAGE.fullmatch(one) for one in languages):
+        raise BadInput(f"{word!r} is not a language: write eng, or eng+deu")
+    return languages
+
+
+def _action(word: str) -> dict[str, object]:
+    """TYPE, or TYPE={"url": "…"}."""
+    job_type, _, payload = word.partition("=")
+    try:
+        given = json.loads(payload) if payload else {}
+    except ValueError:
+        given = None
+    if not job_type or not isinstance(given, dict):
+        raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
+    return {"job_type": job_type, "payload": given} if given else {"job_type": job_type}
+
+
+def read_pages(text: str | None) -> tuple[int, int | None]:
+    """3-5, 3-, -5 or 3."""
+    if text is None:
+        return 1, None
+    found = _PAGES.fullmatch(text.strip())
+    if found is None or not (found[1] or found[3]):
+        raise BadInput(f"{text!r} names no pages: write 3, 3-5, 3- or -5")
+    first = int(found[1] or 1)
+    last = None if found[2] and not found[3] else int(found[3] or first)
+    if first < 1 or (last is not None and last < first):
+        raise BadInput(f"{text!r} names no pages: the first is 1, and the last comes after it")
+    return first, last
+
+
+def _refuse_no_folder(folder: str, *, is_local: bool) -> None:
+    """What is certain to be none. The daemon may see directories that we may not."""
+    if not is_local and "://" not in folder and not _DRIVE_FOLDER.fullmatch(folder):
+        raise BadInput(f"there is no directory {folder!r}, and it is no id or URL of a folder of Google Drive")
+    with contextlib.suppress(PermissionError):
+        if is_local and not Path(folder).exists():
+            raise BadInput(f"there is no directory {folder}")
+        if is_local and not Path(folder).is_dir():
+            raise BadInput(f"{folder} is no directory: pagemill ingest reads a file")
+
+
+def _refuse_no_day(text: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a day: write 2026-01-31, or 2026-01-31T10:00:00Z") from error
