@@ -2,6 +2,7 @@
 
     {"url": "https://example.com/hooks", "event": {"type": "report.ready", "data": {"id": 42}}, "secret": "webhook"}
 
+After a document (`pagemill ingest … --then webhook={"url": …}`) `event` may be left out: it says which one was read.
 `secret` names a file in $CREDENTIALS_DIRECTORY; each of its lines is a key, `whsec_` and base64, and signs. While a key
 is exchanged there are two. The receiver sees one event once: `webhook-id` is the same for every attempt.
 
@@ -43,8 +44,8 @@ _SECRET = re.compile(r"webhook[\w.-]*", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class Payload:
     url: str
-    event: dict[str, Any]
-    """The body, as JSON."""
+    event: dict[str, Any] | None = None
+    """The body, as JSON; unless given, which document was read."""
     secret: str = "webhook"
     """The credential that signs it. Its name begins with webhook, so that no other secret can be asked for."""
 
@@ -53,7 +54,8 @@ def run(context: Context[Payload]) -> Done:
     payload = context.payload
     target = read_url(payload.url)
     keys = _keys(payload.secret)
-    body = json.dumps(payload.event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    event = _document_read(context.document_id) if payload.event is None else payload.event
+    body = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     places = checked_places(target, allowed_networks(ALLOW), ALLOW)
     headers = {
         "Content-Type": "application/json",
@@ -63,6 +65,12 @@ def run(context: Context[Payload]) -> Done:
     status, after, told = _post(target, places, body, headers)
     context.log(f"{target.host} answered {status}")
     return _verdict(target, status, after, told)
+
+
+def _document_read(document_id: int | None) -> dict[str, Any]:
+    if document_id is None:
+        raise Permanent("PAYLOAD_INVALID", "`event` is missing: a job without a document has to say what it tells")
+    return {"type": "document.success", "data": {"document": document_id}}
 
 
 def signed(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:

@@ -98,11 +98,12 @@ class Queue:
         """`is_checked`: refuse a payload that no worker which lives could give to its handler."""
         job = read_job(words, self.settings, now=self._clock(), stdin=stdin)
         if is_checked:
-            self._refuse_unfit(job)
+            self.refuse_unfit(job, otherwise=", and --no-check puts it into the queue all the same")
         self.require(job.after)
         return self.store.enqueue(job)
 
-    def _refuse_unfit(self, job: NewJob) -> None:
+    def refuse_unfit(self, job: NewJob, *, otherwise: str = "") -> None:
+        """A payload that no worker which lives could give to its handler. `otherwise`: what else can be done."""
         schemas = self.store.payload_schemas(job.job_type)
         if not schemas or None in schemas:
             return
@@ -112,7 +113,7 @@ class Queue:
         if None not in faults:
             raise BadPayload(
                 f"the payload does not fit {job.job_type}: {faults[0]}; `pagemill handlers show {job.job_type}` tells "
-                "what fits, and --no-check puts it into the queue all the same"
+                f"what fits{otherwise}"
             )
 
     def selector(self, words: SelectorWords) -> Selector:

@@ -60,6 +60,11 @@ class ReadWords:
             said["then"] = [_action(word) for word in self.then]
         return said
 
+    def actions(self) -> list[NewJob]:
+        """The jobs that come after."""
+        jobs = ((word.partition("=")[0], _action(word).get("payload")) for word in self.then)
+        return [NewJob(job_type, payload=None if payload is None else canonical(payload)) for job_type, payload in jobs]
+
 
 @dataclass(frozen=True, slots=True)
 class CrawlWords:

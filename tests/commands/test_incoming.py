@@ -21,7 +21,7 @@ from tests.store.papers import claim
 from worker_service.awaiting import Reading
 from worker_service.commands.reading import sentence, watch_reading
 from worker_service.jobs.documents import DocumentRequest
-from worker_service.jobs.model import Failure, Job
+from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
 from worker_service.jobs.selector import Selector
 
 
@@ -105,6 +105,21 @@ def test_what_cannot_be_brought_in_is_refused_and_nothing_is_enqueued(
 
     assert sentence in run("ingest", *words, fails=2).stderr
     assert jobs(shelf, "download") == []
+
+
+@pytest.mark.parametrize("verb", [("ingest", "a.pdf"), ("crawl", "."), ("reindex", "--status", "failed", "--yes")])
+def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_read(
+    run: Run, shelf: Shelf, verb: tuple[str, ...]
+) -> None:
+    papers("a.pdf")
+    facts = HandlerFacts("webhook", payload_schema='{"type": "object", "required": ["url"]}')
+    shelf.store.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
+
+    told = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
+
+    assert 'the payload does not fit webhook: payload: "url" is a required property' in told
+    assert told.endswith("`pagemill handlers show webhook` tells what fits\n")
+    assert not shelf.store.list(Selector())
 
 
 def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:

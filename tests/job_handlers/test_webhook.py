@@ -81,10 +81,24 @@ def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
     (credentials / "webhook").write_text(SECRET + "\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
 
-    def post(url: str, *, allow: str = "127.0.0.0/8, ::1", job_id: int = 1, fence: int = 1, **more: object) -> Run:
+    def post(
+        url: str,
+        *,
+        allow: str = "127.0.0.0/8, ::1",
+        job_id: int = 1,
+        fence: int = 1,
+        document_id: int | None = None,
+        **more: object,
+    ) -> Run:
         monkeypatch.setenv(webhook.ALLOW, allow)
-        payload = {"url": url, "event": EVENT, **more}
-        return run_handler(webhook.webhook, payload, directory=tmp_path / "run", job_id=job_id, fence=fence)
+        return run_handler(
+            webhook.webhook,
+            {"url": url, "event": EVENT, **more},
+            directory=tmp_path / "run",
+            job_id=job_id,
+            fence=fence,
+            document_id=document_id,
+        )
 
     return post
 
@@ -126,6 +140,15 @@ def test_every_attempt_of_a_job_posts_the_same_event_under_the_same_id(server: S
 
     first, second = server.heard
     assert (first[1]["webhook-id"], first[2]) == (second[1]["webhook-id"], second[2])
+
+
+def test_without_an_event_it_tells_which_document_was_read(server: Server, post: Post) -> None:
+    told, mute = post(server.url, event=None, document_id=7), post(server.url, event=None)
+
+    assert told.how is How.DONE
+    [(_, _, body)] = server.heard
+    assert json.loads(body) == {"type": "document.success", "data": {"document": 7}}
+    assert verdict(mute) == (How.PERMANENT, "PAYLOAD_INVALID")
 
 
 def test_while_a_key_is_exchanged_both_sign(server: Server, post: Post, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ def reading_options(function: Function) -> Function:
     @functools.wraps(function)
     def run(desk: Desk, *selected: Any, **values: Any) -> Any:
         words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
+        for job in words.actions():
+            desk.queue.refuse_unfit(job)
         return function(desk, *selected, read=words, **values)
 
     for option in reversed(
