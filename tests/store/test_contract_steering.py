@@ -431,6 +431,21 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(
     assert [codes(store, each) for each in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
 
 
+def test_undo_of_a_delete_brings_a_job_back_into_the_wait_that_it_was_in(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    retried = enqueue()
+    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
+    held = [retried, enqueue(run_at=clock.after(60)), enqueue(after=(retried,), run_at=clock.after(60))]
+    gates = [codes(store, each) for each in held]
+    changed = store.delete(ids(*held), actor="ann")
+
+    store.undo(changed.action_id, actor="ann")
+
+    assert [codes(store, each) for each in held] == gates == [["BACKOFF"], ["NOT_YET"], ["NOT_YET", "WAITS_FOR"]]
+
+
 def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(
     store: Store, enqueue: Enqueue, worker: AddWorker
 ) -> None:

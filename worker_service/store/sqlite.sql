@@ -529,9 +529,12 @@ UPDATE worker_job_queue
 INSERT INTO worker_job_queue (id, {restored_names}) SELECT :job_id, {restored_values};
 
 -- name: hold_again
-UPDATE worker_job_queue SET held = held | 4
- WHERE id = :job_id AND status = 'pending'
-   AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = :job_id AND NOT w.is_met);
+-- What an INSERT cannot know: that its time is a retry's, and what it waits for.
+UPDATE worker_job_queue
+   SET held = CASE WHEN held & 3 AND json_extract(:before, '$.held') & 3
+                   THEN (held & ~3) | (json_extract(:before, '$.held') & 3) ELSE held END
+              | EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = :job_id AND NOT w.is_met) * 4
+ WHERE id = :job_id AND status = 'pending';
 
 -- name: settle_again
 INSERT OR IGNORE INTO worker_job_settled (job_id)

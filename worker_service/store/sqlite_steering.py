@@ -180,7 +180,7 @@ class Steering(Explaining):
                 return "it is back already"
             reason = self._try("restore_deleted_row", {"job_id": job_id, "before": before})
             if reason is None:
-                self._write("hold_again", job_id=job_id)
+                self._write("hold_again", job_id=job_id, before=before)
                 self._write("settle_again", job_id=job_id)
             return reason
         if not rows:
