@@ -37,7 +37,7 @@ from worker_service.children.model import (
     How,
     Logged,
     Order,
-    PageRead,
+    PagesRead,
     Progressed,
     Publication,
 )
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def pages(self) -> list[PageResult]:
-        return [one.page for one in self.happenings if isinstance(one, PageRead)]
+        return [page for one in self.happenings if isinstance(one, PagesRead) for page in one.pages]
 
     @property
     def checkpoints(self) -> list[Checkpointed]:
@@ -292,8 +292,8 @@ def _run(
         happenings: list[Happening] = []
         for one in heard(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
             happenings.append(one)
-            if isinstance(one, PageRead):
-                answering.pages.append(one.page)
+            if isinstance(one, PagesRead):
+                answering.pages += one.pages
     return Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
 
 

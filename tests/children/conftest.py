@@ -82,6 +82,7 @@ def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
             "lock_fd": None,
             "grace_seconds": 0.5,
             "extra_handlers": SABOTEURS,
+            "is_without_installed": True,
             **settings,
         }
         nursery = Nursery(**chosen)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.children.conftest import Desk, MakeDesk
 from worker_service.children.asking import answer_to_nothing, question_from
-from worker_service.children.model import Asked, Checkpointed, How, Logged, Order, PageRead
+from worker_service.children.model import Asked, Checkpointed, How, Logged, Order, PagesRead
 from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, Pages
 
 OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
@@ -32,8 +32,8 @@ def test_what_a_handler_says_before_it_asks_is_heard_before_its_question(desk: D
 
     ended = desk.ended(order)
 
-    kinds = [type(one) for one in desk.of(order) if isinstance(one, Asked | PageRead | Checkpointed)]
-    assert kinds == [Asked, PageRead, Checkpointed, Asked]
+    kinds = [type(one) for one in desk.of(order) if isinstance(one, Asked | PagesRead | Checkpointed)]
+    assert kinds == [Asked, PagesRead, Checkpointed, Asked]
     assert json.loads(ended.result or "") == {"known": 1, "text": "one two"}
 
 
@@ -147,13 +147,23 @@ def test_a_child_that_asks_on_without_reading_is_stopped(desk: Desk) -> None:
     assert (ended.how, ended.code) == (How.GARBLED, "GARBLED")
 
 
+def test_pages_that_do_not_fit_into_one_message_are_saved_all_the_same(desk: Desk) -> None:
+    order = desk.launch("saves_more_at_once_than_fits", **OF_DOCUMENT)
+
+    assert desk.ended(order).how is How.DONE
+    pages = [page.number for one in desk.of(order) if isinstance(one, PagesRead) for page in one.pages]
+    assert pages == list(range(1, 304))
+
+
 def test_a_flood_of_pages_waits_for_whoever_listens_and_arrives_whole_and_in_order(desk: Desk) -> None:
     order = desk.launch("floods_pages", **OF_DOCUMENT)
 
     ended = desk.ended(order)
 
     assert ended.how is How.DONE
-    assert [one.page.number for one in desk.of(order) if isinstance(one, PageRead)] == list(range(1, 2001))
+    assert [page.number for one in desk.of(order) if isinstance(one, PagesRead) for page in one.pages] == list(
+        range(1, 2001)
+    )
 
 
 def test_an_answer_to_what_nobody_asked_is_dropped(desk: Desk) -> None:

@@ -215,7 +215,10 @@ from worker_service.children.model import Order, Progressed
 from worker_service.children.nursery import Nursery
 
 root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-nursery = Nursery(staging_root=root / "staging", keep_root=root / "keep", lock_fd=lock, extra_handlers=[extra])
+nursery = Nursery(
+    staging_root=root / "staging", keep_root=root / "keep", lock_fd=lock,
+    extra_handlers=[extra], is_without_installed=True,
+)
 nursery.start()
 payload = json.dumps({"path": str(root / "pid")})
 nursery.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))

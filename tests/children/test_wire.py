@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from worker_service.children import nursery as nursery_module
 from worker_service.children import wire
 from worker_service.children.model import (
     Asked,
@@ -17,7 +18,7 @@ from worker_service.children.model import (
     How,
     Logged,
     Order,
-    PageRead,
+    PagesRead,
     Progressed,
     Publication,
     Started,
@@ -34,11 +35,13 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import NewJob, Usage
 
+OURS = bytes([*b"P", wire.VERSION])
+
 HAPPENINGS: list[Happening] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
     Logged(1, 2, "Zürich\t漢"),
-    PageRead(1, 2, PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')),
+    PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
     Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])], CrawlPage("c", [CrawlItem("i")], 3)),
     Asked(1, 2, 1, "KnownPages", '{"digests":["d4"]}'),
     Ended(
@@ -84,7 +87,7 @@ def test_an_order_arrives_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x01\0\0\0\x01x", b"P\x02\xff\xff\xff\xff", b"P\x02\0\0\x10\0"],
+    [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x01\0\0\0\x01x", OURS + b"\xff\xff\xff\xff", OURS + b"\0\0\x10\0"],
     ids=["text", "zeros", "another version", "endless", "longer than allowed"],
 )
 def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
@@ -119,6 +122,7 @@ def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypat
     script.write_text(f"#!{sys.executable} -I\n{talk}\n")
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
+    monkeypatch.setattr(nursery_module, "_LEAVING_SECONDS", 0.2)
     nursery = Nursery(staging_root=tmp_path / "s", keep_root=tmp_path / "k", lock_fd=None)
 
     with pytest.raises(ChildError, match="nonsense"):

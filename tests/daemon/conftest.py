@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import MovableClock, new_worker
+from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.children.model import Ended, How
 from worker_service.daemon.slots import Attempt
 from worker_service.jobs.model import NewJob
 from worker_service.store.base import Store
-from worker_service.store.opening import initialise, open_store
+from worker_service.store.opening import open_store
 
 MakeAttempt = Callable[..., Attempt]
 
@@ -27,7 +27,7 @@ def clock() -> MovableClock:
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "pagemill.db"
-    initialise(path)
+    lay_out(path)
     return path
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
-from worker_service.children.model import Asked, Checkpointed, Ended, Happening, How, PageRead
+from worker_service.children.model import Asked, Checkpointed, Ended, Happening, How, PagesRead
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.hearing import hear
 from worker_service.daemon.landing import CannotLand, Landing
@@ -95,7 +95,7 @@ def reading(store: Store) -> MakeAttempt:
 
 def page(number: int, digest: str = "", text: str = "text", confidence: float | None = None) -> Said:
     result = PageResult(number, digest or f"d{number}", text, "layer", confidence)
-    return lambda a: PageRead(a.job.id, a.job.fence, result)
+    return lambda a: PagesRead(a.job.id, a.job.fence, [result])
 
 
 def checkpoint(state: str, *jobs: NewJob, crawl: CrawlPage | None = None) -> Said:
@@ -223,7 +223,7 @@ def test_a_question_that_cannot_be_answered_is_refused_after_some_seconds(
     desk.turn()
 
     assert [(answer, code) for _, answer, code in desk.told] == [(None, "ASK_FAILED")]
-    assert [type(said) for said in one.unwritten] == [PageRead]
+    assert [type(said) for said in one.unwritten] == [PagesRead]
 
 
 @pytest.mark.parametrize("said", [page(1), checkpoint("[1]")], ids=["page", "checkpoint"])

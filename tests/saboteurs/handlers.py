@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_service.children.model import How
-from worker_service.children.wire import Ask, Finished, Page, frame
+from worker_service.children.wire import VERSION, Ask, Finished, Pages, frame
 from worker_service.handlers import (
     Context,
     CrawlItem,
@@ -310,14 +310,14 @@ def talks_nonsense(context: Context[Nothing]) -> None:
 
 @saboteur()
 def claims_a_huge_message(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), b"P\x02\xff\xff\xff\xff" + b"z" * 1000)
+    os.write(_pipe_of(context), bytes([*b"P", VERSION]) + b"\xff\xff\xff\xff" + b"z" * 1000)
     time.sleep(3600)
 
 
 @saboteur()
 def says_what_only_we_say(context: Context[Nothing]) -> None:
     body = b'{"type":"Finished","how":"stopped"}'
-    os.write(_pipe_of(context), b"P\x02" + len(body).to_bytes(4) + body)
+    os.write(_pipe_of(context), bytes([*b"P", VERSION]) + len(body).to_bytes(4) + body)
     os._exit(0)
 
 
@@ -392,7 +392,7 @@ def saves_what_does_not_fit(context: Context[Nothing]) -> None:
 
 @saboteur()
 def saves_a_page_of_nothing(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Page(PageResult(0, "d", "text"))))
+    os.write(_pipe_of(context), frame(Pages([PageResult(0, "d", "text")])))
     time.sleep(3600)
 
 
@@ -401,6 +401,13 @@ def floods_pages(context: Context[Nothing]) -> Done:
     for number in range(1, 2001):
         context.save_page(PageResult(number, f"flood{number}", "y" * 20_000, "ocr"))
     return Done(2000)
+
+
+@saboteur()
+def saves_more_at_once_than_fits(context: Context[Nothing]) -> Done:
+    context.save_pages([PageResult(number, f"d{number}", "y" * 3 * MIB) for number in range(1, 4)])
+    context.save_pages([PageResult(number, f"d{number}", "y") for number in range(4, 304)])
+    return Done(303)
 
 
 def _pipe_of(context: Any) -> int:

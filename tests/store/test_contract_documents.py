@@ -595,6 +595,29 @@ def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Stor
     assert [page.text for page in store.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
 
 
+@pytest.mark.parametrize("words", [1, 5_000])
+def test_a_layout_of_any_size_is_read_as_it_was_written(store: Store, words: int) -> None:
+    ask_for(store)
+    job = claim(store)
+    layout = json.dumps({"words": [f"word {number} — é" for number in range(words)]})
+
+    store.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
+
+    [read] = store.answer(job.lease, DocumentPages(1, 1, with_layout=True)).pages
+    assert read.layout == layout
+
+
+def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store) -> None:
+    ask_for(store), ask_for(store, "copy.pdf", owner="bob")
+    one, two = store.claim("w1", 2)
+
+    store.save_pages([(two.lease, PageResult(1, "d2", "two")), (one.lease, PageResult(1, "d1", "one")),
+                      (one.lease, PageResult(2, "d3", "more"))])  # fmt: skip
+
+    assert [page.text for page in store.answer(one.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
+    assert [page.text for page in store.answer(two.lease, DocumentPages(1, 9)).pages] == ["two"]
+
+
 def test_a_page_that_sqlite_could_not_take_spoils_none_beside_it(store: Store) -> None:
     ask_for(store)
     job = claim(store)

@@ -45,9 +45,13 @@ def answer_to_nothing(question: Question[Any]) -> Answer:
     return QUESTIONS[type(question).__name__][1]()
 
 
+# Made before children are forked, which would each learn anew what the types hold.
+_decoders = {kind: msgspec.json.Decoder(kind) for pair in QUESTIONS.values() for kind in pair}
+
+
 def _decoded(body: str | bytes | msgspec.Raw, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return _decoders[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValueError(f"this is no {kind.__name__}: {error}") from error
 

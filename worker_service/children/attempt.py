@@ -28,7 +28,7 @@ from worker_service.children.model import (
     How,
     Logged,
     Order,
-    PageRead,
+    PagesRead,
     Progressed,
     Started,
 )
@@ -38,7 +38,7 @@ from worker_service.children.wire import (
     Finished,
     Garbled,
     Log,
-    Page,
+    Pages,
     Progress,
     Ready,
     Reply,
@@ -192,9 +192,10 @@ class Attempt:
         elif isinstance(message, Checkpoint):
             check_checkpoint(message)
             yield Checkpointed(*self.key, message.state, message.follow_ups, message.crawl)
-        elif isinstance(message, Page):
-            check_page(message.page, self.order)
-            yield PageRead(*self.key, message.page)
+        elif isinstance(message, Pages):
+            for page in message.pages:
+                check_page(page, self.order)
+            yield PagesRead(*self.key, message.pages)
         elif isinstance(message, Ask):
             if self._open_question is not None or self.unsent:
                 raise Garbled("it asked again before it had taken its answer")

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from worker_service.children.wire import (
     FromChild,
     Inbox,
     Log,
-    Page,
+    Pages,
     Progress,
     Reply,
     clipped,
@@ -41,6 +41,9 @@ from worker_service.jobs.model import NewJob
 
 LINE_CHARACTERS_MAX = 2000
 _READ_BYTES = 1 << 16
+_PAGES_AT_ONCE = 100
+_CHARACTERS_AT_ONCE = 1 << 18
+"""In one message; a page that has more goes alone."""
 
 A = TypeVar("A", bound=Answer)
 
@@ -182,7 +185,7 @@ class ChildContext:
     def save_pages(self, pages: Sequence[PageResult]) -> None:
         if self.document_id is None:
             raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
-        self._pipe.say(*(Page(_sayable_page(page)) for page in pages))
+        self._pipe.say(*(Pages(some) for some in _in_messages(map(_sayable_page, pages))))
 
     def ask(self, question: Question[A]) -> A:
         kind, body = asking.question_text(question)
@@ -196,6 +199,20 @@ class ChildContext:
 
 def _line(text: str) -> str:
     return sayable(clipped(text, LINE_CHARACTERS_MAX))
+
+
+def _in_messages(pages: Iterable[PageResult]) -> Iterator[list[PageResult]]:
+    some: list[PageResult] = []
+    characters = 0
+    for page in pages:
+        own = len(page.text or "") + len(page.layout or "")
+        if some and (len(some) == _PAGES_AT_ONCE or characters + own > _CHARACTERS_AT_ONCE):
+            yield some
+            some, characters = [], 0
+        some.append(page)
+        characters += own
+    if some:
+        yield some
 
 
 def _sayable_page(page: PageResult) -> PageResult:

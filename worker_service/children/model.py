@@ -101,12 +101,12 @@ class Checkpointed:
 
 
 @dataclass(frozen=True, slots=True)
-class PageRead:
-    """A page of the job's document has been read."""
+class PagesRead:
+    """Pages of the job's document have been read."""
 
     job_id: int
     fence: int
-    page: PageResult
+    pages: Sequence[PageResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Ended:
         return [one.path for one in self.published]
 
 
-Happening = Started | Progressed | Logged | PageRead | Checkpointed | Asked | Ended
+Happening = Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
 
 
 class ChildError(PagemillError):

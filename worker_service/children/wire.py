@@ -22,7 +22,7 @@ from worker_service.children.model import (
     How,
     Logged,
     Order,
-    PageRead,
+    PagesRead,
     Progressed,
     Publication,
     Started,
@@ -30,7 +30,7 @@ from worker_service.children.model import (
 from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, PageResult
 from worker_service.jobs.model import NewJob
 
-VERSION = 2
+VERSION = 3
 FRAME_BYTES_MAX = 8 << 20
 """Of what a child may say at once."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
@@ -38,7 +38,7 @@ RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
 
 _HEADER = struct.Struct(">cBI")
 _HAPPENINGS: dict[str, type[Happening]] = {
-    kind.__name__: kind for kind in (Started, Progressed, Logged, PageRead, Checkpointed, Asked, Ended)
+    kind.__name__: kind for kind in (Started, Progressed, Logged, PagesRead, Checkpointed, Asked, Ended)
 }
 
 M = TypeVar("M")
@@ -149,8 +149,10 @@ class Log(msgspec.Struct, tag=True, frozen=True):
     line: str
 
 
-class Page(msgspec.Struct, tag=True, frozen=True):
-    page: PageResult
+class Pages(msgspec.Struct, tag=True, frozen=True):
+    """As many at once as its child has ready: each message wakes nursery and daemon."""
+
+    pages: list[PageResult]
 
 
 class Checkpoint(msgspec.Struct, tag=True, frozen=True):
@@ -201,7 +203,7 @@ class Tried(msgspec.Struct, tag=True, frozen=True):
     """Why it cannot be used."""
 
 
-FromChild = Ready | Progress | Log | Page | Checkpoint | Ask | Finished
+FromChild = Ready | Progress | Log | Pages | Checkpoint | Ask | Finished
 
 
 # --- frames ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
 from worker_service.children.asking import question_from
-from worker_service.children.model import Asked, Checkpointed, PageRead
+from worker_service.children.model import Asked, Checkpointed, PagesRead
 from worker_service.config_values import RetryRule
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.landing import PATIENCE_SECONDS, CannotLand
@@ -158,14 +158,17 @@ class Reporter:
     # ── Pages, all attempts' together ──
 
     def _save_pages(self) -> bool:
-        batch: list[tuple[Attempt, PageRead]] = []
-        room = _PAGE_BYTES_AT_ONCE
+        batch: list[tuple[Attempt, PagesRead]] = []
+        room, pages = _PAGE_BYTES_AT_ONCE, 0
         for attempt in self._slots:
             for said in attempt.unwritten:
-                if not isinstance(said, PageRead) or len(batch) >= _PAGES_AT_ONCE or room <= 0:
+                if not isinstance(said, PagesRead) or room <= 0:
+                    break
+                pages += len(said.pages)
+                if batch and pages > _PAGES_AT_ONCE:
                     break
                 batch.append((attempt, said))
-                room -= len(said.page.text or "") + len(said.page.layout or "")
+                room -= sum(len(page.text or "") + len(page.layout or "") for page in said.pages)
         if not batch:
             return False
         try:
@@ -176,15 +179,17 @@ class Reporter:
                 self._save_alone([one for one in batch if one[0].key == key])
         return True
 
-    def _save_alone(self, batch: list[tuple[Attempt, PageRead]]) -> None:
+    def _save_alone(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
         try:
             self._save(batch)
         except _REFUSALS as error:
             self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
 
-    def _save(self, batch: list[tuple[Attempt, PageRead]]) -> None:
+    def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
         with self._breath:
-            lost = self._quick_store.save_pages([(attempt.lease, said.page) for attempt, said in batch])
+            lost = self._quick_store.save_pages(
+                [(attempt.lease, page) for attempt, said in batch for page in said.pages]
+            )
         for attempt, said in batch:
             attempt.written(said)
         for lease in lost:

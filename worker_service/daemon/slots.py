@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from worker_service.children.model import Asked, Checkpointed, PageRead
+from worker_service.children.model import Asked, Checkpointed, PagesRead
 from worker_service.jobs.model import Child, Failure, Job, Lease, Report
 
 Key = tuple[int, int]
 """Job id and fence: one attempt, for ever."""
 
-Kept = PageRead | Checkpointed | Asked
+Kept = PagesRead | Checkpointed | Asked
 """What is not thrown away, and keeps its order."""
 
 LINES_BETWEEN_REPORTS = 1000
@@ -150,8 +150,8 @@ class Attempt:
 
 
 def _bytes_of(said: Kept) -> int:
-    if isinstance(said, PageRead):
-        return _LEAST_BYTES + len(said.page.text or "") + len(said.page.layout or "")
+    if isinstance(said, PagesRead):
+        return sum(_LEAST_BYTES + len(page.text or "") + len(page.layout or "") for page in said.pages)
     if isinstance(said, Asked):
         return _LEAST_BYTES + len(said.body)
     items = 0 if said.crawl is None else len(said.crawl.items)

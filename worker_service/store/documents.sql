@@ -142,9 +142,12 @@ SELECT value ->> 'digest', value ->> 'text', value ->> 'method', value ->> 'conf
   FROM json_each(:results) WHERE true
     ON CONFLICT (digest) DO NOTHING;
 
--- name: save_page
+-- name: save_pages
+-- One that names a digest which is not stored is passed over: it is missing when they are counted.
 INSERT INTO page (document_id, generation, number, result_id)
-SELECT :document_id, :generation, :number, r.id FROM page_result r WHERE r.digest = :digest
+SELECT :document_id, :generation, w.value ->> 0, r.id
+  FROM json_each(:pages) w CROSS JOIN page_result r ON r.digest = w.value ->> 1
+ WHERE true
     ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
 
 -- name: save_crawl
