@@ -69,6 +69,11 @@ class Apart(Generic[R]):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def begin(self) -> None:
+        """It opens what there is to open, while we do something else."""
+        if not self._pid:
+            self._start()
+
     def read(self, number: int) -> R:
         """One page. Raises TooLarge or Lost."""
         found = next(iter(self.read_all([number])))[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,7 +37,7 @@ from worker_service.handlers import (
 )
 
 _MIB = 1 << 20
-_SLICE = 50
+_SLICE = 100
 """Pages that are asked for at once; fewer where they are too large for one answer."""
 _THUMBNAIL_CPU_SECONDS = 20
 _PDF_CPU_SECONDS = 60
@@ -73,6 +73,17 @@ def run(context: Context[Payload]) -> Done:
     check_current(context)
     original = original_of(context)
     check_content(context, original, wanted.content)
+    if wanted.kind not in (Kind.PDF, Kind.IMAGE):
+        return _publish(context, original, "", None)
+    password = password_of(wanted.password_file)
+    with Apart[bytes](lambda: _drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS) as thumbnail:
+        # It is drawn meanwhile.
+        thumbnail.begin()
+        return _publish(context, original, password, thumbnail)
+
+
+def _publish(context: Context[Payload], original: Path, password: str, thumbnail: Apart[bytes] | None) -> Done:
+    wanted = context.payload
     stem = original.stem or "document"
     files: list[File | SameFile] = []
     spool = context.staging / "layouts"
@@ -82,12 +93,11 @@ def run(context: Context[Payload]) -> Done:
     notes = [wanted.note] if wanted.note else []
     if written.left_out:
         notes.append(f"left out as broken or too large: {_pages(written.left_out)}")
-    if wanted.kind in (Kind.PDF, Kind.IMAGE):
-        password = password_of(wanted.password_file)
+    if thumbnail is not None:
         context.progress(80, "searchable PDF")
         notes += _publish_pdf(context, original, password, stem, written, spool, files)
         context.progress(95, "thumbnail")
-        _publish_thumbnail(context, original, password, stem, files)
+        _publish_thumbnail(context, thumbnail, stem, files)
     context.progress(100, f"{wanted.pages} pages" if wanted.pages > 1 else "1 page")
     return Done(
         {"pages": wanted.pages, "characters": written.characters, "methods": dict(written.methods)},
@@ -157,7 +167,7 @@ def _write_pages(context: Context[Payload], stem: str, spool: Path, files: list[
             written.characters += len(page.text or "")
             if page.method in (TOO_LARGE, UNREADABLE):
                 written.left_out.append(page.number)
-            if page.layout is not None and wanted.kind != Kind.SHEET:
+            if page.layout is not None and (shown is not None or layout.has_lines(page.layout)):
                 found = layout.read(page.layout)
                 if found.lines:
                     written.has_words = True
@@ -251,29 +261,23 @@ def _spooled(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
             yield int(number), layout.read(text)
 
 
-def _publish_thumbnail(
-    context: Context[Payload], original: Path, password: str, stem: str, files: list[File | SameFile]
-) -> None:
-    with Apart[bytes](lambda: _drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS) as apart:
-        try:
-            picture = apart.read(1)
-        except (TooLarge, Lost) as error:
-            context.log(f"no thumbnail: {error}")
-            return
+def _publish_thumbnail(context: Context[Payload], drawn: Apart[bytes], stem: str, files: list[File | SameFile]) -> None:
+    try:
+        picture = drawn.read(1)
+    except (TooLarge, Lost) as error:
+        context.log(f"no thumbnail: {error}")
+        return
     if picture:
         (context.staging / "thumbnail.jpg").write_bytes(picture)
         files.append(File("thumbnail.jpg", "thumbnail", f"{stem}.jpg"))
 
 
 def _drawer(original: Path, password: str) -> Callable[[int], bytes]:
-    def draw(number: int) -> bytes:
-        try:
-            with pdf.open_book(original, password) as book:
-                return book.thumbnail(number)
-        except (pdf.Broken, pdf.Locked, pdf.PageTooLarge):
-            return b""
-
-    return draw
+    """In the process apart, which draws before it is asked."""
+    picture = b""
+    with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.open_book(original, password) as book:
+        picture = book.thumbnail(1)
+    return lambda number: picture
 
 
 def _follow_up(one: Then) -> NewJob:

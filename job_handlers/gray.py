@@ -7,10 +7,13 @@ Looking for skew is cheap because only narrow strips of a small copy are sheared
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 
-from PIL import Image, ImageFilter
+from PIL import Image, ImageChops, ImageFilter
 
 _SEARCH_WIDTH = 600
 _STRIPS = 24
@@ -18,12 +21,19 @@ _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
 """Degrees. The engine copes with less, and each resampling costs a little."""
 _SKEW_GAIN = 1.15
+_LIKELY = 3
+"""Of the angles that are looked at roughly."""
 _INK_WIDTH = 310
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
 """How much darker than paper."""
 _INK_LEAST = 0.00015
+_TWO_TONED = 0.99
+_SHADE_BLOCKS = 8
+_SHADE_MOST = 40
+"""Between the paper in the darkest place and in the brightest: with more, one threshold for all loses whole lines."""
 _PAPER = 255
+_SQUARES = [value * value for value in range(256)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,7 @@ def image_of(gray: Gray) -> Image.Image:
 
 def is_blank(gray: Gray) -> bool:
     """By ink, not by text: specks and the shadow along an edge are none."""
-    image = image_of(gray)
-    step = max(gray.width // _INK_WIDTH, 1)
-    small = image.reduce(step) if step > 1 else image
+    small = _reduced(gray, _INK_WIDTH)
     left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
     counts = inner.histogram()
@@ -55,24 +63,38 @@ def is_blank(gray: Gray) -> bool:
     return ink < total * _INK_LEAST
 
 
+def has_two_tones(gray: Gray) -> bool:
+    """Black and white, as a fax: whoever softens it moves lines and letters together, and columns with them."""
+    counts = image_of(gray).histogram()
+    return counts[0] + counts[_PAPER] >= _TWO_TONED * sum(counts)
+
+
+def is_unevenly_lit(gray: Gray) -> bool:
+    """Or stained: told by how bright the paper is from place to place."""
+    small = _reduced(gray, _INK_WIDTH)
+    across, down = (
+        list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
+    )
+    papers = sorted(_bright(small.crop((left, top, right, bottom))) for left, right in across for top, bottom in down)
+    # Pictures and the edges are left out.
+    most = len(papers) // 20
+    return papers[-1 - most] - papers[most] >= _SHADE_MOST
+
+
 def skew_of(gray: Gray) -> float:
     """Degrees by which the writing leans clockwise; 0 where it does not, or not enough to matter."""
-    image = image_of(gray)
-    step = max(gray.width // _SEARCH_WIDTH, 1)
-    small = image.reduce(step) if step > 1 else image
+    small = _reduced(gray, _SEARCH_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
     upright = _sharpness(strips, 0.0, strip_width)
-    best, angle = upright, 0.0
     coarse = [half / 2 for half in range(-int(_SKEW_MAX * 2), int(_SKEW_MAX * 2) + 1) if half]
-    for tried in coarse:
-        sharp = _sharpness(strips, tried, strip_width)
-        if sharp > best:
-            best, angle = sharp, tried
-    for tried in [angle + tenth / 10 for tenth in range(-4, 5) if tenth]:
-        sharp = _sharpness(strips, tried, strip_width)
-        if sharp > best:
-            best, angle = sharp, tried
+    # Whole pixels will do to find about where it is, in a third of the time.
+    roughly = {tried: _sharpness(strips, tried, strip_width, Image.Resampling.NEAREST) for tried in coarse}
+    likely = [tried for tried in sorted(roughly, key=roughly.__getitem__)[-_LIKELY:] if roughly[tried] > upright]
+    best, angle = _sharpest(strips, strip_width, likely, (upright, 0.0))
+    # Of what is next to upright, less is not enough to matter.
+    finer = [angle + tenth / 10 for tenth in range(-4, 5) if tenth] if angle else [-_SKEW_LEAST, _SKEW_LEAST]
+    best, angle = _sharpest(strips, strip_width, finer, (best, angle))
     if abs(angle) < _SKEW_LEAST or best < upright * _SKEW_GAIN:
         return 0.0
     return round(angle, 2)
@@ -98,17 +120,42 @@ def softened(gray: Gray) -> Gray:
     return Gray(image.width, image.height, image.tobytes())
 
 
+def _reduced(gray: Gray, width: int) -> Image.Image:
+    """To about this width."""
+    step = max(gray.width // width, 1)
+    return image_of(gray).reduce(step) if step > 1 else image_of(gray)
+
+
+def _bright(image: Image.Image) -> int:
+    """Than which a quarter is brighter."""
+    return bisect_right(list(accumulate(image.histogram())), image.width * image.height * 3 // 4)
+
+
 def _most(counts: list[int]) -> int:
     return max(range(len(counts)), key=counts.__getitem__)
 
 
-def _sharpness(strips: Image.Image, angle: float, strip_width: float) -> float:
+def _sharpest(
+    strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
+) -> tuple[int, float]:
+    """The first of those that are best, with how sharp it is."""
+    for angle in angles:
+        sharp = _sharpness(strips, angle, strip_width)
+        if sharp > best[0]:
+            best = sharp, angle
+    return best
+
+
+def _sharpness(
+    strips: Image.Image, angle: float, strip_width: float, how: Image.Resampling = Image.Resampling.BILINEAR
+) -> int:
     """Lines of writing make the sums of rows rise and fall; most so along the lines."""
     slope = math.tan(math.radians(angle)) * strip_width
     shift = -slope * (strips.width - 1) / 2
     if angle:
         strips = strips.transform(
-            strips.size, Image.Transform.AFFINE, (1, 0, 0, slope, 1, shift), Image.Resampling.BILINEAR, fillcolor=_PAPER
+            strips.size, Image.Transform.AFFINE, (1, 0, 0, slope, 1, shift), how, fillcolor=_PAPER
         )
-    rows = strips.resize((1, strips.height), Image.Resampling.BOX).tobytes()
-    return float(sum([(one - other) ** 2 for one, other in pairwise(rows)]))
+    rows = strips.reduce((strips.width, 1))
+    rise = ImageChops.difference(rows.crop((0, 1, 1, rows.height)), rows.crop((0, 0, 1, rows.height - 1)))
+    return sum(map(mul, rise.histogram(), _SQUARES))

@@ -26,7 +26,9 @@ from job_handlers.page_settings import (
     TOO_LARGE,
     UNREADABLE,
     Quality,
+    Scan,
     check_languages,
+    costs_of,
     job_digest,
     layer_digest,
     ocr_digest,
@@ -53,7 +55,7 @@ _TABLE_CPU_SECONDS = 600
 _FAILED_PAGES_MAX = 20
 """Each has cost its whole limit: a file made of such pages is not a report."""
 _DIGESTS_AT_ONCE = 20_000
-_SAVE_EVERY = 25
+_SAVE_EVERY = 50
 """Pages with a layer are read faster than they are told one by one."""
 _SAVE_SECONDS = 1.0
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
@@ -94,6 +96,7 @@ class Judged(msgspec.Struct, tag=True, frozen=True):
     method: str
     text: str = ""
     layout: str | None = None
+    scan: Scan | None = None
 
 
 class Refused(msgspec.Struct, tag=True, frozen=True):
@@ -172,21 +175,12 @@ def _ingest_book(context: Context[Payload], original: Path, kind: Kind, content:
         counted = _count(apart, kind)
         digests = _Digests(wanted, content)
         to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=wanted.force_ocr)
-        to_ocr += _take_layers(context, apart, digests, to_read)
+        scans = _take_layers(context, apart, digests, to_read)
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
+    how = {"languages": wanted.languages, "quality": wanted.quality, "password_file": wanted.password_file}
     ranges = [
-        _job(
-            context,
-            "ocr_pages",
-            {
-                "pages": written_ranges(numbers),
-                "content": content,
-                "languages": wanted.languages,
-                "quality": wanted.quality,
-                "password_file": wanted.password_file,
-            },
-        )
-        for numbers in parts(sorted(to_ocr), len(os.sched_getaffinity(0)))
+        _job(context, "ocr_pages", {"pages": written_ranges(numbers), "content": content, **how})
+        for numbers in parts(sorted([*to_ocr, *scans]), len(os.sched_getaffinity(0)), costs_of(scans))
     ]
     return _done(context, kind, content, counted.pages, ranges, note)
 
@@ -248,15 +242,16 @@ def _take_what_is_known(
 
 def _take_layers(
     context: Context[Payload], apart: Apart[Answer], digests: _Digests, to_read: Sequence[int]
-) -> list[int]:
-    to_ocr: list[int] = []
+) -> dict[int, Scan]:
+    """What is left: pages to recognise."""
+    scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
     for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
         found = digests.layer(number)
-        if isinstance(answer, Judged) and answer.method == Verdict.OCR:
-            to_ocr.append(number)
+        if isinstance(answer, Judged) and answer.scan is not None:
+            scans[number] = answer.scan
         elif isinstance(answer, Judged):
             pages.append(PageResult(number, found, answer.text, answer.method, None, answer.layout))
         else:
@@ -274,7 +269,7 @@ def _take_layers(
             save_at = time.monotonic() + _SAVE_SECONDS
             context.progress(100 * done / len(to_read), f"page {done} of {len(to_read)}")
     context.save_pages(pages)
-    return to_ocr
+    return scans
 
 
 def _trouble(answer: Counted | Judged | Refused | TooLarge | Lost) -> tuple[str, str]:
@@ -317,7 +312,7 @@ def look(book: pdf.Book, number: int) -> Judged:
     needs_look = found.may_be_scan or not found.text.strip()
     verdict = judge(found.text, book.drawn(number) if needs_look else Drawn())
     if verdict is Verdict.OCR:
-        return Judged(verdict)
+        return Judged(verdict, scan=Scan(*book.packed(number)))
     if verdict is Verdict.BLANK:
         return Judged(verdict, "", layout.written(layout.Layout(found.size)))
     return Judged(verdict, found.text, layout.written(layout.Layout(found.size, blocks=found.blocks)))

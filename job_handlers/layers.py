@@ -22,13 +22,20 @@ _WORDLESS_SHARE = 0.4
 
 # What no text has on purpose: unknown, private, unassigned, control.
 _BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x80-\x9f]")
-_NOT_BAD_ASCII = bytes([9, 10, 12, 13, *range(32, 127)])
 _ASCII = re.compile("[\x00-\x7f]+")
 _UNMAPPED = re.compile(r"\(cid:\d+\)")
-_ASCII_LETTERS = string.ascii_letters.encode()
-_NO_LETTERS = bytes(set(range(256)) - set(_ASCII_LETTERS))
-_NO_VOWELS = bytes(set(range(256)) - set(b"aeiouyAEIOUY"))
-_NO_DIGITS = bytes(set(range(256)) - set(string.digits.encode()))
+
+
+def _marked(characters: str) -> bytes:
+    """A table that turns these into ones and everything else into zeros."""
+    return bytes(chr(one) in characters for one in range(256))
+
+
+_BAD_ASCII = _marked("".join(map(chr, {*range(32), 127} - {9, 10, 12, 13})))
+_LETTERS = _marked(string.ascii_letters)
+_VOWELS = _marked("aeiouyAEIOUY")
+_DIGITS = _marked(string.digits)
+_SPACES = _marked(" \n")
 
 
 class Verdict(StrEnum):
@@ -49,7 +56,7 @@ class Drawn:
 
 
 def judge(text: str, drawn: Drawn) -> Verdict:
-    characters = len(text) - text.count(" ") - text.count("\n")
+    characters = len(text) - _count(text.encode("ascii", "ignore"), _SPACES)
     if not characters or text.isspace():
         return Verdict.BLANK if drawn.is_empty else Verdict.OCR
     is_scan = drawn.covered >= _COVERS
@@ -63,19 +70,20 @@ def is_garbage(text: str, characters: int) -> bool:
     plain = text.encode("ascii", "ignore")
     # Most pages have only a few characters beyond ASCII: they are looked at one by one, the others all at once.
     beyond = "" if len(plain) == len(text) else _ASCII.sub("", text)
-    bad = _count(plain, _NOT_BAD_ASCII) + len(_BAD.findall(beyond))
+    bad = _count(plain, _BAD_ASCII) + len(_BAD.findall(beyond))
     if "(cid:" in text:
         bad += sum(map(len, _UNMAPPED.findall(text)))
     if bad > characters * _GARBAGE_SHARE:
         return True
-    letters = _count(plain, _NO_LETTERS)
+    letters = _count(plain, _LETTERS)
     accented = sum(map(str.isalpha, beyond))
     if letters >= _LETTERS_LEAST and letters > characters * _WORDLESS_SHARE:
         # Letters moved along the alphabet, as by a font without its table, lose their vowels.
-        return accented < letters * 0.1 and _count(plain, _NO_VOWELS) < letters * _VOWELS_LEAST
-    words = letters + accented + _count(plain, _NO_DIGITS) + sum(map(str.isdigit, beyond))
+        return accented < letters * 0.1 and _count(plain, _VOWELS) < letters * _VOWELS_LEAST
+    words = letters + accented + _count(plain, _DIGITS) + sum(map(str.isdigit, beyond))
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
 
 
-def _count(plain: bytes, without: bytes) -> int:
-    return len(plain.translate(None, without))
+def _count(plain: bytes, marked: bytes) -> int:
+    """As the bits of one large number: to look at each character takes twice the time and more."""
+    return int.from_bytes(plain.translate(marked), "little").bit_count()

@@ -64,6 +64,11 @@ def read(text: str) -> Layout:
     return _decoder.decode(text)
 
 
+def has_lines(text: str) -> bool:
+    """Without reading all of it. In the words of a page a quotation mark is never without its backslash."""
+    return '"lines":' in text
+
+
 def text_of(lines: Sequence[Sequence[Word]]) -> str:
     return "\n".join(" ".join(word.text for word in line) for line in lines).strip("\n")
 

@@ -64,19 +64,21 @@ def run(context: Context[Payload]) -> Done:
     check_languages(wanted.languages)
     numbers = read_ranges(wanted.pages, _PAGES_MAX)
     original = original_of(context)
-    check_content(context, original, wanted.content)
     password = password_of(wanted.password_file)
     engine = tesseract.Wanted(wanted.languages, wanted.quality)
     identity = tesseract.identity(engine)
     if identity == "none":
         # Says what is lacking.
         tesseract.engine_for(engine)
-    digests = {
-        number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
-        for number in numbers
-    }
     read = 0
     with Apart[Read](lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
+        # The engine starts meanwhile.
+        apart.begin()
+        check_content(context, original, wanted.content)
+        digests = {
+            number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
+            for number in numbers
+        }
         for done, number in enumerate(numbers):
             context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")
             if context.cancelled():
@@ -136,9 +138,9 @@ def _reader(original: Path, password: str, wanted: tesseract.Wanted) -> Callable
 
 
 def read_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> Read:
-    dpi = book.dpi(number)
     size = book.size(number)
-    found = recognise(engine, book.gray(number, dpi), dpi)
+    gray, dpi = book.picture(number)
+    found = recognise(engine, gray, dpi)
     if found.is_blank:
         return Read("", "blank", layout=layout.written(layout.Layout(size)))
     lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)

@@ -6,7 +6,8 @@ The settings travel in the payloads of `ingest`, `ocr_pages`, `extract_rows` and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -19,11 +20,13 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
-LAYER_RULES = 2
-OCR_RULES = 2
+LAYER_RULES = 3
+OCR_RULES = 3
 ROW_RULES = 1
 
 RANGE_PAGES_MAX = 12
+_COSTS = (0.1, 2.0)
+_WORTH_IT = 0.99
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 
@@ -76,12 +79,52 @@ def read_ranges(text: str, most: int) -> list[int]:
     return numbers
 
 
-def parts(numbers: Sequence[int], slots: int) -> list[Sequence[int]]:
-    """Ranges of at most 12, as even as they come, and a multiple of the slots, so that none of them ends idle."""
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What tells how long a page will take: the more stands on it, the larger it is packed."""
+
+    packing: str
+    """Only those that are packed alike can be compared."""
+    packed_bytes: int
+
+
+def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
+    """By number: of what a page of its kind usually takes. A photograph is large, and soon read."""
+    sizes: dict[str, list[int]] = {}
+    for scan in scans.values():
+        sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
+    usual = {packing: sorted(found)[len(found) // 2] or 1 for packing, found in sizes.items()}
+    least, most = _COSTS
+    return {
+        number: min(max(scan.packed_bytes / usual[scan.packing], least), most)
+        for number, scan in scans.items()
+        if scan.packed_bytes
+    }
+
+
+def parts(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
+    """Ranges of at most 12, as even as they come, and a multiple of the slots, so that none of them ends idle. Those
+    that will run side by side share their pages so that they end together; a page without a cost costs 1."""
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)
     count = min(-(-count // slots) * slots, len(numbers))
     size, rest = divmod(len(numbers), count)
     ends = [at * size + min(at, rest) for at in range(count + 1)]
-    return [numbers[begin:end] for begin, end in pairwise(ends)]
+    ranges = [list(numbers[begin:end]) for begin, end in pairwise(ends)]
+    beside = [ranges[at : at + slots] for at in range(0, count, slots)]
+    return [one for some in beside for one in _evened(some, costs)]
+
+
+def _evened(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
+    """The dearest page goes first, each to the range that has least. Where that gains little, neighbours stay together:
+    people are told of pages by their ranges."""
+    shared: list[list[int]] = [[] for _ in ranges]
+    sums = [0.0] * len(ranges)
+    numbers = [number for one in ranges for number in one]
+    for number in sorted(numbers, key=lambda one: -costs.get(one, 1.0)):
+        at = min((at for at, one in enumerate(shared) if len(one) < RANGE_PAGES_MAX), key=sums.__getitem__)
+        shared[at].append(number)
+        sums[at] += costs.get(number, 1.0)
+    longest = max(sum(costs.get(number, 1.0) for number in one) for one in ranges)
+    return sorted(map(sorted, shared)) if max(sums) < longest * _WORTH_IT else ranges

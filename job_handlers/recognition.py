@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from job_handlers import layout
-from job_handlers.gray import Gray, is_blank, skew_of, softened, straightened, turned
+from job_handlers.gray import Gray, has_two_tones, is_blank, is_unevenly_lit, skew_of, softened, straightened, turned
 from job_handlers.layout import Word
 from job_handlers.tesseract import Engine
 
@@ -20,6 +20,8 @@ _SOFTEN_BELOW_DPI = 180.0
 _UNEVEN_BELOW_DPI = 250.0
 """Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
 _UPRIGHT_SHARE = 0.5
+_PAGE_INCHES_LEAST = 5.0
+"""A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,10 @@ class Recognised:
 def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
     if is_blank(gray):
         return Recognised([], is_blank=True)
-    if dpi < _SOFTEN_BELOW_DPI:
+    is_uneven = (dpi < _UNEVEN_BELOW_DPI or is_unevenly_lit(gray)) and not has_two_tones(gray)
+    if is_uneven and dpi < _SOFTEN_BELOW_DPI:
         gray = softened(gray)
-    is_uneven = dpi < _UNEVEN_BELOW_DPI
+    dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
     first = _read(engine, gray, dpi, 0, is_uneven)
     if not is_uneven and (_is_nearly_empty(first) or _is_weak(first, engine)):
         # There is ink: it may be the threshold that took it for paper.

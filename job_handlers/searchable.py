@@ -15,6 +15,7 @@ from job_handlers.layout import Layout, Word
 _WIDTH = 500
 """Of each character, in thousandths of its height."""
 _ASCENT = 0.8
+_UPRIGHT = (1.0, 0.0, 0.0, -1.0)
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
 1 begincodespacerange <00> <FF> endcodespacerange
@@ -34,10 +35,8 @@ class Fonts:
         return self.blocks.index(block)
 
     def meet(self, layout: Layout) -> None:
-        for line in layout.lines:
-            for word in line:
-                for character in word.text:
-                    self.place(ord(character) >> 8)
+        for character in sorted(set("".join([word.text for line in layout.lines for word in line]))):
+            self.place(ord(character) >> 8)
 
     def sources(self) -> list[str]:
         """For `pdf.add_streams`: the table, and the font that uses it."""
@@ -55,10 +54,23 @@ def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
     if not words:
         return b""
     lines = ["q BT 3 Tr"]
+    is_straight = not layout.turn and not layout.skew and tuple(matrix[:4]) == _UPRIGHT
     for word in words:
-        lines += _drawn(word, layout, matrix, fonts)
+        if is_straight and word.text.isascii():
+            lines.append(_drawn_straight(word, matrix[4], matrix[5], fonts.place(0)))
+        else:
+            lines += _drawn(word, layout, matrix, fonts)
     lines.append("ET Q\n")
     return "\n".join(lines).encode("ascii")
+
+
+def _drawn_straight(word: Word, right: float, top: float, font: int) -> str:
+    """The same, as most words are: on an upright page, and in letters of the first block."""
+    height = word.y1 - word.y0
+    wide = 100_000 * (word.x1 - word.x0) / (len(word.text) * _WIDTH * height)
+    base = top - word.y0 - height * _ASCENT
+    codes = word.text.encode("ascii").hex()
+    return f"1 0 0 1 {word.x0 + right:.3f} {base:.3f} Tm {wide:.3f} Tz /PmF{font} {height:.2f} Tf <{codes}> Tj"
 
 
 def _drawn(word: Word, layout: Layout, matrix: Sequence[float], fonts: Fonts) -> Iterable[str]:

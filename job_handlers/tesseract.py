@@ -40,8 +40,10 @@ DATA = {
 }
 _PLAUSIBLE_DPI = (70, 600)
 _COLUMNS = 12
+_BLOCK_BYTES = 1 << 16
 _PSM_AUTO = 3
 _OTSU, _SAUVOLA = "0", "2"
+_DIRECTIONS = "\u200e\u200f"
 
 
 class Engine(Protocol):
@@ -85,8 +87,16 @@ def identity(wanted: Wanted) -> str:
         data = _data_for(wanted)
     except Permanent:
         return "none"
-    sums = [f"{zlib.crc32((data / f'{one}.traineddata').read_bytes()):08x}" for one in wanted.languages]
-    return " ".join([_engine_name(), *sums])
+    return " ".join([_engine_name(), *(_sum_of(data / f"{one}.traineddata") for one in wanted.languages)])
+
+
+def _sum_of(path: Path) -> str:
+    """Bit by bit: to find room for all of it takes longer than to add it up."""
+    found = 0
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
 
 
 @cache
@@ -145,7 +155,7 @@ class _InProcess:
         try:
             if not self._reader.Recognize():
                 return []
-            return _lines(self._reader.GetTSVText(0).splitlines())
+            return _found(self._reader)
         finally:
             self._reader.Clear()
 
@@ -158,6 +168,30 @@ class _InProcess:
         found = self._turner.DetectOrientationScript()
         self._turner.Clear()
         return None if found is None else -int(found["orient_deg"]) % 360
+
+
+def _found(reader: Any) -> list[list[Word]]:
+    """What its table would say, which takes it three times as long to write."""
+    word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
+    lines: list[list[Word]] = []
+    begins_line = begins_paragraph = False
+    for at in tesserocr.iterate_level(reader.GetIterator(), word_level):
+        if at.Empty(word_level):
+            continue
+        if at.IsAtBeginningOf(line_level):
+            begins_line = True
+            begins_paragraph = begins_paragraph or at.IsAtBeginningOf(tesserocr.RIL.PARA)
+        text = at.GetUTF8Text(word_level).lstrip(_DIRECTIONS).strip()
+        if not text:
+            continue
+        if begins_line:
+            if begins_paragraph and lines:
+                lines.append([])
+            lines.append([])
+            begins_line = begins_paragraph = False
+        left, top, right, bottom = at.BoundingBox(word_level)
+        lines[-1].append(Word(left, top, right, bottom, max(at.Confidence(word_level), 0.0), text))
+    return lines
 
 
 def _show(reader: Any, gray: Gray, dpi: float) -> None:

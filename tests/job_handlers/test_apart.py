@@ -61,6 +61,31 @@ def test_one_page_that_is_lost_is_told_by_an_exception() -> None:
         assert apart.read(2).startswith("page 2")
 
 
+def test_it_opens_what_there_is_to_open_before_it_is_asked(tmp_path: Path) -> None:
+    def opens() -> Callable[[int], str]:
+        (tmp_path / "opened").write_text(str(os.getpid()))
+        return reader()
+
+    with Apart[str](opens, str, cpu_seconds=5) as apart:
+        apart.begin()
+        until = time.monotonic() + 10
+        while not (tmp_path / "opened").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+
+        assert apart.read(1) == f"page 1 by {(tmp_path / 'opened').read_text()}"
+
+
+def test_what_fails_to_open_is_told_with_the_first_page(capfd: pytest.CaptureFixture[str]) -> None:
+    def fails() -> Callable[[int], str]:
+        raise ZeroDivisionError
+
+    with Apart[str](fails, str, cpu_seconds=5) as apart:
+        apart.begin()
+
+        with pytest.raises(Lost):
+            apart.read(1)
+
+
 def test_large_answers_pass_whole() -> None:
     with Apart[bytes](lambda: lambda number: bytes(number), bytes, cpu_seconds=5) as apart:
         assert [len(answer) for _, answer in apart.read_all([10, 3_000_000, 0])] == [10, 3_000_000, 0]  # type: ignore[arg-type]

@@ -44,6 +44,8 @@ class Bench:
                 lock_fd=None,
                 commands=self.commands,
                 grace_seconds=0.5,
+                extra_handlers=["job_handlers.command:commands"],
+                is_without_installed=True,
             )
             self.described = {one.facts.job_type: one for one in self.nursery.start()}
         text = payload if isinstance(payload, str) else json.dumps(payload or {})

@@ -1,4 +1,7 @@
-"""Whatever happens on the way, the file is right or there is none: faults of real servers under the real clients."""
+"""Whatever happens on the way, the file is right or there is none: faults of real servers under the real clients.
+
+PAGEMILL_FULL=1 tries thousands of random schedules instead of hundreds.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
 from tests.job_handlers.fetching import SOON, Fetching, drive_for, pdf
+from tests.length import short
 from worker_service.handlers import Context, Done, HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
 from worker_service.testing import How, run_handler
 
@@ -440,7 +444,7 @@ QUICK_KINDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(short(4, full=60)))
 def test_of_hundreds_of_random_schedules_none_ends_with_a_wrong_file(
     server: DriveServer, tmp_path: Path, seed: int
 ) -> None:

@@ -13,9 +13,10 @@ def gray(image: Image.Image) -> Gray:
     return Gray(image.width, image.height, image.tobytes())
 
 
-@pytest.mark.parametrize("skew", [-8.0, -2.5, -0.7, 0.7, 1.5, 5.0])
-def test_skew_is_found_to_a_tenth_and_taken_away(skew: float) -> None:
-    page = gray(picture(prose(1), dpi=150, skew=skew))
+@pytest.mark.parametrize("skew", [-9.6, -8.0, -4.2, -2.5, -1.3, -0.7, 0.7, 1.1, 1.5, 2.3, 5.0, 7.7, 9.9])
+@pytest.mark.parametrize("noise", [0.0, 60.0])
+def test_skew_is_found_to_a_tenth_and_taken_away(skew: float, noise: float) -> None:
+    page = gray(picture(prose(1), dpi=150, skew=skew, noise=noise))
 
     found = skew_of(page)
 

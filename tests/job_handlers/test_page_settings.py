@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from job_handlers.page_settings import layer_digest, ocr_digest, parts, read_ranges, written_ranges
+from job_handlers.page_settings import (
+    RANGE_PAGES_MAX,
+    Scan,
+    costs_of,
+    layer_digest,
+    ocr_digest,
+    parts,
+    read_ranges,
+    written_ranges,
+)
 from worker_service.handlers import Permanent
 
 
@@ -23,10 +34,48 @@ from worker_service.handlers import Permanent
     ],
 )
 def test_ranges_are_at_most_twelve_pages_and_fill_the_slots(pages: int, slots: int, sizes: list[int]) -> None:
-    found = parts(list(range(1, pages + 1)), slots)
+    found = parts(list(range(1, pages + 1)), slots, {})
 
     assert [len(one) for one in found] == sizes
     assert [number for one in found for number in one] == list(range(1, pages + 1))
+
+
+@pytest.mark.parametrize(("pages", "slots"), [(2, 2), (12, 2), (13, 2), (24, 2), (25, 2), (60, 2), (30, 4), (100, 3)])
+def test_ranges_that_run_side_by_side_end_together(pages: int, slots: int) -> None:
+    numbers = list(range(1, pages + 1))
+    chance = random.Random(pages)
+    costs = {number: chance.uniform(0.2, 1.8) for number in numbers}
+
+    found = parts(numbers, slots, costs)
+
+    assert len(found) == len(parts(numbers, slots, {}))
+    assert sorted(number for one in found for number in one) == numbers
+    for one in found:
+        assert one == sorted(one)
+        assert 1 <= len(one) <= RANGE_PAGES_MAX
+    dearest = max(costs.values())
+    for at in range(0, len(found), slots):
+        beside = [sum(costs[number] for number in one) for one in found[at : at + slots]]
+        assert max(beside) - min(beside) <= dearest
+    if pages == 12:
+        first, second = (sum(costs[number] for number in each) for each in found)
+        assert abs(first - second) < 0.1
+
+
+def test_neighbours_stay_together_where_nothing_is_gained() -> None:
+    numbers = list(range(1, 15))
+
+    assert parts(numbers, 2, {number: 1 + number % 3 / 100 for number in numbers}) == parts(numbers, 2, {})
+
+
+def test_a_page_costs_what_it_is_packed_into_beside_its_like() -> None:
+    scans = {1: Scan("jpeg", 300), 2: Scan("jpeg", 200), 3: Scan("jpeg", 100), 4: Scan("fax", 10), 5: Scan("", 0)}
+    photographs = {number: Scan("jpeg", 100) for number in range(1, 12)} | {12: Scan("jpeg", 10_000)}
+
+    assert costs_of(scans) == {1: 1.5, 2: 1.0, 3: 0.5, 4: 1.0}
+    assert costs_of(photographs)[12] == 2.0
+    assert costs_of(photographs)[1] == 1.0
+    assert costs_of({}) == {}
 
 
 def test_ranges_are_read_as_they_are_written() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from job_handlers import layout, tesseract
 from job_handlers.gray import Gray
+from job_handlers.layout import Word
 from job_handlers.recognition import recognise
 from job_handlers.tesseract import Wanted, engine_for, identity, missing
-from tests.reading.documents import character_errors, picture, plain
+from tests.reading.documents import character_errors, picture, plain, prose
 from worker_service.handlers import Permanent
 
 TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
@@ -58,6 +59,27 @@ def test_each_engine_reads_the_same_words_at_the_same_places(lacking: Lack, monk
         found = words[expected.text]
         assert (found.x0, found.x1) == pytest.approx((expected.x0, expected.x1), abs=8)
         assert (found.y0 + found.y1) / 2 == pytest.approx((expected.y0 + expected.y1) / 2, abs=12)
+
+
+@pytest.mark.parametrize("text", [TEXT, prose(1), "", "x"])
+@pytest.mark.parametrize("noise", [0.0, 60.0])
+def test_words_are_those_of_the_engines_own_table(text: str, noise: float) -> None:
+    engine = engine_for(ENGLISH)
+    assert isinstance(engine, tesseract._InProcess)
+    image = picture(text, dpi=150, noise=noise)
+    tesseract._show(engine._reader, Gray(image.width, image.height, image.tobytes()), 150)
+    engine._reader.Recognize()
+
+    found = tesseract._found(engine._reader)
+
+    table = tesseract._lines(engine._reader.GetTSVText(0).splitlines())
+    assert [[places(word) for word in line] for line in found] == [[places(word) for word in line] for line in table]
+    sure = [word.confidence for line in found for word in line]
+    assert sure == pytest.approx([word.confidence for line in table for word in line], abs=1e-5)
+
+
+def places(word: Word) -> tuple[object, ...]:
+    return word.x0, word.y0, word.x1, word.y1, word.text
 
 
 def test_engines_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

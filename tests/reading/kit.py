@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from worker_service.children.alone import heard
 from worker_service.children.asking import answer_to_nothing
-from worker_service.children.model import Ended, How, Order, PageRead
+from worker_service.children.model import Ended, How, Order, PagesRead
 from worker_service.children.nursery import Nursery
 from worker_service.handlers import DocumentPages, IsCurrent, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
@@ -102,8 +102,9 @@ class Library:
         happenings = []
         for one in heard(self.nursery, seconds=PATIENCE_SECONDS, answer=self.answer):
             happenings.append(one)
-            if isinstance(one, PageRead):
-                self.keep(one.page)
+            if isinstance(one, PagesRead):
+                for page in one.pages:
+                    self.keep(page)
         run = Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
         self.runs.append((job_type, run))
         return run
