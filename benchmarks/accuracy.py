@@ -1,9 +1,14 @@
-"""How far a text that was read is from the truth. White space is one thing, however much of it there is."""
+"""How far a text that was read is from the truth.
+
+White space is one thing, however much of it there is; a quotation mark is one thing, whichever way it is bent.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+
+_STRAIGHT = str.maketrans("‘’“”″", '\'\'"""')
 
 
 def character_errors(read: Sequence[str], truth: Sequence[str]) -> float:
@@ -16,7 +21,7 @@ def word_f1(read: Sequence[str], truth: Sequence[str]) -> float:
     """Of the words as they stand, in any order: 1 is all of them and no other."""
     common = total = 0
     for one, other in zip(read, truth, strict=True):
-        words, wanted = Counter(one.split()), Counter(other.split())
+        words, wanted = Counter(_plain(one).split()), Counter(_plain(other).split())
         common += (words & wanted).total()
         total += words.total() + wanted.total()
     return 2 * common / total
@@ -43,4 +48,4 @@ def edits(one: str, other: str) -> int:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.translate(_STRAIGHT).replace("''", '"').split())

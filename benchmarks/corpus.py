@@ -1,7 +1,8 @@
-"""Pages whose text is known: born digital, scanned cleanly, scanned badly, askew. The same seed gives the same pages.
+"""Pages whose text is known: born digital, scanned cleanly, scanned badly, askew; and pages that were once on paper.
 
-PyMuPDF draws the pages in the fonts that it brings; Pillow spoils them as a scanner does. What stands in the files
-and the truth beside them come from one list of lines. Nothing here measures.
+PyMuPDF draws the former in the fonts that it brings; Pillow spoils them as a scanner does. What stands in the files
+and the truth beside them come from one list of lines, and the same seed gives the same pages. The real scans are in
+`scans/`, each with its truth, typed by hand. Nothing here measures.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Book:
 
 
 LINES_MOST = 100
+REAL = Path(__file__).with_name("scans")
 
 _AGE_SECONDS = 60.0
 
@@ -100,11 +102,34 @@ def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int) -> Book
             lines = list(islice(_lines(chance, number), lines_most))
             truth.append("\n".join(line.text for line in lines))
             _draw(document, lines, look, chance)
-        document.set_metadata({})
-        document.save(path, garbage=1, deflate=True, no_new_id=True)
+        _save(document, path, {})
+    return Book(path, truth)
+
+
+def scans(directory: Path, count: int, pages: int, *, seed: str) -> list[Book]:
+    """So many files of the same pages, which were once on paper. Nobody has read them: the files are not the same."""
+    directory.mkdir(parents=True)
+    images = [path for path in sorted(REAL.iterdir()) if path.suffix in (".jpg", ".png")][:pages]
+    return [_bound(directory / f"scans-{at:03}.pdf", images, f"{seed}/{at}") for at in range(count)]
+
+
+def _bound(path: Path, images: Sequence[Path], seed: str) -> Book:
+    """Each scan a page of the size of its paper, not a pixel changed."""
+    with _new_document() as document:
+        for image in images:
+            with Image.open(image) as scan:
+                width, height = (72 * pixels / dpi for pixels, dpi in zip(scan.size, scan.info["dpi"], strict=True))
+            page = document.new_page(width=width, height=height)
+            page.insert_image(page.rect, filename=image)
+        _save(document, path, {"title": seed})
+    return Book(path, [image.with_suffix(".txt").read_text() for image in images])
+
+
+def _save(document: Any, path: Path, metadata: dict[str, str]) -> None:
+    document.set_metadata(metadata)
+    document.save(path, garbage=1, deflate=True, no_new_id=True)
     # A download waits until a local file has been left alone for some seconds; a report is older than that.
     os.utime(path, (path.stat().st_mtime - _AGE_SECONDS,) * 2)
-    return Book(path, truth)
 
 
 # ── What stands on a page ───────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,83 @@
+"""The real scans that the benchmark reads: as they came, each with its truth, and never twice the same file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pymupdf
+import pytest
+from PIL import Image
+
+from benchmarks.accuracy import character_errors, word_f1
+from benchmarks.corpus import REAL, Book, scans
+from job_handlers import pdf, tesseract
+from job_handlers.ocr_pages import read_page
+
+SCANS = sorted(path for path in REAL.iterdir() if path.suffix in (".jpg", ".png"))
+
+
+def test_each_scan_is_bound_as_a_page_without_a_changed_pixel(tmp_path: Path) -> None:
+    [book] = scans(tmp_path / "bound", 1, len(SCANS), seed="any")
+
+    bound = pixels_of_pages(book)
+
+    assert bound == [pixels(path.read_bytes()) for path in SCANS]
+    assert all(page.strip() for page in book.truth)
+
+
+def test_every_file_of_them_is_one_that_nobody_has_read(tmp_path: Path) -> None:
+    one, other = scans(tmp_path / "first", 2, 1, seed="first")
+    [third] = scans(tmp_path / "second", 1, 1, seed="second")
+
+    assert len({hashlib.sha256(book.path.read_bytes()).digest() for book in (one, other, third)}) == 3
+    assert one.truth == other.truth == third.truth
+
+
+def test_a_scan_tells_whose_it_is() -> None:
+    told = (REAL / "README.md").read_text()
+
+    assert [path.name for path in SCANS if f"`{path.name}`" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        pytest.param("congress", 3, id="the back shows through, and its resolution is wrong"),
+        pytest.param("stampede", 10, id="stained film"),
+        pytest.param("traffic", 20, id="columns in black and white"),
+    ],
+)
+def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: str, most: float) -> None:
+    [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
+    [book] = scans(tmp_path / "bound", 1, len(SCANS), seed="any")
+    engine = tesseract.engine_for(tesseract.Wanted(("eng",), "fast"))
+
+    with pdf.open_book(book.path) as opened:
+        read = read_page(opened, engine, at + 1)
+
+    assert character_errors([read.text], [book.truth[at]]) < most
+
+
+@pytest.mark.parametrize("read", ["“don’t”", "''don't''", "‘‘don‘t″"])
+def test_which_way_a_quotation_mark_is_bent_is_no_error(read: str) -> None:
+    assert character_errors([read], ['"don\'t"']) == 0
+    assert word_f1([read], ['"don\'t"']) == 1
+
+
+def test_a_quotation_mark_that_was_not_read_is_one() -> None:
+    assert character_errors(["dont"], ["don’t"]) == 20
+
+
+def pixels_of_pages(book: Book) -> list[tuple[tuple[int, int], bytes]]:
+    opened: Any = pymupdf.open(book.path)  # type: ignore[no-untyped-call]
+    with opened as document:
+        numbers = [number for page in document for number, *_ in page.get_images()]
+        return [pixels(document.extract_image(number)["image"]) for number in numbers]
+
+
+def pixels(image: bytes) -> tuple[tuple[int, int], bytes]:
+    with Image.open(io.BytesIO(image)) as opened:
+        return opened.size, opened.convert("RGB").tobytes()
