@@ -19,8 +19,8 @@ from worker_service import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# One group, so that one process builds and installs; downloads may take a while.
-pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
+# Downloads may take a while.
+pytestmark = pytest.mark.timeout(900)
 
 # What only handlers and the daemon need, and what would make every command slow.
 HEAVY = {"PIL", "fitz", "google", "googleapiclient", "pymupdf", "pytesseract", "structlog"}

@@ -15,11 +15,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.commands.shelf import Shelf
+from tests.store.kit import lay_out
 from tests.store.papers import TYPES, work_as
 from worker_service.commands import pagemill
 from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
 from worker_service.store.base import Store
-from worker_service.store.opening import initialise, open_store
+from worker_service.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "worker_service.commands"]
@@ -48,7 +49,7 @@ def no_database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(no_database: Path) -> Path:
-    initialise(no_database)
+    lay_out(no_database)
     return no_database
 
 

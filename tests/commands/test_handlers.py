@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from tests import installed
 from tests.commands.conftest import COMMAND, ROOT, Process
 
 Environment = dict[str, str]
@@ -51,20 +52,28 @@ broken = Handler("", run, Payload) if BROKEN else None
 
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
-    """A distribution on the path. Returns the environment that finds it."""
+    """A distribution on the path, and of the shipped handlers those that are named. Returns the environment that finds
+    them."""
 
-    def install(source: str = COUNTER.replace("BROKEN", "False"), **points: str) -> Environment:
+    def install(
+        source: str = COUNTER.replace("BROKEN", "False"), *, shipped: Iterable[str] = (), **points: str
+    ) -> Environment:
         path = tmp_path / "site"
-        facts = path / "acme_pages-1.0.dist-info"
-        facts.mkdir(parents=True)
-        (path / "acme_pages.py").write_text(source)
-        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-pages\nVersion: 1.0\n")
         points = points or {"count_pages": "acme_pages:counter", "needs_engine": "acme_pages:lacking"}
-        lines = [f"{name} = {spec}" for name, spec in points.items()]
-        (facts / "entry_points.txt").write_text("[worker_service.handlers]\n" + "\n".join(lines) + "\n")
+        installed.install(path, "acme-pages", points)
+        installed.keep_of_the_shipped(path, *shipped)
+        (path / "acme_pages.py").write_text(source)
         return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}"}
 
     return install
+
+
+@pytest.fixture
+def own_programs(tmp_path: Path) -> Environment:
+    """Finds the programs of the settings, and no other handler."""
+    installed.keep_of_the_shipped(tmp_path / "site", "command")
+    path = f"{ROOT}{os.pathsep}{tmp_path / 'site'}"
+    return {**os.environ, "PYTHONPATH": path, "WORKER_CONFIG": str(tmp_path / "pagemill.toml")}
 
 
 # ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,13 +166,13 @@ def test_its_files_stay_only_in_a_directory_that_was_named(
     assert [file.read_text() for file in (tmp_path / "kept").rglob("out.txt")] == ["x"]
 
 
-def test_a_program_of_the_settings_runs_without_a_database(process: Process, tmp_path: Path, no_database: Path) -> None:
+def test_a_program_of_the_settings_runs_without_a_database(
+    process: Process, own_programs: Environment, tmp_path: Path, no_database: Path
+) -> None:
     settings = tmp_path / "pagemill.toml"
     settings.write_text('[commands.greet]\nargv = ["/bin/echo", "hello", "{account}"]\n')
 
-    result = process(
-        "run-one", "--type", "greet", "--account", "you", env={**os.environ, "WORKER_CONFIG": str(settings)}
-    )
+    result = process("run-one", "--type", "greet", "--account", "you", env=own_programs)
 
     assert json.loads(result.stdout) == {"exit_code": 0}
     assert "hello you" in result.stderr
@@ -174,12 +183,13 @@ def test_a_program_of_the_settings_runs_without_a_database(process: Process, tmp
 
 
 def test_what_is_installed_is_listed_with_what_it_may_use(process: Process, install: Install) -> None:
-    lines = process("handlers", "ls", env=install()).stdout.splitlines()
+    lines = process("handlers", "ls", env=install(shipped=installed.shipped())).stdout.splitlines()
 
     assert lines[0].split() == "TYPE CLASS MEMORY CPU TIME TIME NETWORK SANDBOX FROM STATE".split()
     by_type = {line.split()[0]: " ".join(line.split()) for line in lines[1:]}
     assert by_type["count_pages"] == "count_pages cpu 1,024 MiB 60 min 1 min no strict acme-pages ready"
     assert by_type["needs_engine"].endswith("missing: the engine is not installed")
+    assert installed.shipped().keys() - {"command"} <= by_type.keys()
 
 
 def test_what_is_set_aside_is_listed_with_its_reason(process: Process, install: Install) -> None:
@@ -247,25 +257,24 @@ def test_a_name_that_cannot_be_a_module_is_refused(process: Process, tmp_path: P
     assert [*tmp_path.glob("*.py")] == []
 
 
-def test_a_table_of_the_settings_that_is_wrong_is_set_aside_by_name(process: Process, tmp_path: Path) -> None:
+def test_a_table_of_the_settings_that_is_wrong_is_set_aside_by_name(
+    process: Process, own_programs: Environment, tmp_path: Path
+) -> None:
     settings = tmp_path / "pagemill.toml"
     settings.write_text('[commands.greet]\nargv = ["/bin/echo"]\nwrite = ["/srv/out"]\n[commands.bad]\nargv = ["x"]\n')
 
-    told = json.loads(process("handlers", "ls", "--json", env={**os.environ, "WORKER_CONFIG": str(settings)}).stdout)[
-        "items"
-    ]
+    told = json.loads(process("handlers", "ls", "--json", env=own_programs).stdout)["items"]
 
     by_type = {one["type"]: one for one in told}
     assert (by_type["greet"]["writes"], by_type["greet"]["sandbox"]) == (["/srv/out"], "off")
     assert "full path" in by_type["bad"]["set_aside"]
 
 
-def test_ctrl_c_ends_an_attempt_and_all_that_it_started(tmp_path: Path) -> None:
+def test_ctrl_c_ends_an_attempt_and_all_that_it_started(own_programs: Environment, tmp_path: Path) -> None:
     settings = tmp_path / "pagemill.toml"
     settings.write_text('[commands.wait]\nargv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]\n')
-    environment = {**os.environ, "WORKER_CONFIG": str(settings)}
     words = [*COMMAND, "run-one", "--type", "wait"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, env=environment, text=True) as child:
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=own_programs, text=True) as child:
         assert child.stderr is not None
         program = int(child.stderr.readline())
 

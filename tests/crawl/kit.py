@@ -27,14 +27,14 @@ from job_handlers.pacer import Pacer
 from job_handlers.references import Reference
 from tests.drive_server import DriveServer, Item
 from tests.job_handlers.fetching import SOON, drive_for
-from tests.store.kit import ByHand
+from tests.store.kit import ByHand, lay_out
 from worker_service.clock import wall_clock
 from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
 from worker_service.jobs.documents import DocumentRequest, Question
 from worker_service.jobs.model import Checkpoint, Completion, Failure, HandlerFacts, Job, Status, Worker
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
-from worker_service.store.opening import initialise, open_store
+from worker_service.store.opening import open_store
 
 QUICK = replace(SOON, first_wait=0.01)
 ALICE = "alice"
@@ -112,7 +112,7 @@ class Ran:
 
 class Crawls:
     def __init__(self, server: DriveServer, place: Path, tree_of: type[DriveTree] = DriveTree) -> None:
-        initialise(place / "crawls.db")
+        lay_out(place / "crawls.db")
         self.server = server
         self.tree_of = tree_of
         self.store = open_store(place / "crawls.db")

@@ -27,7 +27,7 @@ LIVE = (Status.PENDING, Status.RUNNING)
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    made = System(tmp_path)
+    made = System(tmp_path, shipped=("adopt", "download", "drive_crawl"))
     yield made
     made.close()
 

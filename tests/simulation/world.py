@@ -18,18 +18,16 @@ from pathlib import Path
 
 import apsw
 
-from tests.simulation import books, daemons
+from tests.simulation import books, daemons, deeds
 from tests.simulation.daemons import Daemon
 from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
 from tests.simulation.watching import LIMITS, Rows, WatchedStore
-from tests.store.kit import START, ids
+from tests.store.kit import START
 from worker_service.daemon.identity import Identity
 from worker_service.daemon.landing import CannotLand
 from worker_service.errors import PagemillError, StoreError
-from worker_service.jobs.model import NewJob
 
-KINDS = ("crash", "still", "stop", "reboot", "nursery", "trouble", "clock", "cancel", "retry", "pause", "look")
-HOSTS = ("here", "here", "there")
+KINDS = tuple(deeds.BEFALLING)
 _DEPTH_MOST = 3
 _LATE = {
     "complete": 0.3,
@@ -42,7 +40,6 @@ _LATE = {
 }
 """Verbs that a lease allows: late, they must find that it is gone."""
 _CALM_ROUNDS = 150
-_JOBS_MOST = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +79,12 @@ class World:
     rows: Rows = field(default_factory=dict)
     daemons: list[Daemon] = field(default_factory=list)
     people: WatchedStore = field(init=False)
-    _now: float = 0.0
-    _step_of_wall: float = 0.0
-    _boots: dict[str, int] = field(default_factory=lambda: dict.fromkeys(HOSTS, 0))
-    _known: dict[str, Daemon] = field(default_factory=dict)
+    now: float = 0.0
+    step_of_wall: float = 0.0
+    boots: dict[str, int] = field(default_factory=lambda: dict.fromkeys(deeds.HOSTS, 0))
+    known: dict[str, Daemon] = field(default_factory=dict)
+    acknowledged: list[int] = field(default_factory=list)
     _stack: list[tuple[Daemon, str]] = field(default_factory=list)
-    _acknowledged: list[int] = field(default_factory=list)
     _left_alone: set[tuple[int, int]] = field(default_factory=set)
     """Attempts that were given up for dead from another machine, which cannot stop them: time alone had to do."""
     _is_calm: bool = False
@@ -99,17 +96,17 @@ class World:
             self.people.set_limits(kind, most)
 
     def close(self) -> None:
-        for daemon in self._known.values():
+        for daemon in self.known.values():
             daemon.close()
         self.room.tidy(is_sound=not self.faults)
 
     # ── What daemons need of the world ──
 
     def wall(self) -> datetime:
-        return START + timedelta(seconds=self._now + self._step_of_wall)
+        return START + timedelta(seconds=self.now + self.step_of_wall)
 
     def boot(self) -> float:
-        return self._now
+        return self.now
 
     def open(self) -> WatchedStore:
         return self.room.lend(self, self.wall)
@@ -118,10 +115,10 @@ class World:
         self.faults.append(sentence)
 
     def daemon_of(self, worker_id: str) -> Daemon:
-        return self._known[worker_id]
+        return self.known[worker_id]
 
     def launched(self, daemon: Daemon, key: tuple[int, int]) -> None:
-        for other in self._known.values():
+        for other in self.known.values():
             for living in other.nursery.living:
                 if living in self._left_alone:
                     continue
@@ -147,7 +144,7 @@ class World:
         return stack
 
     def _is_free(self, lock: Path) -> bool | None:
-        daemon = self._known[lock.name.removesuffix(".lock")]
+        daemon = self.known[lock.name.removesuffix(".lock")]
         asks, _ = self._stack[-1]
         near = asks.identity.host == daemon.identity.host
         return daemon.is_lock_free if near else None
@@ -159,7 +156,7 @@ class World:
             return
         if may_enter and len(self._stack) < _DEPTH_MOST:
             if "cancel" in self.plan.kinds and verb in _LATE and verb != "beat" and self.chance.random() < 0.08:
-                self._cancel()
+                deeds.cancel(self)
             is_late = "still" in self.plan.kinds and self.chance.random() < _LATE.get(verb, 0.0)
             if is_late:
                 self._stand_still(actor)
@@ -169,17 +166,17 @@ class World:
         if actor.is_dead:
             raise _Crash
         if "crash" in self.plan.kinds and self.chance.random() < 0.004:
-            self._end(actor)
+            self.end(actor)
             raise _Crash
         if "trouble" in self.plan.kinds and self.chance.random() < 0.004:
             raise self.chance.choice([apsw.FullError, apsw.BusyError])("simulated")
 
     def _stand_still(self, actor: Daemon) -> None:
         """With the pen in its hand, until the others have taken it for dead, and what it held."""
-        actor.still_until = self._now + 1e9
-        self._orphans()
+        actor.still_until = self.now + 1e9
+        deeds.orphans(self)
         for _ in range(8):
-            self._now += ORPHAN_AFTER_SECONDS * 0.2
+            self.now += ORPHAN_AFTER_SECONDS * 0.2
             for daemon in list(self.daemons):
                 if self._may_move(daemon, "loop") and self._may_move(daemon, "heart"):
                     self._beat(daemon)
@@ -191,25 +188,25 @@ class World:
     # ── Steps ──
 
     def run(self) -> None:
-        for name in HOSTS:
-            self._begin(name)
+        for name in deeds.HOSTS:
+            self.begin(name)
         for _ in range(3):
-            self._enqueue()
+            deeds.enqueue(self)
         for _ in range(self.plan.steps):
             if self.faults:
                 return
             self._step()
         self._be_calm()
         if not self.faults:
-            self.faults += books.of(self.people, self._known.values(), self._acknowledged)
+            self.faults += books.of(self.people, self.known.values(), self.acknowledged)
 
     def _step(self) -> None:
-        self._now += self.chance.choice([0.01, 0.3, 2.0, 30.0])
+        self.now += self.chance.choice([0.01, 0.3, 2.0, 30.0])
         if not self.daemons or self.chance.random() < 0.15:
             self._befall()
             return
         daemon = self.chance.choice(self.daemons)
-        if self._now - daemon.beat_at >= daemons.HEARTBEAT_SECONDS:
+        if self.now - daemon.beat_at >= daemons.HEARTBEAT_SECONDS:
             self._beat(daemon)
         which = self.chance.random()
         if which < 0.5:
@@ -221,12 +218,11 @@ class World:
 
     def _may_move(self, daemon: Daemon, thread: str) -> bool:
         is_busy = any(one is daemon and other == thread for one, other in self._stack)
-        return not is_busy and not daemon.is_dead and self._now >= daemon.still_until
+        return not is_busy and not daemon.is_dead and self.now >= daemon.still_until
 
     def _befall(self) -> None:
         chosen = self.chance.choice(["enqueue", "enqueue", "orphans", *sorted(self.plan.kinds)])
-        deed: Callable[[], None] = getattr(self, f"_{chosen}")
-        deed()
+        deeds.ANY[chosen](self)
 
     def _move(self, daemon: Daemon, thread: str, deed: Callable[[Daemon], None]) -> None:
         """One step of a thread of a daemon: of its loop, or of its heart."""
@@ -270,14 +266,14 @@ class World:
             with suppress(PagemillError):
                 daemon.store.deregister(daemon.identity.worker_id)
                 daemon.is_gone = True
-        self._end(daemon)
+        self.end(daemon)
 
     def _beat_once(self, daemon: Daemon) -> None:
-        daemon.beat_at = self._now
+        daemon.beat_at = self.now
         with suppress(StoreError):
             daemon.heartbeat._beat(daemon.heart_store)
 
-    def _end(self, daemon: Daemon) -> None:
+    def end(self, daemon: Daemon) -> None:
         daemon.is_dead = True
         if daemon in self.daemons:
             self.daemons.remove(daemon)
@@ -292,94 +288,16 @@ class World:
             self.room.take_back(daemon.store)
             self.room.take_back(daemon.heart_store)
 
-    def _begin(self, host: str) -> None:
-        number = len(self._known) + 1
-        identity = Identity(f"w{number}", host, f"boot{self._boots[host]}", number)
+    def begin(self, host: str) -> None:
+        number = len(self.known) + 1
+        identity = Identity(f"w{number}", host, f"boot{self.boots[host]}", number)
         daemon = daemons.start(self, identity, self.room.place)
         daemon.nursery.is_calm = self._is_calm
-        self._known[identity.worker_id] = daemon
+        self.known[identity.worker_id] = daemon
         self.daemons.append(daemon)
 
-    # ── What befalls them ──
-
-    def _enqueue(self) -> None:
-        if len(self.rows) >= _JOBS_MOST:
-            return
-        choice = self.chance.choice
-        job = NewJob(
-            choice(["work", "work", "work", "once", "leaf"]),
-            priority=choice([1, 5, 5, 9]),
-            owner=choice(["", "ann", "ann", "bob"]),
-            concurrency_key=choice([None, None, "k", "l"]),
-            max_retries=choice([0, 1, 2]),
-            run_at=choice([None, None, self.wall() + timedelta(seconds=60)]),
-        )
-        self._acknowledged.append(self.people.enqueue(job).job_id)
-
-    def _orphans(self) -> None:
-        """Children whose daemon is dead follow it; and somebody starts a new one."""
-        for daemon in self._known.values():
-            if daemon.is_dead and daemon.nursery.living:
-                daemon.nursery.die()
-        missing = [host for host in HOSTS if self._number(host) < HOSTS.count(host)]
-        if missing:
-            self._begin(self.chance.choice(missing))
-
-    def _number(self, host: str) -> int:
+    def number_on(self, host: str) -> int:
         return sum(daemon.identity.host == host for daemon in self.daemons)
-
-    def _any(self) -> Daemon | None:
-        return self.chance.choice(self.daemons) if self.daemons else None
-
-    def _crash(self) -> None:
-        if daemon := self._any():
-            self._end(daemon)
-
-    def _still(self) -> None:
-        if daemon := self._any():
-            daemon.still_until = self._now + ORPHAN_AFTER_SECONDS * self.chance.choice([0.5, 0.9, 1.5])
-            self._now += self.chance.choice([1.0, ORPHAN_AFTER_SECONDS])
-
-    def _stop(self) -> None:
-        if daemon := self._any():
-            daemon.loop.signals.asked_to_stop += 1
-
-    def _reboot(self) -> None:
-        host = self.chance.choice(HOSTS)
-        self._boots[host] += 1
-        for daemon in list(self._known.values()):
-            if daemon.identity.host == host and not daemon.is_gone:
-                self._end(daemon)
-                daemon.nursery.die()
-
-    def _nursery(self) -> None:
-        if daemon := self._any():
-            daemon.nursery.die()
-
-    def _trouble(self) -> None:
-        """The store's troubles come at moments."""
-
-    def _clock(self) -> None:
-        self._step_of_wall = self.chance.choice([3600.0, -3600.0, 0.0])
-
-    def _one(self, *statuses: str) -> int | None:
-        found = [row.id for row in self.rows.values() if row.status in statuses]
-        return self.chance.choice(found) if found else None
-
-    def _cancel(self) -> None:
-        if job_id := self._one("running", "pending", "running"):
-            self.people.cancel(ids(job_id), actor="ann")
-
-    def _retry(self) -> None:
-        if job_id := self._one("failed", "cancelled", "completed"):
-            self.people.retry(ids(job_id), actor="ann")
-
-    def _pause(self) -> None:
-        if not self.people.unpause("all"):
-            self.people.pause("all", until=self.wall() + timedelta(seconds=300))
-
-    def _look(self) -> None:
-        self.faults += books.gates(self.people, [daemon.identity.worker_id for daemon in self._known.values()])
 
     # ── Calm ──
 
@@ -389,15 +307,15 @@ class World:
             return
         self._is_calm = True
         self.people.unpause("all")
-        for daemon in self._known.values():
+        for daemon in self.known.values():
             daemon.nursery.is_calm = True
             daemon.still_until = 0.0
             if daemon.is_dead:
                 daemon.nursery.die()
         for _ in range(_CALM_ROUNDS):
-            for host in set(HOSTS):
-                if not self._number(host):
-                    self._begin(host)
+            for host in dict.fromkeys(deeds.HOSTS):
+                if not self.number_on(host):
+                    self.begin(host)
             if not any(row.status in ("pending", "running") for row in self.rows.values()):
                 break
             self._calm_round()
@@ -414,7 +332,7 @@ class World:
         deadline = self.people.next_deadline()
         due = (deadline - self.wall()).total_seconds() if deadline else 0.0
         # Not so long at a time that a worker would be taken for dead.
-        self._now += max(20.0, min(due, ORPHAN_AFTER_SECONDS / 3))
+        self.now += max(20.0, min(due, ORPHAN_AFTER_SECONDS / 3))
         for daemon in list(self.daemons):
             self._beat(daemon)
             for _ in range(8):
@@ -430,7 +348,7 @@ class World:
         for job_id, was in before.items():
             if was.status != "running" or after[job_id].status == "running":
                 continue
-            for daemon in self._known.values():
+            for daemon in self.known.values():
                 if (job_id, was.fence) not in daemon.nursery.living:
                     continue
                 if daemon.identity.host == actor.identity.host:

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import KINDS, AddWorker, ByHand, Enqueue, Kind, MovableClock, Reopen, fields_of, new_worker
+from tests.store.kit import (
+    KINDS,
+    AddWorker,
+    ByHand,
+    Enqueue,
+    Kind,
+    MovableClock,
+    Reopen,
+    fields_of,
+    lay_out,
+    new_worker,
+)
 from worker_service.store.base import Store
 
 
@@ -16,7 +27,7 @@ class _House:
 
     def __init__(self, kind: Kind, path: Path, clock: MovableClock) -> None:
         self.kind, self.path, self.clock = kind, path, clock
-        kind.initialise(path)
+        lay_out(path, kind.initialise)
         self.store = kind.open(path, clock)
 
     def reopen(self) -> Store:

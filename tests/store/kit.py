@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from worker_service.clock import Clock, as_text
@@ -63,6 +65,19 @@ def _initialise_sqlite(path: Path) -> None:
 
 def _open_sqlite(path: Path, clock: Clock) -> Store:
     return open_store(path, orphan_after_seconds=ORPHAN_AFTER_SECONDS, clock=clock)
+
+
+def lay_out(path: Path, made_by: Callable[[Path], None] = _initialise_sqlite) -> None:
+    """A new database as a copy: made once in each run, by whoever makes them."""
+    path.write_bytes(_new_database(made_by))
+
+
+@cache
+def _new_database(made_by: Callable[[Path], None]) -> bytes:
+    with TemporaryDirectory() as place:
+        path = Path(place, "new.db")
+        made_by(path)
+        return path.read_bytes()
 
 
 # A second store is one more line here.

@@ -1,5 +1,8 @@
 """Several simulated workers, a clock that is moved, leases kept on purpose to be tried late, and the file reopened
-between steps: after every step the store says what the model says, and its promises hold."""
+between steps: after every step the store says what the model says, and its promises hold.
+
+PAGEMILL_FULL=1 tries twenty times as many of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
-from tests.store.kit import EVERY_JOB, KINDS, ByHand, Kind, MovableClock, ids, new_worker
+from tests.length import short
+from tests.store.kit import EVERY_JOB, KINDS, ByHand, Kind, MovableClock, ids, lay_out, new_worker
 from tests.store.model import ModelJob, ModelQueue
 from worker_service.clock import as_text
 from worker_service.errors import LeaseLost
@@ -41,7 +45,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.path = self.folder / "pagemill.db"
         self.clock = MovableClock()
-        self.kind.initialise(self.path)
+        lay_out(self.path, self.kind.initialise)
         self.store: Store = self.kind.open(self.path, self.clock)
         self.model = ModelQueue(SLOTS)
         self.ended: dict[int, Job] = {}
@@ -267,7 +271,7 @@ def test_the_store_and_the_model_agree_after_every_step(kind: Kind) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150,
+            max_examples=short(75, full=1500),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

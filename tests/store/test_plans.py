@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ WALK = re.compile(
 )
 
 Prepare = Callable[[SqliteStore, MovableClock], object]
+StepsOf = Callable[[Prepare, Prepare], int]
 
 
 def _open(path: Path, clock: MovableClock) -> SqliteStore:
@@ -55,9 +57,12 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["fresh", "analyzed"])
-def plan(request: pytest.FixtureRequest, large_table: Path, tmp_path: Path) -> Iterator[Callable[[str], list[str]]]:
-    path = tmp_path / "plans.db"
+@pytest.fixture(scope="module", params=["fresh", "analyzed"])
+def plan(
+    request: pytest.FixtureRequest, large_table: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], list[str]]]:
+    """To explain a statement runs nothing: all tests ask the same copy."""
+    path = tmp_path_factory.mktemp(request.param) / "plans.db"
     shutil.copyfile(large_table, path)
     connection = connect(path)
     if request.param == "analyzed":
@@ -171,17 +176,36 @@ class _Steps:
         return False
 
 
-def _steps(path: Path, prepare: Prepare, deed: Prepare) -> int:
-    clock = MovableClock()
-    initialise(path)
-    store = _open(path, clock)
-    store.register(new_worker("w1", cpu=MANY))
-    store.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
-    prepare(store, clock)
-    store.claim("w1", 1)  # what is due or settled is so by now
-    steps = _Steps(store).of(lambda: deed(store, clock))
-    store.close()
-    return steps
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
+    """Of a deed in a table that was prepared so; each table is prepared once, and every deed gets a copy of it."""
+    place, clock = tmp_path_factory.mktemp("steps"), MovableClock()
+
+    @cache
+    def prepared(prepare: Prepare) -> bytes:
+        path = place / "prepared.db"
+        initialise(path)
+        store = _open(path, clock)
+        store.register(new_worker("w1", cpu=MANY))
+        store.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
+        prepare(store, clock)
+        store.close()
+        content = path.read_bytes()
+        path.unlink()
+        return content
+
+    def count(prepare: Prepare, deed: Prepare) -> int:
+        path = place / "measured.db"
+        path.write_bytes(prepared(prepare))
+        store = _open(path, clock)
+        store.claim("w1", 1)  # what is due or settled is so by now
+        store.enqueue(NewJob("ocr_pages", unique_key="u0"))  # it is there; what an insert looks up first is known now
+        number = _Steps(store).of(lambda: deed(store, clock))
+        store.close()
+        path.unlink()
+        return number
+
+    return count
 
 
 def _nothing(store: SqliteStore, clock: MovableClock) -> None:
@@ -246,11 +270,11 @@ def _claim(store: SqliteStore, clock: MovableClock) -> object:
 
 
 @pytest.mark.parametrize("behind", BEHIND)
-def test_the_work_of_a_claim_does_not_grow(tmp_path: Path, behind: str) -> None:
+def test_the_work_of_a_claim_does_not_grow(steps: StepsOf, behind: str) -> None:
     prepare, factor = BEHIND[behind]
 
-    alone = _steps(tmp_path / "alone.db", _nothing, _claim)
-    crowded = _steps(tmp_path / "crowded.db", prepare, _claim)
+    alone = steps(_nothing, _claim)
+    crowded = steps(prepare, _claim)
 
     assert crowded <= alone * factor + 50
 
@@ -283,25 +307,25 @@ VERBS: dict[str, Prepare] = {
         if (verb, behind) != ("explain", "a backlog")
     ],
 )
-def test_the_work_of_a_verb_does_not_grow(tmp_path: Path, verb: str, behind: str) -> None:
+def test_the_work_of_a_verb_does_not_grow(steps: StepsOf, verb: str, behind: str) -> None:
     prepare, _ = BEHIND[behind]
 
-    alone = _steps(tmp_path / "alone.db", _nothing, VERBS[verb])
-    crowded = _steps(tmp_path / "crowded.db", prepare, VERBS[verb])
+    alone = steps(_nothing, VERBS[verb])
+    crowded = steps(prepare, VERBS[verb])
 
     assert crowded <= alone * 1.5 + 200
 
 
-def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(tmp_path: Path) -> None:
+def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(steps: StepsOf) -> None:
     def prepare(store: SqliteStore, clock: MovableClock) -> None:
         store.enqueue_many([NewJob("ocr_pages", concurrency_key="k") for _ in range(MANY)])
 
     def insert(store: SqliteStore, clock: MovableClock) -> object:
         return store.enqueue(NewJob("ocr_pages", concurrency_key="k"))
 
-    few = _steps(tmp_path / "few.db", _nothing, insert)
+    few = steps(_nothing, insert)
 
-    assert _steps(tmp_path / "many.db", prepare, insert) <= few * 1.5 + 200
+    assert steps(prepare, insert) <= few * 1.5 + 200
 
 
 def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> None:

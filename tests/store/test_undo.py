@@ -1,4 +1,7 @@
-"""Undo, on databases in random states: what an action changed is put back, or named with the reason why not."""
+"""Undo, on databases in random states: what an action changed is put back, or named with the reason why not.
+
+PAGEMILL_FULL=1 tries over ten times as many.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.length import short
 from tests.store.kit import EVERY_JOB, KINDS, Kind, codes, everything
 from tests.store.worlds import Step, a_world, steps
 from worker_service.jobs.model import Changed, Status
@@ -25,7 +29,7 @@ def _act(store: Store, verb: str) -> Changed:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=short(60, full=800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps, verb=st.sampled_from(["cancel", "retry", "delete", "priority"]))
 def test_an_undone_action_leaves_every_job_as_it_was(kind: Kind, steps: list[Step], verb: str) -> None:
     with a_world(kind) as world:

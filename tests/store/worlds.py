@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, new_worker
+from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, lay_out, new_worker
 from worker_service.errors import PagemillError, WorkerUnknown
 from worker_service.jobs.model import Failure, Job, NewJob, Status
 
@@ -81,7 +81,7 @@ class World:
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind, self.folder, self.clock = kind, folder, MovableClock()
         self.path = folder / "pagemill.db"
-        kind.initialise(self.path)
+        lay_out(self.path, kind.initialise)
         self.store = kind.open(self.path, self.clock)
         self.by_hand = ByHand(self.path)
         self.limits: dict[str, dict[str, int]] = {}

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+from tests import installed
 from tests.system.conftest import Daemon, System
 from worker_service.children.gone import ATTEMPT, HOUSE, ROOM_FOR_ATTEMPT, house_of
 from worker_service.daemon.identity import staging_root
@@ -484,7 +485,7 @@ def main(words: Sequence[str] | None = None) -> int:
         # Whoever stops it early leaves no daemons behind either.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     place = Path(tempfile.mkdtemp(prefix="pagemill-chaos-"))
-    system = System(place)
+    system = System(place, shipped=installed.shipped())
     try:
         storm = Storm(system, seed, daemons=given.daemons)
         seconds = given.minutes * 60

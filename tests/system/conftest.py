@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests import installed
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
@@ -24,6 +26,7 @@ from worker_service.store.opening import initialise, open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 20.0
+CLOSING_SECONDS = 5.0
 
 
 def wait_until(is_so: Callable[[], object], what: str = "", *, seconds: float = DEADLINE_SECONDS) -> None:
@@ -35,10 +38,37 @@ def wait_until(is_so: Callable[[], object], what: str = "", *, seconds: float = 
 
 
 def is_running(pid: int) -> bool:
+    return _state(pid) not in ("Z", "X")
+
+
+def _state(pid: int) -> str:
+    """As the kernel tells it by one letter; X: it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """A person at the sqlite3 prompt who has begun to write, and thinks."""
+    person = subprocess.Popen(
+        ["sqlite3", "-cmd", ".timeout 5000", str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert person.stdin is not None
+    assert person.stdout is not None
+    person.stdin.write("BEGIN IMMEDIATE;\n.print has the lock\n")
+    person.stdin.flush()
+    assert person.stdout.readline() == "has the lock\n"
+    try:
+        yield
+    finally:
+        person.communicate("COMMIT;\n", timeout=10)
+    assert person.returncode == 0
 
 
 class Daemon:
@@ -63,6 +93,12 @@ class Daemon:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def stand_still(self, database: Path) -> None:
+        """Not in the middle of a write: there it would keep everybody else from theirs."""
+        with locked(database):
+            self.signal(signal.SIGSTOP)
+            wait_until(lambda: _state(self.pid) == "T", "it stands still")
+
     def ends(self) -> int:
         try:
             return self.process.wait(DEADLINE_SECONDS)
@@ -75,9 +111,12 @@ class Daemon:
 
 
 class System:
-    """A database, a workspace, handlers, and as many daemons as a test wants."""
+    """A database, a workspace, the handlers of `tests.system.handlers`, and as many daemons as a test wants.
 
-    def __init__(self, place: Path, logs: Path | None = None) -> None:
+    `shipped`: which of the shipped handlers are there too. None: whoever makes it says so in `place / "installed"`.
+    """
+
+    def __init__(self, place: Path, logs: Path | None = None, *, shipped: Iterable[str] | None = ("command",)) -> None:
         self.place = place
         self._logs = logs or place
         self.database = place / "pagemill.db"
@@ -86,7 +125,9 @@ class System:
         initialise(self.database)
         self.store: Store = open_store(self.database)
         self._handlers = place / "installed"
-        _install(self._handlers)
+        installed.install(self._handlers, "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})
+        if shipped is not None:
+            installed.keep_of_the_shipped(self._handlers, *shipped)
 
     def environment(self, **settings: object) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("WORKER_", "NOTIFY_"))}
@@ -168,25 +209,15 @@ class System:
         assert broken == []
 
     def close(self) -> None:
+        """Whatever it runs, a daemon that is asked twice stops at once; two wishes in a row may reach it as one."""
         for daemon in self._daemons:
-            if daemon.process.poll() is None:
-                daemon.signal(signal.SIGCONT)
-                daemon.signal(signal.SIGTERM)
-                daemon.signal(signal.SIGTERM)
-                try:
-                    daemon.process.wait(5)
-                except subprocess.TimeoutExpired:
-                    daemon.process.kill()
-                    daemon.process.wait()
+            daemon.signal(signal.SIGCONT)
+        deadline = time.monotonic() + CLOSING_SECONDS
+        while living := [daemon for daemon in self._daemons if daemon.process.poll() is None]:
+            for daemon in living:
+                daemon.signal(signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM)
+            time.sleep(0.02)
         self.store.close()
-
-
-def _install(place: Path) -> None:
-    """The test's handlers, by the same door as anybody's: an entry point of a distribution."""
-    about = place / "pagemill_system_tests-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pagemill-system-tests\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[worker_service.handlers]\nsystem = tests.system.handlers:handlers\n")
 
 
 @pytest.fixture

@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 from job_handlers import ocr_pages as shipped
 from job_handlers import pdf, tesseract
 from job_handlers.page_settings import read_ranges
+from tests import installed
 from worker_service.handlers import Context, Done, Handler, Permanent, digest
 
-GROUP = "worker_service.handlers"
 _NOTES = "given-to-the-engine"
 _MARKER = "has-failed"
 
@@ -60,13 +59,8 @@ skip = Handler("skip", _skip, dict)
 
 
 def install(place: Path) -> None:
-    about = place / "pagemill-0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pagemill\nVersion: 0\n")
-    points = {point.name: point.value for point in distribution("pagemill").entry_points.select(group=GROUP)}
-    points |= {"ocr_pages": f"{__name__}:ocr_pages", "skip": f"{__name__}:skip"}
-    lines = [f"{name} = {spec}" for name, spec in points.items()]
-    (about / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]))
+    changed = {"ocr_pages": f"{__name__}:ocr_pages", "skip": f"{__name__}:skip"}
+    installed.install(place, "pagemill", installed.shipped() | changed)
 
 
 def given_to_the_engine(workspace: Path) -> Counter[int]:

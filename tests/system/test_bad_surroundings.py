@@ -5,7 +5,6 @@ PAGEMILL_FULL=1 gives the long forms: a lock of 20 s, and a thousand handlers th
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -15,39 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import Daemon, System, wait_until
+from tests.length import short
+from tests.system.conftest import Daemon, System, locked, wait_until
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 
-IS_FULL = os.environ.get("PAGEMILL_FULL") == "1"
-LOCKED_SECONDS = 20.0 if IS_FULL else 4.0
-CRASHES = 1000 if IS_FULL else 120
+LOCKED_SECONDS = short(3.0, full=20.0)
+CRASHES = short(60, full=1000)
 HOUR = 3600.0
 
 
 # ── Somebody else has the lock ──
-
-
-@contextmanager
-def locked(database: Path) -> Iterator[None]:
-    """A person at the sqlite3 prompt who has begun to write, and thinks."""
-    person = subprocess.Popen(
-        ["sqlite3", "-cmd", ".timeout 5000", str(database)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
-    assert person.stdin is not None
-    assert person.stdout is not None
-    person.stdin.write("BEGIN IMMEDIATE;\n.print has the lock\n")
-    person.stdin.flush()
-    assert person.stdout.readline() == "has the lock\n"
-    try:
-        yield
-    finally:
-        person.communicate("COMMIT;\n", timeout=10)
-    assert person.returncode == 0
 
 
 @pytest.mark.parametrize("is_idle", [False, True], ids=["at work", "idle"])
@@ -175,7 +152,7 @@ def test_a_wall_clock_that_is_stepped_frees_nothing_and_keeps_nothing(system: Sy
     first, second = WrongClock(system), system.start(heartbeat_interval=0.1, orphan_after=60, recovery_interval=0.1)
     try:
         first.daemon.wait_for("daemon.started")
-        long = [system.enqueue("sleep", seconds=3) for _ in range(3)]
+        long = [system.enqueue("sleep", seconds=2) for _ in range(3)]
         for job in long:
             system.pids_of(job)
 

@@ -79,8 +79,7 @@ def test_each_way_to_fail_is_written_as_what_it_is(system: System) -> None:
 
 
 def test_an_insert_by_hand_is_noticed_at_once(system: System) -> None:
-    daemon = system.start(poll_interval=60)
-    daemon.wait_for("worker.cleared", 0)
+    system.start(poll_interval=60)
     insert = (
         "INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{\"n\":1}') RETURNING id"
     )
@@ -220,7 +219,7 @@ def test_a_writer_that_sits_on_the_lock_delays_and_breaks_nothing(system: System
     daemon = system.start()
     system.pids_of(job)
 
-    rude = "BEGIN IMMEDIATE;\n.shell sleep 3\nCOMMIT;\n"
+    rude = "BEGIN IMMEDIATE;\n.shell sleep 1.5\nCOMMIT;\n"
     subprocess.run(["sqlite3", str(system.database)], input=rude.encode(), check=True, timeout=60)
 
     system.wait_for(job, Status.COMPLETED)

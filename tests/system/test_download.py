@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from tests.system.conftest import System, wait_until
 from worker_service.jobs.model import NewJob, Status
 
 SIZE = 100_000_000
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    made = System(tmp_path, shipped=["download"])
+    yield made
+    made.close()
 
 
 def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(

@@ -87,7 +87,7 @@ def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(syste
     job = system.enqueue("sleep", seconds=600)
     [pid] = system.pids_of(job)
 
-    sleeper.signal(signal.SIGSTOP)
+    sleeper.stand_still(system.database)
     other = system.start(**scaled)
     other.wait_for("worker.rescued")
     wait_until(lambda: system.job(job).fence == 2, "the other has claimed it")

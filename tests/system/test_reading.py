@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from tests.length import short
 from tests.reading.documents import bomb, digital, prose, scan
 from tests.system import readers
 from tests.system.conftest import Daemon, System, is_running, wait_until
@@ -30,8 +31,7 @@ from worker_service.jobs.selector import Selector
 
 pymupdf: Any = partly_typed
 
-IS_FULL = bool(os.environ.get("PAGEMILL_FULL"))
-PAGES, ROUNDS = (60, 4) if IS_FULL else (16, 1)
+PAGES, ROUNDS = short((16, 1), full=(60, 4))
 PATIENCE_SECONDS = 60.0
 WORDS = "zero one two three four five six seven eight nine".split()
 
@@ -40,7 +40,7 @@ class Desk:
     """A system with the readers, and a person before it."""
 
     def __init__(self, place: Path) -> None:
-        self.system = System(place)
+        self.system = System(place, shipped=None)
         readers.install(place / "installed")
         self.papers = place / "papers"
         self.papers.mkdir()

@@ -9,7 +9,6 @@ PAGEMILL_FULL=1 ends one at every point; without it every third point is taken, 
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -21,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.length import IS_FULL
 from tests.system.conftest import Daemon, System
 from worker_service.daemon.identity import holders, is_free, lock_path
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 
 VERBS = ("claim", "beat", "report", "complete", "requeue", "fail", "release", "confirm_cancel")
-IS_FULL = os.environ.get("PAGEMILL_FULL") == "1"
 CHAINS = 6 if IS_FULL else 4
 SETTINGS: dict[str, object] = {
     "concurrency": 6, "io_concurrency": 2, "heartbeat_interval": 0.1, "orphan_after": 20, "grace_period": 0,

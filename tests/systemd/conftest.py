@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from tests import installed
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_against
 
 FILES = ROOT / "systemd"
 STATE = "/var/lib/pagemill"
+DATABASE = f"{STATE}/pagemill.db"
 DEADLINE_SECONDS = 20.0
 
 SETTINGS = """
@@ -39,10 +42,16 @@ def wait_until(is_so: Callable[[], object], what: str, *, seconds: float = DEADL
 
 
 class Service:
-    """The installed service, and what a person would do to it."""
+    """The installed service, and what a person would do to it. `shipped`: the handlers that it finds; None: all."""
 
     def __init__(
-        self, box: Box, unit: str = "pagemill.service", *, instance: str = "", types: str | None = None
+        self,
+        box: Box,
+        unit: str = "pagemill.service",
+        *,
+        instance: str = "",
+        types: str | None = None,
+        shipped: Iterable[str] | None = None,
     ) -> None:
         self.box = box
         self.unit = unit.replace("@", f"@{instance}")
@@ -52,8 +61,9 @@ class Service:
         box.must("systemd-sysusers", "pagemill.conf")
         box.must("systemd-tmpfiles", "--create", "pagemill.conf")
         self.settings(SETTINGS)
+        path = PYTHONPATH if shipped is None else f"{_chosen(box, shipped)}:{PYTHONPATH}"
         # The unit's own hardening stays: only where the program is, and what it takes, is the test's.
-        lines = f"ExecStart=\nExecStart={PYTHON} -m worker_service\nEnvironment=PYTHONPATH={PYTHONPATH}"
+        lines = f"ExecStart=\nExecStart={PYTHON} -m worker_service\nEnvironment=PYTHONPATH={path}"
         self.drop_in("00-program", lines if types is None else f"{lines}\nEnvironment=WORKER_TYPES={types}")
         self.give("init")
 
@@ -98,6 +108,13 @@ class Service:
         found: dict[str, Any] = json.loads(self.give("show", str(job_id), "--json"))
         return found
 
+    def ask(self, question: str) -> str:
+        """By `sqlite3`, which is up sooner than any Python: for those who ask again and again."""
+        return self.by("pagemill", "pagemill", "sqlite3", "-cmd", ".timeout 5000", DATABASE, question).strip()
+
+    def status(self, job_id: int) -> str:
+        return self.ask(f"SELECT status FROM worker_job_queue WHERE id = {job_id}")
+
     def lines(self, name: str) -> list[str]:
         """What the jobs have written."""
         return self.box.run("cat", f"{STATE}/{name}").stdout.split()
@@ -109,10 +126,19 @@ class Service:
 
 def _words(user: str, group: str, *words: str) -> list[str]:
     who = ["setpriv", f"--reuid={user}", f"--regid={group}", "--groups=pagemill"]
-    own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={STATE}/pagemill.db"]
+    own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={DATABASE}"]
     # As the unit's own.
     umask = ["sh", "-c", 'umask 0007; exec "$@"', "sh"]
     return ["env", *own, *who, *umask, *words]
+
+
+def _chosen(box: Box, names: Iterable[str]) -> str:
+    """Where only these are found."""
+    with TemporaryDirectory() as place:
+        installed.keep_of_the_shipped(Path(place), *names)
+        for file in Path(place).glob("*/*"):
+            box.write(f"/opt/chosen/{file.relative_to(place)}", file.read_text())
+    return "/opt/chosen"
 
 
 @pytest.fixture
@@ -132,4 +158,4 @@ def box(tmp_path: Path) -> Iterator[Box]:
 @pytest.fixture
 def service(box: Box) -> Service:
     # The jobs of these tests are commands, which the shipped unit leaves to another.
-    return Service(box, types="")
+    return Service(box, types="", shipped=["command"])

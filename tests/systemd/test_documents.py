@@ -13,9 +13,6 @@ from tests.systemd.box import PYTHON, PYTHONPATH, Box
 from tests.systemd.conftest import Service, wait_until
 from tests.systemd.sources import SAID
 
-# One group: each test boots a machine of its own.
-pytestmark = pytest.mark.xdist_group("systemd")
-
 # In a directory that children with a network may read: there lies the authority as well.
 PLACE = "/etc/ssl/sources"
 CREDENTIAL = f"LoadCredential=drive:{PLACE}/drive.json"
@@ -54,9 +51,9 @@ def read(service: Service, count: int = 1) -> list[str]:
     """The texts of the documents, once they have been read; it fails with what went wrong."""
 
     def is_over() -> bool:
-        failed = listed(service, "ls", "--status", "failed")
-        assert not failed, [(job["job_type"], job["error_code"], job["error_message"]) for job in failed]
-        return len([one for one in listed(service, "documents") if one["status"] == "success"]) == count
+        failed = service.ask("SELECT job_type, error_code, error_message FROM worker_job_queue WHERE status = 'failed'")
+        assert failed == ""
+        return service.ask("SELECT count(*) FROM document WHERE index_status = 'success'") == str(count)
 
     wait_until(is_over, "all have been read", seconds=READING_SECONDS)
     return [service.give("text", str(one["id"])) for one in listed(service, "documents")]
@@ -101,7 +98,8 @@ def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
 
     # The other one has done its part, and leaves this to whom it is for.
     wait_until(lambda: units_of(reader, "ingest"), "the file is there")
-    wait_until(lambda: len(listed(reader, "ls", "--status", "completed")) == 2, "the file has been looked at")
+    completed = "SELECT count(*) FROM worker_job_queue WHERE status = 'completed'"
+    wait_until(lambda: reader.ask(completed) == "2", "the file has been looked at")
     assert listed(reader, "ls", "--status", "pending", "--type", "ocr_pages")
     assert units_of(reader, "ocr_pages") == set()
     offline.systemctl("start")
@@ -135,7 +133,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
         return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
 
     def failure(job_id: int) -> tuple[str, str]:
-        wait_until(lambda: reader.job(job_id)["status"] == "failed", "it has failed")
+        wait_until(lambda: reader.status(job_id) == "failed", "it has failed")
         return reader.job(job_id)["error_code"], reader.job(job_id)["error_message"]
 
     ingest("/srv/reports/annual.pdf")
@@ -191,7 +189,7 @@ def test_a_key_is_read_by_the_handlers_it_is_for_and_by_nobody_else(box: Box) ->
     download = service.enqueue("download", "--set", "source=https://drive.google.com/file/d/1a2b3c4d5e6f7g8h9i0j/view")
 
     ended = {"completed", "failed"}
-    wait_until(lambda: {service.job(one)["status"] for one in (peek, look, download)} <= ended, "all have ended")
+    wait_until(lambda: {service.status(one) for one in (peek, look, download)} <= ended, "all have ended")
     # It is there, as systemd writes it; the sandbox of another job hides it.
     assert service.job(look)["status"] == "completed", service.job(look)["log"]
     assert service.job(peek)["status"] == "failed"
@@ -212,7 +210,8 @@ def test_without_trained_data_pages_wait_and_who_asks_is_told_what_to_install(
     reader.drop_in("data", "".join(f"TemporaryFileSystem={place}\n" for place in hidden))
     reader.systemctl("start")
     reader.enqueue("download", "--set", f"source={sources['drive']}")
-    wait_until(lambda: listed(reader, "ls", "--type", "ocr_pages"), "the file has been looked at")
+    pages = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages'"
+    wait_until(lambda: reader.ask(pages) != "0", "the file has been looked at")
 
     page = listed(reader, "ls", "--type", "ocr_pages")[0]
     assert "apt-get install tesseract-ocr-eng" in reader.tell("why", str(page["id"]))

@@ -15,8 +15,6 @@ import pytest
 from tests.systemd.box import PYTHONPATH, Box
 from tests.systemd.conftest import Service, wait_until
 
-pytestmark = pytest.mark.xdist_group("systemd")
-
 MOST_BYTES = 256 << 20
 HANDLER = """
 from pathlib import Path
@@ -51,14 +49,14 @@ def test_a_child_that_the_kernel_ends_for_want_of_memory_fails_its_job_and_no_mo
         offer = service.enqueue("offers")
         greedy = service.enqueue("greedy", "--max-retries", "0")
 
-        wait_until(lambda: service.job(greedy)["status"] == "failed", "the job has failed")
-        wait_until(lambda: service.job(offer)["status"] == "completed", "the other job is done")
+        wait_until(lambda: service.status(greedy) == "failed", "the job has failed")
+        wait_until(lambda: service.status(offer) == "completed", "the other job is done")
         found = service.job(greedy)
         assert (found["error_code"], found["attempts"][-1]["signal"]) == ("CRASHED", "SIGKILL")
         assert "where memory runs out" in found["error_message"]
         # Nobody but the child: neither daemon nor nursery was replaced, and they go on.
         again = service.enqueue("offers")
-        wait_until(lambda: service.job(again)["status"] == "completed", "a job after it is done")
+        wait_until(lambda: service.status(again) == "completed", "a job after it is done")
         assert (service.main_pid, service.shown("NRestarts"), service.shown("ActiveState")) == (daemon, "0", "active")
         assert service.journal("PAGEMILL_EVENT=nursery.died") == []
         assert service.job(again)["result"] == 500

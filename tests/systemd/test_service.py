@@ -6,13 +6,8 @@ import json
 import shutil
 import time
 
-import pytest
-
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
 from tests.systemd.conftest import STATE, Service, wait_until
-
-# One group: each test boots a machine of its own, and their times are measured.
-pytestmark = pytest.mark.xdist_group("systemd")
 
 PROGRAM = "/opt/pagemill/bin/python"
 URL = "http://127.0.0.1:8000/read.py"
@@ -36,7 +31,7 @@ if shutil.which("tesseract"):
 
 
 def is_completed(service: Service, job_id: int) -> bool:
-    return bool(service.job(job_id)["status"] == "completed")
+    return service.status(job_id) == "completed"
 
 
 def outcomes(service: Service, job_id: int) -> list[str]:
@@ -99,9 +94,9 @@ def test_after_kill_9_the_job_runs_again_and_ends_once(service: Service) -> None
 
 
 def test_a_stopped_daemon_is_restarted_by_the_watchdog(service: Service) -> None:
-    service.drop_in("watchdog", "WatchdogSec=2\nTimeoutAbortSec=2")
+    service.drop_in("watchdog", "WatchdogSec=1\nTimeoutAbortSec=1")
     service.systemctl("start")
-    job = service.enqueue("nap", "--set", "seconds=3")
+    job = service.enqueue("nap", "--set", "seconds=2")
     wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
     wedged, begun = service.main_pid, time.monotonic()
 
@@ -199,7 +194,7 @@ def test_within_its_hardening_pages_are_rendered_and_read_and_files_fetched(serv
 
     job, jailed = service.enqueue("read"), service.enqueue("jailed")
 
-    wait_until(lambda: {service.job(j)["status"] for j in (job, jailed)} <= {"completed", "failed"}, "both have ended")
+    wait_until(lambda: {service.status(j) for j in (job, jailed)} <= {"completed", "failed"}, "both have ended")
     found = service.job(job)
     assert found["status"] == "completed", found["log"]
     said = [line["line"] for line in found["log"]]

@@ -1,0 +1,31 @@
+"""In which order the files run.
+
+`./run test` gives whole files to its workers, so that what a file makes once is made once. The long files come first:
+at the end none is left that keeps one worker busy while the others have nothing to do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+_FIRST = (
+    "systemd/test_documents.py",
+    "system/test_stop_points.py",
+    "systemd/test_service.py",
+    "system/test_daemon.py",
+    "system/test_chaos.py",
+    "system/test_bad_surroundings.py",
+    "system/test_reading.py",
+    "system/test_kills.py",
+    "test_benchmarks.py",
+    "system/test_reuse.py",
+    "test_wheel.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {_HERE / name: rank for rank, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
