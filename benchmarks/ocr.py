@@ -21,7 +21,7 @@ from benchmarks.corpus import CLEAN, DIGITAL, LINES_MOST, NOISY_150, NOISY_200, 
 from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
-from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above
+from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, never_over
 from job_handlers import tesseract
 
 Peer = Callable[[Sequence[Book]], Reading]
@@ -42,10 +42,12 @@ class Sizes:
     repeats: int = 3
     scans: int = 2
     scan_pages: int = 12
-    loop_pages: int = 2
+    loop_pages: int = 4
     lines: int = LINES_MOST
     reports: int = 10
     report_pages: int = 300
+    large_pages: int = 10_000
+    large_lines: int = 6
     latency_repeats: int = 5
     pages_of_a_paper: int = 12
     library_pages: int = 100_000
@@ -53,7 +55,7 @@ class Sizes:
     search_repeats: int = 5
 
 
-QUICK = Sizes(repeats=1, scans=1, scan_pages=1, lines=6, reports=2, report_pages=3, latency_repeats=1,
+QUICK = Sizes(repeats=1, scans=1, scan_pages=1, lines=6, reports=2, report_pages=3, large_pages=30, latency_repeats=1,
               pages_of_a_paper=2, library_pages=500, queries=20, search_repeats=1)  # fmt: skip
 
 
@@ -70,6 +72,7 @@ def measure(is_quick: bool) -> Iterator[Row | Fact]:
             yield from bench.real()
             yield from bench.askew()
             yield from bench.digital()
+            yield bench.beside_inserts()
             yield bench.again()
             yield from bench.latency()
             yield from _facts(own, are_peers_asked=are_peers_asked)
@@ -142,6 +145,18 @@ class _Bench:
         yield _row("digital", what, _GET_TEXT, _PAGES_A_SECOND, ours, by_get_text, at_least(1.5))
         yield _row("digital_cpu", "the same", _GET_TEXT, _CPU, ours, by_get_text)
 
+    def beside_inserts(self) -> Row:
+        """Of somebody who inserts all the while, the INSERT that had to wait longest."""
+        sizes = self._sizes
+        longest = []
+        for _ in range(sizes.repeats):
+            found = self._drawn((DIGITAL,), 1, sizes.large_pages, lines=sizes.large_lines)
+            with self._own.beside_inserts() as waits:
+                self._own.read(found)
+            longest.append(max(waits))
+        what = f"one document of {_counted(sizes.large_pages)}: the longest wait of another's INSERT"
+        return Row("beside_inserts", what, "", "ms", longest, [], never_over(50))
+
     def again(self) -> Row:
         """A folder is asked for once more, unchanged."""
         folders = [self._scans(CLEAN, DIGITAL, NOISY_200, SKEWED) for _ in range(self._sizes.repeats)]
@@ -177,11 +192,11 @@ class _Bench:
             shutil.rmtree(found[0].path.parent)
         return of_peers, ours
 
-    def _drawn(self, looks: Sequence[Look], files: int, pages: int) -> list[Book]:
+    def _drawn(self, looks: Sequence[Look], files: int, pages: int, *, lines: int | None = None) -> list[Book]:
         """Pages that nobody has read."""
         number = next(self._folders)
         folder = self._directory / f"folder-{number}"
-        return books(folder, looks, files, pages, seed=f"{_SEED}/{number}", lines=self._sizes.lines)
+        return books(folder, looks, files, pages, seed=f"{_SEED}/{number}", lines=lines or self._sizes.lines)
 
 
 def _search(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Row:
@@ -219,4 +234,4 @@ def _row(
 
 
 def _counted(pages: int) -> str:
-    return f"{pages} page{'s' if pages > 1 else ''}"
+    return f"{pages:,} page{'s' if pages > 1 else ''}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import apsw
 
+from benchmarks.bystander import JOB_TYPE
 from benchmarks.corpus import Book
 from benchmarks.ocr_peers import Reading
 from benchmarks.own import Own
@@ -80,6 +83,16 @@ class Pipeline:
             is_over.set()
             watcher.join()
 
+    @contextmanager
+    def beside_inserts(self) -> Iterator[list[float]]:
+        """Meanwhile: how many milliseconds each INSERT of somebody else took."""
+        waits: list[float] = []
+        command = [sys.executable, "-m", "benchmarks.bystander", self._eyes.filename]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as somebody:
+            yield waits
+            said, _ = somebody.communicate()
+        waits += json.loads(said)
+
     def _watch(self, seen: list[float], is_over: threading.Event) -> None:
         eyes = apsw.Connection(self._eyes.filename, flags=apsw.SQLITE_OPEN_READONLY)
         running = (
@@ -95,7 +108,8 @@ class Pipeline:
 
     def _wait_until_ended(self, before: int) -> None:
         left = (
-            "SELECT EXISTS (SELECT 1 FROM worker_job_queue WHERE id > ? AND status IN ('pending', 'running'))"
+            "SELECT EXISTS (SELECT 1 FROM worker_job_queue"
+            f"               WHERE id > ? AND status IN ('pending', 'running') AND job_type <> '{JOB_TYPE}')"
             " OR NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id > ?)"
         )
         lost = (

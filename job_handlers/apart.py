@@ -29,9 +29,8 @@ R = TypeVar("R")
 PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<i")
-_AHEAD = 32
-"""Pages that it may be told of before it has read them."""
-_MANY = 16
+_AHEAD = 128
+_MANY = 64
 _NAP_SECONDS = 0.01
 """While it has many pages before it, its answers are taken some at a time: to be woken for each costs both of us more
 than a good page does."""
@@ -54,10 +53,12 @@ class Lost(Exception):
 
 
 class Apart(Generic[R]):
-    def __init__(self, make: Make, kind: Any, *, cpu_seconds: int) -> None:
+    def __init__(self, make: Make, kind: Any, *, cpu_seconds: int, ahead: int = _AHEAD) -> None:
+        """`ahead`: so many pages it may be told of before it has read them."""
         self._make = make
         self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(kind)
         self._cpu_seconds = cpu_seconds
+        self._ahead = ahead
         self._pid = 0
         self._numbers = self._said = -1
         self._inbox = bytearray()
@@ -86,8 +87,8 @@ class Apart(Generic[R]):
         waiting = iter(numbers)
         told: deque[int] = deque()
         while True:
-            if len(told) < _MANY:
-                coming = list(islice(waiting, _AHEAD - len(told)))
+            if len(told) <= self._ahead // 2:
+                coming = list(islice(waiting, self._ahead - len(told)))
                 told += coming
                 self._tell(coming)
             if not told:

@@ -112,6 +112,7 @@ assemble = Handler(
     "assemble",
     run,
     Payload,
+    job_class="io",
     limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=3600, wall_seconds=2 * 3600, file_bytes=16384 * _MIB),
     credentials=["password*"],
 )

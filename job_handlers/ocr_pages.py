@@ -1,11 +1,11 @@
 """Recognise a range of pages, one by one: each is kept as soon as it is read, so that a killed range goes on there.
 
-Before each page it asks whether anybody still wants it, and whether somebody has read it meanwhile.
+While one page is read it is asked of the next whether anybody still wants it, and whether somebody has read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,8 @@ from worker_service.handlers import (
 _MIB = 1 << 20
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
+_AHEAD = 2
+"""The page that is read, and the next, so that nothing waits between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ def run(context: Context[Payload]) -> Done:
         # Says what is lacking.
         tesseract.engine_for(engine)
     read = 0
-    with Apart[Read](lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
+    with Apart[Read](
+        lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS, ahead=_AHEAD
+    ) as apart:
         # The engine starts meanwhile.
         apart.begin()
         check_content(context, original, wanted.content)
@@ -79,17 +83,11 @@ def run(context: Context[Payload]) -> Done:
             number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
             for number in numbers
         }
-        for done, number in enumerate(numbers):
+        context.progress(0, f"0 of {len(numbers)} pages done")
+        for number, found in apart.read_all(_to_recognise(context, digests)):
+            context.save_page(_page(context, number, found, digests[number]))
+            done = numbers.index(number) + 1
             context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")
-            if context.cancelled():
-                raise Retryable("it was asked to stop", code="STOPPED")
-            own = job_digest(digests[number], context.idempotency_key)
-            known = context.ask(KnownPages([digests[number], own])).digests
-            if known:
-                context.save_page(PageResult(number, known[0]))
-                continue
-            check_current(context)
-            context.save_page(_page(context, apart, number, digests[number], own))
             read += 1
     context.progress(100, f"{len(numbers)} pages" if len(numbers) > 1 else f"page {numbers[0]}")
     return Done({"pages": len(numbers), "recognised": read, "engine": identity})
@@ -105,16 +103,26 @@ ocr_pages = Handler(
 )
 
 
-def _page(context: Context[Payload], apart: Apart[Read], number: int, digest: str, own: str) -> PageResult:
-    try:
-        read = apart.read(number)
-    except TooLarge as error:
-        read = Read("", TOO_LARGE, why=str(error))
-    except Lost as error:
-        raise Retryable(f"page {number}: {error} while it was read", code="ENGINE_CRASHED") from error
+def _to_recognise(context: Context[Payload], digests: Mapping[int, str]) -> Iterator[int]:
+    """Asked while the page before it is read: has somebody read it meanwhile, and does anybody still want it?"""
+    for number, digest in digests.items():
+        if context.cancelled():
+            raise Retryable("it was asked to stop", code="STOPPED")
+        known = context.ask(KnownPages([digest, job_digest(digest, context.idempotency_key)])).digests
+        if known:
+            context.save_page(PageResult(number, known[0]))
+            continue
+        check_current(context)
+        yield number
+
+
+def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost, digest: str) -> PageResult:
+    if isinstance(found, Lost):
+        raise Retryable(f"page {number}: {found} while it was read", code="ENGINE_CRASHED") from found
+    read = Read("", TOO_LARGE, why=str(found)) if isinstance(found, TooLarge) else found
     if read.method in (TOO_LARGE, UNREADABLE):
         context.log(f"page {number} is left out: {read.why}")
-        return PageResult(number, own, "", read.method)
+        return PageResult(number, job_digest(digest, context.idempotency_key), "", read.method)
     return PageResult(number, digest, read.text, read.method, read.confidence, read.layout)
 
 

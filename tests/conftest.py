@@ -28,4 +28,5 @@ _FIRST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {_HERE / name: rank for rank, name in enumerate(_FIRST)}
+    assert all(path.exists() for path in ranks), "a file of _FIRST has another name now"
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))

@@ -88,6 +88,7 @@ OCR_ROWS = [
     "memory",
     "digital",
     "digital_cpu",
+    "beside_inserts",
     "again",
     "latency_12",
     "latency_1",

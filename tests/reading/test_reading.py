@@ -240,12 +240,12 @@ def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) 
 def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150), picture(OTHER, dpi=150)], dpi=150)
 
-    # It asks for its file, says how far it is, asks twice, and keeps its first page.
+    # It asks for its file, says how far it is, asks twice for this page and twice for the next, and keeps the first.
     killed, again = run_stopped_and_again(
         ocr_pages,
         {"pages": "1-2", "content": sha256_of(original)},
         directory=tmp_path,
-        step=5,
+        step=7,
         document_id=1,
         inputs={"original": original},
     )

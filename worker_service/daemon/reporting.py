@@ -43,6 +43,8 @@ REPORT_SECONDS = 0.25
 ASK_SECONDS = 5.0
 """How long a handler waits for an answer that cannot be had."""
 BACKLOG_BYTES_MAX = 32 << 20
+_MANY_BYTES = 256 << 10
+"""Are written at once: the end of an attempt has to wait for what is left to write, and its slot with it."""
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
 _BUSY_SECONDS = 0.2
@@ -90,14 +92,18 @@ class Reporter:
 
     @property
     def is_full(self) -> bool:
-        return sum(attempt.unwritten_bytes for attempt in self._slots) > BACKLOG_BYTES_MAX
+        return self._unwritten_bytes > BACKLOG_BYTES_MAX
+
+    @property
+    def _unwritten_bytes(self) -> int:
+        return sum(attempt.unwritten_bytes for attempt in self._slots)
 
     @property
     def next_at(self) -> float | None:
         """When something is to be written; None: nothing waits."""
         if not any(attempt.has_news or attempt.unwritten for attempt in self._slots):
             return None
-        is_urgent = any(attempt.question is not None for attempt in self._slots)
+        is_urgent = any(one.question is not None for one in self._slots) or self._unwritten_bytes > _MANY_BYTES
         return max(0.0 if is_urgent else self._next_at, self._trouble.over_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:

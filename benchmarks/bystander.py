@@ -1,0 +1,32 @@
+"""Somebody else who inserts a row a hundred times a second: ``python -m benchmarks.bystander DATABASE``.
+
+Ends with its input, and says as JSON how many milliseconds each INSERT took. The jobs are for the far future.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sqlite3
+import sys
+import time
+
+JOB_TYPE = "later"
+_PAUSE_SECONDS = 0.01
+_PATIENCE_SECONDS = 30
+_INSERT = "INSERT INTO worker_job_queue (job_type, platform, run_at) VALUES (?, 'local', '2999-01-01')"
+
+
+def main() -> None:
+    database = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=_PATIENCE_SECONDS)
+    waits = []
+    while not select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0]:
+        begin = time.perf_counter()
+        database.execute(_INSERT, (JOB_TYPE,))
+        waits.append(1000 * (time.perf_counter() - begin))
+    database.close()
+    json.dump(waits, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
