@@ -165,6 +165,22 @@ def test_the_pages_of_all_attempts_are_written_together_a_few_times_a_second(
     assert written == [1, 3]
 
 
+def test_many_pages_are_written_before_their_time_so_that_the_end_finds_few_left(
+    desk: Desk, store: Store, reading: MakeAttempt
+) -> None:
+    one = reading()
+    desk.hear(one, page(1))
+    desk.turn()
+    desk.hear(one, page(2))
+    desk.turn()
+    assert pages_of(store, one) == [1]
+
+    desk.hear(one, *(page(number, text="x" * 10_000) for number in range(3, 33)))
+    desk.turn()
+
+    assert pages_of(store, one) == [*range(1, 33)]
+
+
 def test_a_checkpoint_that_says_no_more_than_a_state_is_overtaken_by_the_next(desk: Desk, attempt: MakeAttempt) -> None:
     one = attempt()
     desk.hear(one, checkpoint("[1]"), checkpoint("[2]", NewJob("leaf")), checkpoint("[3]"), checkpoint("[4]"))
