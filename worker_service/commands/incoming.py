@@ -70,7 +70,8 @@ def ingest(
     pagemill ingest reports/ --owner alice --lang eng+deu --wait
     pagemill ingest scan.tiff --quality best --force
 
-    Bring files in and have them read. Directories with all that is below them. Prints a job for each file.
+    Bring files in and have them read. Directories with all that is below them, but for symbolic links. Prints a job for
+    each file.
 
     With --wait: exit code 1 if some could not be read, 124 if the time ran out.
     """
