@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import select
-import sqlite3
 import sys
 import time
 
+import apsw
+
 JOB_TYPE = "later"
 _PAUSE_SECONDS = 0.01
-_PATIENCE_SECONDS = 30
+_PATIENCE_MILLISECONDS = 30_000
 _INSERT = "INSERT INTO worker_job_queue (job_type, platform, run_at) VALUES (?, 'local', '2999-01-01')"
 
 
 def main() -> None:
-    database = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=_PATIENCE_SECONDS)
+    database = apsw.Connection(sys.argv[1])
+    database.set_busy_timeout(_PATIENCE_MILLISECONDS)
     waits = []
     while not select.select([sys.stdin], [], [], _PAUSE_SECONDS)[0]:
         begin = time.perf_counter()

@@ -111,6 +111,15 @@ def test_others_get_a_quarter_of_the_time_of_a_daemon_that_writes_without_an_end
     assert max(slept) < 0.005
 
 
+def test_after_one_long_write_the_door_is_open_for_as_long_as_it_was_shut() -> None:
+    now, slept = [0.0], list[float]()
+    breath = Breath(lambda: now[0], slept.append)
+    with breath:
+        now[0] = 0.02
+    with breath:
+        assert slept == [pytest.approx(0.02)]
+
+
 # ── Wake-up ──
 
 

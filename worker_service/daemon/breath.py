@@ -14,6 +14,8 @@ BUSY_SECONDS = 0.01
 """So long the writes of one turn may follow each other at once."""
 PAUSE_SHARE = 1 / 3
 """Of the time that they kept others out for: so long the door is open."""
+LONG_SECONDS = 0.005
+"""After one write that takes longer it is open for as long: who waits at SQLite's lock tries again ever more rarely."""
 
 
 class Breath:
@@ -45,5 +47,8 @@ class Breath:
 
     def __exit__(self, *_: object) -> None:
         now = self._monotonic()
-        self._held_seconds += now - self._entered
-        self._rest_until = now + max(PAUSE_SECONDS, self._held_seconds * PAUSE_SHARE)
+        own = now - self._entered
+        self._held_seconds += own
+        self._rest_until = now + max(
+            PAUSE_SECONDS, self._held_seconds * PAUSE_SHARE, own if own > LONG_SECONDS else 0.0
+        )
