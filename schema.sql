@@ -26,7 +26,7 @@ CREATE TABLE pagemill_schema (
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
 ) STRICT;
 
-INSERT INTO pagemill_schema (version) VALUES (2);
+INSERT INTO pagemill_schema (version) VALUES (3);
 
 
 -- ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────

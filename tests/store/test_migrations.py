@@ -67,6 +67,7 @@ ROWS: dict[str, dict[str, object]] = {
     "cancelled": {"status": "cancelled", "completed_at": "2026-11-18T09:07:00"},
     "retried": {"retry_count": 2, "error_message": "timeout"},
     "retried too often": {"retry_count": 9},
+    "empty payload": {"payload": ""},
     "payload that is not JSON": {"payload": "{'scrape_type': 'full'}"},
     "payload that is not JSON, completed": {"payload": "oops", "status": "completed"},
     "large payload": {"payload": json.dumps("x" * 1_200_000)},
@@ -120,8 +121,9 @@ def _schema(hand: ByHand) -> list[tuple[object, ...]]:
 def test_every_row_of_the_original_table_is_adopted_with_its_id(
     original: ByHand, path: Path, clock: MovableClock
 ) -> None:
-    assert migrate(path)
+    told = migrate(path)
 
+    assert told[0] == f"adopt the original worker_job_queue: {len(ROWS)} rows"
     store = open_store(path, clock=clock)
     assert sorted(everything(store)) == list(range(1, len(ROWS) + 1))
     assert all(CANONICAL.fullmatch(job.created_at) for job in everything(store).values())
@@ -148,6 +150,7 @@ def test_an_adopted_row_says_what_the_original_said(original: ByHand, path: Path
     assert jobs["completed without a time"].completed_at
     assert (jobs["failed"].error_message, jobs["failed"].retry_count) == ("timeout", 3)
     assert jobs["retried"].retry_count == 2
+    assert (jobs["empty payload"].payload, jobs["empty payload"].status) == (None, PENDING)
     assert [jobs[name].priority for name in ("urgent", "priority 99", "priority 0", "nulls")] == [1, 10, 1, 5]
     assert jobs["time with T"].created_at == "2026-11-18 08:00:00.000"
     assert jobs["time with a fraction"].created_at == "2026-11-18 08:00:00.123"
@@ -170,6 +173,16 @@ def test_what_cannot_run_ends_failed_with_a_code_and_its_text_kept(
     assert "by hand" in (paused.error_message or "")
     assert jobs["payload that is not JSON, completed"].status is COMPLETED
     assert "oops" in (jobs["payload that is not JSON, completed"].payload or "")
+
+
+def test_a_dry_run_counts_what_will_not_stay_as_it_is(original: ByHand, path: Path) -> None:
+    told = " ".join(migrate(path, dry_run=True)[1:])
+
+    assert "2 of them were running" in told
+    assert "1 of them ended failed (PAYLOAD_INVALID)" in told
+    assert "1 of them ended failed (STATUS_UNKNOWN)" in told
+    assert "3 priorities" in told
+    assert "1 of them had no valid created_at" in told
 
 
 def test_adopted_jobs_are_claimed_in_their_order_and_complete(

@@ -1,4 +1,4 @@
-"""From schema 1, without documents, to today's: every job stays as it is, and both ways end in the same place."""
+"""From each earlier schema to today's: every row keeps what it says, and both ways end in the same place."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tests.store.kit import ByHand, MovableClock, claimed_ids, everything, new_w
 from tests.store.papers import publish, work_as
 from worker_service.errors import SchemaMismatch
 from worker_service.jobs.model import Status
+from worker_service.store.migrations import SCHEMA_VERSION
 from worker_service.store.opening import initialise, migrate, open_store, schema_version
 from worker_service.store.sqlite_connection import create
 
-SCHEMA_1 = Path(__file__).parent / "earlier" / "schema_1.sql"
+EARLIER = Path(__file__).parent / "earlier"
 
 # A job in every state: waiting in each way, running, ended in each way, in an action that can be undone.
-ROWS = """
+JOBS = """
 INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
 VALUES ('w1', 'here', 'boot', 1, '0', 8, 8, '2026-11-18 10:00:00.000', '2026-11-18 10:00:00.000');
 INSERT INTO worker_job_queue (job_type, platform) SELECT 'ocr_pages', 'local' FROM json_each('[1,2,3,4,5,6]');
 INSERT INTO worker_job_queue (job_type, platform, run_at) VALUES ('ocr_pages', 'local', '2099-01-01');
-INSERT INTO worker_job_queue (job_type, platform, concurrency_key, document_id, generation)
-VALUES ('ocr_pages', 'local', 'k', 3, 1);
+INSERT INTO worker_job_queue (job_type, platform, concurrency_key) VALUES ('ocr_pages', 'local', 'k');
 INSERT INTO worker_job_dependency (job_id, needs_id) VALUES (8, 7);
 UPDATE worker_job_queue SET status = 'running', fence = 1, worker_id = 'w1', started_at = '2026-11-18 10:00:01.000',
        heartbeat_at = '2026-11-18 10:00:01.000' WHERE id IN (2, 3, 4);
@@ -38,50 +38,119 @@ SELECT 1, id, json_object('job_type', job_type, 'platform', platform, 'status', 
        'progress_percent', 0) FROM worker_job_queue WHERE id = 6;
 DELETE FROM worker_job_queue WHERE id = 6;
 """
-TABLES = ("worker_job_queue", "worker_job_attempt", "worker_job_event", "worker_job_dependency", "worker_action_item")
+# A document that was read, and one that nobody has asked for. From schema 2 on.
+DOCUMENTS = """
+INSERT INTO document (platform, source_key, name) VALUES ('local', '/srv/a.pdf', 'a.pdf'), ('local', '/srv/b.pdf', 'b');
+UPDATE document SET index_generation = 1, index_status = 'queued', settings = '{"lang":"deu"}' WHERE id = 1;
+INSERT INTO worker_job_queue (job_type, platform, document_id, generation) VALUES ('assemble', 'local', 1, 1);
+UPDATE worker_job_queue SET status = 'running', fence = 1, worker_id = 'w1', started_at = '2026-11-18 10:00:01.000',
+       heartbeat_at = '2026-11-18 10:00:01.000' WHERE document_id = 1;
+INSERT INTO page_result (digest, text, method, created_at) VALUES ('d', 'climate risk', 'layer', '2026-11-18 10:00:01');
+INSERT INTO page (document_id, generation, number, result_id) VALUES (1, 1, 1, 1);
+UPDATE worker_job_attempt SET outcome = 'completed', ended_at = '2026-11-18 10:00:02.000'
+ WHERE job_id = (SELECT id FROM worker_job_queue WHERE document_id = 1);
+UPDATE worker_job_queue SET status = 'completed', completed_at = '2026-11-18 10:00:02.000' WHERE document_id = 1;
+UPDATE document SET index_status = 'success', current_generation = 1, pages = 1 WHERE id = 1;
+INSERT INTO file (job_id, fence, document_id, name, path, size, created_at)
+SELECT id, 1, 1, 'a.pdf', '9-1/a.pdf', 7, '2026-11-18 10:00:02.000' FROM worker_job_queue WHERE document_id = 1;
+"""
+FILLED_WITH = {1: JOBS, 2: JOBS + DOCUMENTS}
 
 
-@pytest.fixture
-def first(path: Path) -> ByHand:
-    """A database of schema 1, filled as the pagemill of its day did it."""
+@pytest.fixture(params=FILLED_WITH)
+def earlier(request: pytest.FixtureRequest, path: Path) -> ByHand:
+    """A database of an earlier schema, filled as the pagemill of its day did it."""
+    version: int = request.param
+    return _made(path, version)
+
+
+def _made(path: Path, version: int) -> ByHand:
     connection = create(path)
-    connection.execute(SCHEMA_1.read_text() + ROWS).fetchall()
+    connection.execute((EARLIER / f"schema_{version}.sql").read_text() + FILLED_WITH[version]).fetchall()
     connection.close()
     return ByHand(path)
 
 
-def rows(hand: ByHand) -> list[list[dict[str, object]]]:
-    return [hand(f"SELECT * FROM {table}") for table in TABLES]
+def _rows(hand: ByHand) -> dict[str, list[dict[str, object]]]:
+    tables = hand(
+        "SELECT name FROM pragma_table_list"
+        " WHERE schema = 'main' AND type = 'table' AND name NOT IN ('sqlite_schema', 'pagemill_schema')"
+    )
+    return {str(row["name"]): hand(f'SELECT * FROM "{row["name"]}"') for row in tables}
 
 
-def schema(hand: ByHand) -> list[dict[str, object]]:
+def _schema(hand: ByHand) -> list[dict[str, object]]:
     return hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
 
 
-def test_schema_1_is_not_opened_before_it_is_migrated(first: ByHand, path: Path) -> None:
+def test_an_earlier_schema_is_not_opened_before_it_is_migrated(earlier: ByHand, path: Path) -> None:
     with pytest.raises(SchemaMismatch, match="pagemill db migrate"):
         open_store(path)
 
 
-def test_every_row_stays_as_it_is(first: ByHand, path: Path) -> None:
-    before = rows(first)
+def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
+    before = _rows(earlier)
 
-    assert migrate(path) == ["0002_documents"]
+    assert migrate(path)
 
-    assert rows(first) == before
-    assert {row["status"] for row in before[0]} == {str(status) for status in Status}
-    assert (schema_version(path), migrate(path)) == (2, [])
+    after = _rows(earlier)
+    for table, rows in before.items():
+        kept = [{column: row[column] for column in columns} for row, columns in zip(after[table], rows, strict=True)]
+        assert kept == rows, table
+    assert {row["status"] for row in before["worker_job_queue"]} == {str(status) for status in Status}
+    assert (schema_version(path), migrate(path)) == (SCHEMA_VERSION, [])
 
 
-def test_both_ways_end_in_the_same_schema(first: ByHand, path: Path, tmp_path: Path) -> None:
+def test_both_ways_end_in_the_same_schema(earlier: ByHand, path: Path, tmp_path: Path) -> None:
     initialise(tmp_path / "fresh.db")
 
     migrate(path)
 
-    assert schema(first) == schema(ByHand(tmp_path / "fresh.db"))
+    assert _schema(earlier) == _schema(ByHand(tmp_path / "fresh.db"))
 
 
-def test_the_jobs_go_on_where_they_were(first: ByHand, path: Path, clock: MovableClock) -> None:
+def test_triggers_are_made_in_the_same_order(earlier: ByHand, path: Path, tmp_path: Path) -> None:
+    # Of several for one event, the order in which they were made is the order in which they fire.
+    initialise(tmp_path / "fresh.db")
+    in_order = "SELECT name FROM sqlite_schema WHERE type = 'trigger' ORDER BY rowid"
+
+    migrate(path)
+
+    assert earlier(in_order) == ByHand(tmp_path / "fresh.db")(in_order)
+
+
+def test_what_somebody_has_made_beside_our_tables_and_on_them_stays(earlier: ByHand, path: Path) -> None:
+    earlier.run(
+        "CREATE TABLE diary (entry TEXT);"
+        "INSERT INTO diary VALUES ('dear');"
+        "CREATE INDEX my_index ON worker_job_queue (platform, job_type);"
+        "CREATE VIEW my_view AS SELECT count(*) AS count FROM worker_job_queue;"
+        "CREATE TRIGGER my_trigger AFTER INSERT ON worker_job_queue BEGIN INSERT INTO diary VALUES (NEW.id); END;"
+    )
+    [count] = earlier("SELECT * FROM my_view")
+
+    migrate(path)
+
+    assert earlier("SELECT * FROM diary") == [{"entry": "dear"}]
+    assert earlier("SELECT * FROM my_view") == [count]
+    assert earlier("SELECT name FROM sqlite_schema WHERE name = 'my_index'")
+    earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    assert len(earlier("SELECT * FROM diary")) == 2
+
+
+def test_an_id_that_was_used_before_is_not_used_again(earlier: ByHand, path: Path, clock: MovableClock) -> None:
+    earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    [last] = earlier("SELECT max(id) AS id FROM worker_job_queue")
+    earlier(f"DELETE FROM worker_job_queue WHERE id = {last['id']}")
+
+    migrate(path)
+
+    earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    [new] = earlier("SELECT max(id) AS id FROM worker_job_queue")
+    assert new["id"] == int(str(last["id"])) + 1
+
+
+def test_the_jobs_go_on_where_they_were(earlier: ByHand, path: Path, clock: MovableClock) -> None:
     migrate(path)
 
     store = open_store(path, clock=clock)
@@ -90,7 +159,7 @@ def test_the_jobs_go_on_where_they_were(first: ByHand, path: Path, clock: Movabl
     assert [job.id for job in store.requeue("w1")] == [2]
     assert status_of(store, 2) is Status.CANCELLED
     store.register(new_worker())
-    first("UPDATE worker_job_queue SET status = 'pending' WHERE id = 4")
+    earlier("UPDATE worker_job_queue SET status = 'pending' WHERE id = 4")
     assert claimed_ids(store) == [1, 4, 6]
     for job in everything(store).values():
         if job.status is Status.RUNNING:
@@ -101,9 +170,21 @@ def test_the_jobs_go_on_where_they_were(first: ByHand, path: Path, clock: Movabl
     store.close()
 
 
-def test_a_dry_run_changes_nothing(first: ByHand, path: Path) -> None:
-    before = first.dump()
+def test_a_document_that_was_read_is_found_as_before(path: Path, clock: MovableClock) -> None:
+    hand = _made(path, 2)
 
-    assert migrate(path, dry_run=True) == ["0002_documents"]
+    migrate(path)
 
-    assert first.dump() == before
+    store = open_store(path, clock=clock)
+    assert [hit.document_id for hit in store.search("climate").hits] == [1]
+    store.close()
+    assert hand("SELECT status FROM v_documents ORDER BY id") == [{"status": "success"}, {"status": "not_indexed"}]
+
+
+def test_a_dry_run_changes_nothing_and_says_what_a_run_will(earlier: ByHand, path: Path) -> None:
+    before = earlier.dump()
+
+    told = migrate(path, dry_run=True)
+
+    assert earlier.dump() == before
+    assert migrate(path) == told

@@ -48,7 +48,7 @@ def db() -> None:
 
 
 @verb
-@click.option("--dry-run", is_flag=True, help="Only say which steps would be taken.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def migrate(desk: Desk, dry_run: bool) -> None:
     """\b
     pagemill db backup before.db && pagemill db migrate --dry-run
@@ -62,8 +62,10 @@ def migrate(desk: Desk, dry_run: bool) -> None:
         return
     for step in steps:
         output.show(step)
-    done = "would be taken" if dry_run else "taken"
-    output.say(f"{len(steps)} step{'s' * (len(steps) != 1)} {done}" if steps else "the database is up to date")
+    if not steps:
+        output.say("the database is up to date")
+    elif dry_run:
+        output.say("that is what would be done; nothing was changed")
 
 
 @verb

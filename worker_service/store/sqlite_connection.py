@@ -209,6 +209,12 @@ def create(path: Path) -> apsw.Connection:
         return connection
 
 
+def in_memory(statements: str) -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute(statements).fetchall()
+    return connection
+
+
 def _turn_to_wal(connection: apsw.Connection) -> None:
     """For this, unlike all else, SQLite does not ask the busy handler."""
     until = time.monotonic() + BUSY_SECONDS

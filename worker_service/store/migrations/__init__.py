@@ -1,7 +1,9 @@
 """From any earlier schema to today's. The daemon never does this by itself; `pagemill db migrate` does.
 
-Version 0 is the original proposal's plain table: it goes straight to today's schema (`adopt.sql`), because its columns
-are kept. From version 1 on, ``0002_what_it_does.sql`` and so on lead from each schema to the next.
+`schema.sql` alone says what today's schema is: what differs from it is made anew, and what stands in the tables is
+carried over, column by column. Only what that cannot do has a file, ``0003_what_it_does.sql`` for the step to version
+3, which runs first, while no trigger is there to object: bounds that older rows break, names that are gone.
+Version 0 is the original proposal's plain table, whose rows `adopt.sql` takes over.
 """
 
 from __future__ import annotations
@@ -11,9 +13,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from worker_service.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.sqlite_connection import Connection, connect, create, spoken_errors
+from worker_service.store.sqlite_connection import Connection, connect, create, in_memory, spoken_errors
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+
+# What an earlier schema had and today's has not. Whatever else hangs on our tables is somebody's own, and stays.
+_GONE: tuple[str, ...] = ()
+
+_Made = dict[str, tuple[str, str, str]]
+"""By name: what kind of thing it is, the table that it hangs on, and the statement that makes it."""
 
 
 def schema_sql() -> str:
@@ -38,20 +46,8 @@ def schema_version_of(connection: Connection) -> int | None:
     return 0 if "worker_job_queue" in tables else None
 
 
-def steps_from(version: int) -> list[tuple[str, str]]:
-    """Names and statements of the steps that lead from a version to today's."""
-    if version == 0:
-        return [
-            ("adopt the original worker_job_queue", f"{_read('adopt_begin.sql')}\n{schema_sql()}\n{_read('adopt.sql')}")
-        ]
-    numbered = sorted(
-        entry.name for entry in files(__package__).iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", entry.name)
-    )
-    return [(name.removesuffix(".sql"), _read(name)) for name in numbered if int(name[:4]) > version]
-
-
 def migrate(path: Path, *, dry_run: bool = False) -> list[str]:
-    """Bring a database to today's schema, in one transaction; return the names of the steps."""
+    """Bring a database to today's schema, in one transaction; return what was done, a sentence each."""
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
     # A dry run leaves even the journal mode as it is.
@@ -65,9 +61,7 @@ def migrate(path: Path, *, dry_run: bool = False) -> list[str]:
                     raise StoreAbsent(f"{path} has no pagemill tables yet: make them with `pagemill init`")
                 if version > SCHEMA_VERSION:
                     raise SchemaMismatch(newer(path, version))
-                steps = steps_from(version)
-                for _, statements in steps:
-                    connection.execute(statements).fetchall()
+                done = _bring_to_today(connection, version)
                 connection.execute("ROLLBACK" if dry_run else "COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -75,11 +69,101 @@ def migrate(path: Path, *, dry_run: bool = False) -> list[str]:
                 raise
     finally:
         connection.close()
-    return [name for name, _ in steps]
+    return done
 
 
 def newer(path: Path, version: int) -> str:
     return f"{path} has schema {version}, newer than this pagemill knows ({SCHEMA_VERSION}): upgrade pagemill"
+
+
+def _bring_to_today(connection: Connection, version: int) -> list[str]:
+    if version == SCHEMA_VERSION:
+        return []
+    if version == 0:
+        connection.execute(f"{_read('adopt_begin.sql')}\n{schema_sql()}\n{_read('adopt.sql')}").fetchall()
+        return [str(sentence) for (sentence,) in connection.execute(_read("adopt_told.sql"))]
+    today = _made_of(in_memory(schema_sql()))
+    hanging = _take_off_what_hangs(connection, today)
+    done = []
+    for name, statements in _steps_from(version):
+        connection.execute(statements).fetchall()
+        done.append(name)
+    for name, (kind, _, sql) in today.items():
+        if kind == "table" and (sentence := _bring_table(connection, name, sql)):
+            done.append(sentence)
+    theirs = {name: made for name, made in hanging.items() if name not in today and name not in _GONE}
+    present = _made_of(connection)
+    for name, (_, _, sql) in (today | theirs).items():
+        if name not in present:
+            connection.execute(sql)
+    connection.execute("UPDATE pagemill_schema SET version = ?", (SCHEMA_VERSION,))
+    return [*done, f"bring indexes, triggers and views to schema {SCHEMA_VERSION}"]
+
+
+def _made_of(connection: Connection) -> _Made:
+    """All that a person sees, in the order in which it was made."""
+    return {
+        name: (kind, table, sql)
+        for name, kind, table, sql in connection.execute(
+            "SELECT name, type, tbl_name, sql FROM sqlite_schema"
+            " WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'"
+            "   AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
+            " ORDER BY rowid"
+        )
+    }
+
+
+def _take_off_what_hangs(connection: Connection, today: _Made) -> _Made:
+    """Drop the indexes and triggers of our tables, and our views, so that nothing fires or refers while rows move."""
+    tables = {name for name, (kind, _, _) in today.items() if kind == "table"}
+    hanging = {
+        name: made
+        for name, made in _made_of(connection).items()
+        if made[0] != "table" and (made[1] in tables or name in today or name in _GONE)
+    }
+    for name, (kind, _, _) in hanging.items():
+        connection.execute(f"DROP {kind} {_quoted(name)}")
+    return hanging
+
+
+def _bring_table(connection: Connection, name: str, sql: str) -> str | None:
+    """Make the table, or make it anew with the rows that it has; what was done."""
+    present = _made_of(connection).get(name)
+    if present is None:
+        connection.execute(sql)
+        return f"make table {name}"
+    if present[2] == sql:
+        return None
+    before, table = _quoted(f"{name}_before"), _quoted(name)
+    # Else the views that somebody made over the table would follow it to its other name.
+    connection.execute("PRAGMA legacy_alter_table = ON")
+    connection.execute(f"ALTER TABLE {table} RENAME TO {before}")
+    connection.execute(sql)
+    shared = [
+        _quoted(column) for column in _columns(connection, name) if column in _columns(connection, f"{name}_before")
+    ]
+    columns = ", ".join(shared)
+    connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {before}")
+    # An id that was used before is not used again, deleted rows included.
+    connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
+    connection.execute("UPDATE sqlite_sequence SET name = ? WHERE name = ?", (name, f"{name}_before"))
+    connection.execute(f"DROP TABLE {before}")
+    [(count,)] = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+    return f"make table {name} anew, with its rows ({count})"
+
+
+def _columns(connection: Connection, table: str) -> list[str]:
+    return [str(name) for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+def _steps_from(version: int) -> list[tuple[str, str]]:
+    """Names and statements of the files that lead from a version to today's."""
+    names = sorted(entry.name for entry in files(__package__).iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", entry.name))
+    return [(name.removesuffix(".sql"), _read(name)) for name in names if int(name[:4]) > version]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _read(name: str) -> str:

@@ -6,14 +6,14 @@ SELECT o.id,
        ifnull(CAST(o.platform AS TEXT), '') AS platform,
        CAST(o.account AS TEXT) AS account,
        max(1, min(10, CAST(ifnull(o.priority, 5) AS INTEGER))) AS priority,
-       CASE WHEN NOT json_valid(CAST(o.payload AS TEXT)) THEN json_object('unreadable', CAST(o.payload AS TEXT))
-            ELSE CAST(o.payload AS TEXT) END AS payload,
+       CASE WHEN NOT json_valid(o.given) THEN json_object('unreadable', o.given)
+            ELSE o.given END AS payload,
        CASE WHEN o.status IN ('completed', 'failed', 'cancelled') THEN o.status
-            WHEN NOT json_valid(CAST(o.payload AS TEXT)) THEN 'failed'
+            WHEN NOT json_valid(o.given) THEN 'failed'
             WHEN ifnull(o.status, 'pending') IN ('pending', 'running') THEN 'pending'
             ELSE 'failed' END AS status,
        CASE WHEN o.status IN ('completed', 'cancelled') THEN NULL
-            WHEN NOT json_valid(CAST(o.payload AS TEXT)) THEN 'PAYLOAD_INVALID'
+            WHEN NOT json_valid(o.given) THEN 'PAYLOAD_INVALID'
             WHEN o.status = 'failed' THEN 'FAILED_BEFORE_PAGEMILL'
             WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running') THEN 'STATUS_UNKNOWN' END AS error_code,
        CASE WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
@@ -29,7 +29,7 @@ SELECT o.id,
        CAST(o.worker_id AS TEXT) AS worker_id,
        max(0, min(100, CAST(ifnull(o.progress_percent, 0) AS INTEGER))) AS progress_percent,
        CAST(o.progress_message AS TEXT) AS progress_message
-  FROM worker_job_queue_before_pagemill o;
+  FROM (SELECT *, nullif(CAST(payload AS TEXT), '') AS given FROM worker_job_queue_before_pagemill) o;
 
 -- The guard of INSERT lets rows with a history in only while an action of deletion names them.
 INSERT INTO worker_action (at, actor, verb) VALUES (strftime('%Y-%m-%d %H:%M:%f', 'now'), 'pagemill db migrate', 'delete');
