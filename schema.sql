@@ -114,8 +114,9 @@ CREATE INDEX job_by_batch ON worker_job_queue (batch_id) WHERE batch_id IS NOT N
 -- live work of a document's generation, and its failures
 CREATE INDEX job_by_document ON worker_job_queue (document_id, generation, status) WHERE document_id IS NOT NULL;
 CREATE INDEX job_by_parent ON worker_job_queue (parent_id) WHERE parent_id IS NOT NULL;
--- enqueue: one live job for each unique_key
-CREATE UNIQUE INDEX job_unique_live ON worker_job_queue (unique_key)
+-- enqueue: one live job for each unique_key. With an expression in it, SQLite refuses by the name of the index.
+CREATE UNIQUE INDEX "a live job already has this unique_key: that one will do the work"
+    ON worker_job_queue (unique_key, (0))
     WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
 -- P8: one running job for each concurrency_key; behind it, who is next
 CREATE UNIQUE INDEX job_key_running ON worker_job_queue (concurrency_key)
@@ -179,6 +180,13 @@ CREATE INDEX dependency_by_needs ON worker_job_dependency (needs_id);
 -- Jobs that others wait for and whose status has changed since somebody looked. The next transaction of ours
 -- (a claim at the latest) frees, fails or revives the jobs behind them, and empties this.
 CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
+
+-- Never has a row. What a trigger would INSERT OR IGNORE here is passed over, unless the statement that fired the
+-- trigger is OR REPLACE: its way with conflicts is then the trigger's as well, and it is refused with this sentence.
+CREATE TABLE no_replacing (
+    unique_key TEXT,
+    CONSTRAINT "a live job already has this unique_key, and nothing may replace it: leave OR REPLACE out" CHECK (0)
+) STRICT;
 
 -- Who changed what in bulk, with the state before: audit, and what `pagemill undo` reads.
 CREATE TABLE worker_action (
@@ -407,14 +415,14 @@ WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.re
      OR NEW.cancel_requested_at IS NOT NULL OR length(NEW.payload) >= 1000 OR NEW.unique_key IS NOT NULL
      OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
 BEGIN
+    INSERT OR IGNORE INTO no_replacing
+    SELECT unique_key FROM worker_job_queue
+     WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
     SELECT CASE
         WHEN EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id AND u.fence = NEW.fence)
              AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id) THEN NULL
         -- Else INSERT OR REPLACE would remove a job, and an id could be used twice.
         WHEN NEW.id <> -1 THEN RAISE(ABORT, 'the table chooses the id of a job: leave it out of the INSERT')
-        WHEN EXISTS (SELECT 1 FROM worker_job_queue
-                      WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running'))
-            THEN RAISE(ABORT, 'a live job already has this unique_key: that one will do the work')
         WHEN ifnull(NEW.status, 'pending') <> 'pending'
             THEN RAISE(ABORT, 'a new job is pending: leave status out of the INSERT')
         WHEN ifnull(NEW.fence, 0) <> 0 OR ifnull(NEW.retry_count, 0) <> 0 OR ifnull(NEW.requeue_count, 0) <> 0
@@ -462,7 +470,8 @@ BEGIN
     SELECT RAISE(IGNORE);
 END;
 
--- A person's wish: the budget, the error and the times begin anew. The fence does not.
+-- A person's wish: the budget, the error and the times begin anew. The fence does not, nor a start that was set and
+-- was still to come when the job ended; when its last attempt was to be tried again is no such start.
 CREATE TRIGGER job_retry_by_hand BEFORE UPDATE OF status ON worker_job_queue
 WHEN NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled')
 BEGIN
@@ -471,11 +480,16 @@ BEGIN
                     WHERE unique_key = OLD.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running'));
     UPDATE worker_job_queue
        SET status = 'pending', completed_at = NULL, started_at = NULL, heartbeat_at = NULL, worker_id = NULL,
-           cancel_requested_at = NULL, run_at = NULL, retry_count = 0, requeue_count = 0,
+           cancel_requested_at = NULL, run_at = t.start, retry_count = 0, requeue_count = 0,
            error_code = NULL, error_message = NULL, result = NULL, progress_percent = 0, progress_message = NULL,
-           held = EXISTS (SELECT 1 FROM v_waits WHERE job_id = OLD.id AND NOT is_met) * 4
+           held = (t.start IS NOT NULL) | EXISTS (SELECT 1 FROM v_waits WHERE job_id = OLD.id AND NOT is_met) * 4
                   | (concurrency_key IS NOT NULL) * 8
-     WHERE id = OLD.id;
+      FROM (SELECT CASE WHEN OLD.run_at > OLD.completed_at
+                         AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a
+                                          WHERE a.job_id = OLD.id AND a.fence = OLD.fence
+                                            AND a.outcome IN ('retry', 'snoozed'))
+                        THEN OLD.run_at END AS start) t
+     WHERE worker_job_queue.id = OLD.id;
     SELECT RAISE(IGNORE);
 END;
 

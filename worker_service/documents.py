@@ -77,7 +77,10 @@ class Documents:
         files = [file for path in paths for file in _files_at(Path(path))]
         jobs = [download_job(file, read, owner=owner, is_forced=is_forced) for file in files]
         enqueued = [one for part in _parts(jobs) for one in self.store.enqueue_many(part)]
-        return [Wish(str(file), one.job_id, one.decision) for file, one in zip(files, enqueued, strict=True)]
+        return [
+            Wish(str(file), one.job_id, Decision.UNDER_WAY if one.existing else None)
+            for file, one in zip(files, enqueued, strict=True)
+        ]
 
     def crawl(self, words: CrawlWords, *, owner: str) -> Enqueued:
         return self.store.enqueue(crawl_job(words, owner=owner))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from worker_service.clock import parse_duration
 from worker_service.errors import BadInput
-from worker_service.jobs.digest import canonical
+from worker_service.jobs.digest import canonical, digest
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.library import Document
 from worker_service.jobs.model import NewJob
@@ -125,7 +125,10 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
 
 def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:
     body = {"source": _source(file), "read": read.asked(), "force": is_forced}
-    return NewJob("download", platform="local", owner=owner, payload=canonical(body))
+    # The same wish for the same bytes, as far as that can be told without reading them.
+    now = file.stat()
+    key = f"ingest:{digest([owner, body, now.st_mtime_ns, now.st_size])}"
+    return NewJob("download", platform="local", owner=owner, payload=canonical(body), unique_key=key)
 
 
 def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:

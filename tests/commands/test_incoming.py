@@ -61,6 +61,20 @@ def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf)
     assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False}
 
 
+def test_the_same_wish_twice_is_one_job_until_the_file_or_the_wish_is_another(run: Run, shelf: Shelf) -> None:
+    [report] = papers("report.pdf")
+    ingest = ("ingest", "report.pdf", "--json")
+    first = items(run(*ingest))
+
+    again, others = items(run(*ingest)), [items(run(*ingest, *more)) for more in (("--lang", "deu"), ("--owner", "b"))]
+    report.write_text("another content")
+    changed = items(run(*ingest))
+
+    assert [(one[0]["job_id"], one[0]["decision"]) for one in (first, again, *others, changed)] == [
+        (1, None), (1, "under way"), (2, None), (3, None), (4, None),
+    ]  # fmt: skip
+
+
 def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: Shelf) -> None:
     [notes] = papers("notes.md")
     action = ("--then", 'webhook={"url": "https://example.com"}')

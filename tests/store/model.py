@@ -28,6 +28,8 @@ class ModelJob:
     is_asked: bool = False
     percent: int = 0
     outcomes: list[str | None] = field(default_factory=list)
+    is_scheduled: bool = False
+    """It ended before the start that was set for it."""
 
     @property
     def turn(self) -> tuple[int, datetime, int]:
@@ -118,17 +120,19 @@ class ModelQueue:
                 self._give_back(job, "requeued", None)
         return [job.id for job in orphans]
 
-    def cancel(self, job_id: int) -> None:
+    def cancel(self, job_id: int, now: datetime) -> None:
         job = self.jobs[job_id]
         if job.status is RUNNING:
             job.is_asked = True
         elif job.status is PENDING:
             job.status, job.is_asked = CANCELLED, True
+            is_retry = job.outcomes[-1:] in (["retry"], ["snoozed"])
+            job.is_scheduled = job.run_at is not None and job.run_at > now and not is_retry
 
     def retry(self, job_id: int) -> None:
         job = self.jobs[job_id]
         if job.status.is_ended and not self.live_with(job.unique):
-            job.status, job.is_asked, job.run_at = PENDING, False, None
+            job.status, job.is_asked, job.run_at = PENDING, False, job.run_at if job.is_scheduled else None
             job.retries = job.requeues = job.percent = 0
             job.worker = None
 
@@ -143,7 +147,7 @@ class ModelQueue:
         return True
 
     def _end(self, job: ModelJob, status: Status, outcome: str) -> None:
-        job.status = status
+        job.status, job.is_scheduled = status, False
         job.outcomes[-1] = outcome
 
     def _give_back(self, job: ModelJob, outcome: str, run_at: datetime | None) -> None:

@@ -183,14 +183,18 @@ def test_a_hand_written_hold_is_corrected(store: Store, worker: AddWorker, by_ha
     assert claimed_ids(store) == [1]
 
 
-def test_a_unique_key_inserted_twice_by_hand_is_refused(store: Store, by_hand: ByHand) -> None:
-    insert = "INSERT INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u')"
-    by_hand(insert)
+def test_a_unique_key_inserted_twice_by_hand_is_refused_or_passed_over_where_the_statement_says_so(
+    store: Store, by_hand: ByHand
+) -> None:
+    rows = "INTO worker_job_queue (job_type, platform, unique_key) VALUES ('t', 'p', 'u'), ('t', 'p', '{}')"
+    by_hand(f"INSERT {rows.format('v')}")
 
-    with pytest.raises(RefusedByHand, match="unique_key"):
-        by_hand(insert)
+    with pytest.raises(RefusedByHand, match="a live job already has this unique_key: that one will do the work"):
+        by_hand(f"INSERT {rows.format('w')}")
+    by_hand(f"INSERT OR IGNORE {rows.format('x')}")
+    by_hand(f"INSERT {rows.format('y')} ON CONFLICT DO NOTHING")
 
-    assert len(everything(store)) == 1
+    assert [job.unique_key for job in everything(store).values()] == ["y", "x", "v", "u"]
 
 
 def test_a_dependency_inserted_by_hand_holds_the_job(store: Store, worker: AddWorker, by_hand: ByHand) -> None:

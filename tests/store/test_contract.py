@@ -289,6 +289,22 @@ def test_what_falls_due_together_is_freed_best_priority_first(
     assert claimed_ids(store, most=1) == [best]
 
 
+def test_what_comes_due_is_what_this_worker_can_run_and_waits_for_its_time_alone(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker(types=["download"])
+    worker("without", types=["download"], missing="a program")
+    soon, other = clock.after(30), enqueue()
+    enqueue(run_at=soon)
+    enqueue("download", run_at=soon, after=(other,))
+    enqueue("download", run_at=clock.after(61))
+    assert not store.comes_due("w1", clock.after(60))
+
+    enqueue("download", run_at=soon, priority=9)
+
+    assert [store.comes_due(one, clock.after(60)) for one in ("w1", "without")] == [True, False]
+
+
 def test_next_deadline_is_the_first_time_at_which_something_is_freed(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:

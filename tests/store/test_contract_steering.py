@@ -20,6 +20,7 @@ from tests.store.kit import (
     ids,
     status_of,
 )
+from worker_service.clock import as_text
 from worker_service.errors import JobNotFound, PagemillError, Refused, RuleBroken
 from worker_service.jobs.model import Changed, Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
@@ -109,6 +110,28 @@ def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
     assert (job.progress_percent, job.progress_message) == (0, None)
     assert [attempt.fence for attempt in store.attempts(job_id)] == [1, 2]
     assert claim_one(store).fence == 3
+
+
+def test_a_retry_keeps_a_start_that_is_still_to_come_and_not_when_the_job_was_to_be_tried_again(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand
+) -> None:
+    worker(cpu=1)
+    tonight = clock.after(3600)
+    tried, snoozed = enqueue(), enqueue()
+    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=tonight)
+    store.snooze(claim_one(store).lease, tonight)
+    scheduled = [enqueue(run_at=tonight) for _ in range(2)]
+    ran = enqueue(run_at=clock.now)
+    end(store, claim_one(store).lease, FAILED)
+    store.cancel(ids(tried, snoozed, *scheduled), actor="ann")
+
+    store.retry(ids(tried, snoozed, scheduled[0], ran), actor="ann")
+    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {scheduled[1]}")
+
+    assert [store.get(job_id).run_at for job_id in (tried, snoozed, ran)] == [None] * 3
+    assert [(store.get(job_id).run_at, codes(store, job_id)) for job_id in scheduled] == [
+        (as_text(tonight), ["NOT_YET"])
+    ] * 2
 
 
 def test_a_job_that_has_not_ended_is_not_retried(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:

@@ -150,7 +150,7 @@ class QueueMachine(RuleBasedStateMachine):
     def cancel(self, pick: int, is_by_hand: bool) -> None:
         if job_id := self._pick(pick):
             is_ended = self.model.jobs[job_id].status.is_ended
-            self.model.cancel(job_id)
+            self.model.cancel(job_id, self.clock.now)
             if is_by_hand and not is_ended:
                 ByHand(self.path)(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
             else:

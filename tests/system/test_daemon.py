@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
 from tests.system.conftest import System, is_running, wait_until
-from worker_service.jobs.model import Status
+from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 
@@ -24,6 +25,20 @@ def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
     assert system.store.workers() == []
     assert list((system.database.parent / "workers").iterdir()) == []
     system.assert_sound()
+
+
+def test_drain_waits_for_what_comes_back_soon_and_leaves_what_comes_later(system: System) -> None:
+    soon, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (0.5, 600))
+    retried = system.enqueue("fail", max_retries=1, how="retryable")
+    begins_soon, begins_later = (system.store.enqueue(NewJob("noop", run_at=at)).job_id for at in (soon, later))
+    snoozed = system.enqueue("fail", how="snooze")
+
+    daemon = system.begin("--drain")
+
+    assert daemon.ends() == 0
+    assert (system.outcomes(retried), system.outcomes(snoozed)) == (["retry", "failed"], ["snoozed"])
+    assert (system.status(begins_soon), system.status(begins_later)) == (Status.COMPLETED, Status.PENDING)
+    assert [event["pending"] for event in daemon.events("daemon.drained")] == [2]
 
 
 def test_both_classes_have_slots_of_their_own(system: System) -> None:

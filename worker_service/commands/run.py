@@ -10,7 +10,7 @@ from worker_service.commands.desk import Desk, verb
 
 
 @verb
-@click.option("--drain", is_flag=True, help="End with exit code 0 when nothing is left that could run.")
+@click.option("--drain", is_flag=True, help="End when nothing runs, and nothing will within a minute.")
 def run(desk: Desk, drain: bool) -> int:
     """\b
     pagemill run
@@ -20,6 +20,9 @@ def run(desk: Desk, drain: bool) -> int:
     Run jobs, until somebody asks it to stop. Ctrl-C lets the running ones finish; twice stops them at once.
 
     It is what `systemctl start pagemill` starts. Jobs that are stopped go back into the queue and lose no retry.
+
+    --drain ends with exit code 0. It waits for retries, snoozes and starts that come within a minute, so that a folder
+    that is watched more often than that keeps it going; what comes later, or waits for a person, is left.
     """
     from worker_service.daemon import start
 

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(settings: Settings, *, drain: bool = False) -> int:
-    """Run until somebody asks it to stop, or (drain) nothing is left that could run. Return the exit code."""
+    """Run until somebody asks it to stop, or (drain) nothing is left that will run soon. Return the exit code."""
     log = events.begin_logging(settings.log_format)
     with ExitStack() as stack:
         return _run(settings, stack, log, drain=drain)

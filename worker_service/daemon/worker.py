@@ -12,6 +12,7 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,7 +38,7 @@ from worker_service.daemon.trouble import PAUSE_SECONDS, Trouble
 from worker_service.daemon.wake import Wake
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.documents import Answer
-from worker_service.jobs.model import HandlerFacts, Worker
+from worker_service.jobs.model import HandlerFacts, Status, Worker
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
+DRAINED_SECONDS = 60.0
+"""What comes due later than this is left to the next one who drains the queue."""
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -95,7 +98,7 @@ class Loop:
     orphan_after_seconds: float
     grace_period_seconds: float
     is_draining_queue: bool = False
-    """End when nothing is left that could run."""
+    """End when nothing is left that could run now, or will soon."""
     workspace: Path = Path()
     """Where the files lie that handlers get as inputs."""
     clock: Clock = wall_clock
@@ -363,9 +366,13 @@ class Loop:
             return
         if self._stopping.at is not None:
             self._exit_code = 0
-        elif self.is_draining_queue and not self._claiming.is_worthwhile:
-            self.log.info(events.DAEMON_DRAINED)
+        elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes_due():
+            self.log.info(events.DAEMON_DRAINED, pending=self.store.counts().by_status.get(Status.PENDING, 0))
             self._exit_code = 0
+
+    def _comes_due(self) -> bool:
+        soon = self.clock() + timedelta(seconds=DRAINED_SECONDS)
+        return self.store.comes_due(self.identity.worker_id, soon)
 
     # ── Waiting ──
 

@@ -225,6 +225,9 @@ class Reading(Protocol):
     def next_deadline(self) -> datetime | None:
         """When a held job, a pause or a rest next runs out."""
 
+    def comes_due(self, worker_id: str, until: datetime) -> bool:
+        """Whether a job that this worker can run waits for nothing but a time, and that one comes by then."""
+
     def database_id(self) -> str:
         """When its tables were made: a copy and a backup have the same, any other database another."""
 

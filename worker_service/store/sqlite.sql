@@ -743,6 +743,14 @@ SELECT min(at) FROM (
     UNION ALL SELECT until FROM pause WHERE until > :now
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
 
+-- name: comes_due
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+                WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
+                  AND NOT q.held & 4
+                  AND EXISTS (SELECT 1 FROM handler h
+                               WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));
+
 
 -- ── Upkeep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -335,4 +335,7 @@ def _rule(message: str) -> str:
     """SQLite's sentence without its preamble: the constraints are named in words."""
     if message.startswith("NOT NULL constraint failed: "):
         return f"{message.rpartition('.')[2]} is missing: it must be given"
+    # Of an index with an expression SQLite says the name; the others that may be violated are not for people.
+    if message.startswith("UNIQUE constraint failed: index '"):
+        return message.removeprefix("UNIQUE constraint failed: index '").removesuffix("'")
     return message.removeprefix("CHECK constraint failed: ")

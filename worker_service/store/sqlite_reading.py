@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from worker_service.clock import from_text
+from worker_service.clock import as_text, from_text
 from worker_service.errors import BadInput, JobNotFound
 from worker_service.jobs.model import (
     Action,
@@ -145,6 +145,9 @@ class Reading(Connections):
     def next_deadline(self) -> datetime | None:
         [(at,)] = self._read("next_deadline", now=self._now())
         return from_text(at) if at else None
+
+    def comes_due(self, worker_id: str, until: datetime) -> bool:
+        return self._read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
     def database_id(self) -> str:
         [(made_at,)] = self._read("database_id")

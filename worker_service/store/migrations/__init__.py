@@ -18,7 +18,7 @@ from worker_service.store.sqlite_connection import Connection, connect, create, 
 SCHEMA_VERSION = 3
 
 # What an earlier schema had and today's has not. Whatever else hangs on our tables is somebody's own, and stays.
-_GONE: tuple[str, ...] = ()
+_GONE: tuple[str, ...] = ("job_unique_live",)
 
 _Made = dict[str, tuple[str, str, str]]
 """By name: what kind of thing it is, the table that it hangs on, and the statement that makes it."""
