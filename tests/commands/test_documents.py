@@ -96,8 +96,15 @@ def test_search_that_finds_nothing_ends_with_1_and_one_without_sense_with_2(run:
     told = run("search", "water", fails=1)
     assert (told.stdout, told.stderr) == ("", "no page has that\n")
     assert json.loads(run("search", "water", "--json", fails=1).stdout)["items"] == []
-    assert "cannot be searched for" in run("search", "a AND", fails=2).stderr
-    assert "the search is empty" in run("search", " ", fails=2).stderr
+    for said in (" ", "--", '"*"'):
+        assert "cannot be searched for: it has no letter and no digit" in run("search", "--", said, fails=2).stderr
+
+
+def test_a_search_takes_what_people_type(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "it's scope-3")
+
+    for said in ("it's", "scope-3", '"scope', "scope/3", "50% OR it's"):
+        assert run("search", said).stdout.startswith("1:1  a.pdf"), said
 
 
 def test_what_a_page_says_has_no_power_over_the_terminal(run: Run, shelf: Shelf) -> None:

@@ -117,7 +117,8 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
     pagemill search '"scope 3" emissions' --owner alice
     pagemill search 'sustainab* NOT water' --json
 
-    Find pages, the best first: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
+    Find pages, the best first: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Signs such as those in scope-3
+    only hold a word together.
 
     Exit code 1 if nothing was found.
     """

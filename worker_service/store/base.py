@@ -264,7 +264,8 @@ class Library(Protocol):
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
     ) -> Found:
-        """The best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents and case do not matter.
+        """The best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents, case and signs do not
+        matter, and whatever people type is a search, if it has a letter or a digit.
 
         Of very many hits only the pages stored last are compared, and the answer says so."""
 

@@ -35,9 +35,6 @@ Values = tuple[Any, ...] | dict[str, Any]
 
 Connection = apsw.Connection
 
-SqlRefused = apsw.SQLError
-"""A statement, or a search, that SQLite cannot make sense of."""
-
 BUSY_SECONDS = 30.0
 _LONG_WAIT_SECONDS = 2.0
 """Ours hold the lock for milliseconds: who waits so long waits for somebody else."""

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector, Found, Hit, KeywordCount, PageSummary
+from worker_service.store.fts5 import phrase_of, query_of
 from worker_service.store.sqlite_asking import page_from
-from worker_service.store.sqlite_connection import Row, SqlRefused, teach_to_count
+from worker_service.store.sqlite_connection import Row, teach_to_count
 from worker_service.store.sqlite_reading import Reading
 
 RANKED_MOST = 2000
 """Of so many hits, the pages stored last, the best are found."""
-
-
-NEAR_WORDS = 10
-"""How many words may stand between two that are near."""
-
-_OPERAND = r'(?:"(?:[^"]|"")*"|\w+)'
-_NEAR = re.compile(r"\s+NEAR(?:/(\d+))?\s+")
-_OPERANDS = re.compile(rf"{_OPERAND}(?:\s+NEAR(?:/\d+)?\s+{_OPERAND})*")
 
 
 class Library(Reading):
@@ -61,12 +53,12 @@ class Library(Reading):
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
     ) -> Found:
-        query = as_fts5(query)
+        query = query_of(query) or _refused(query)
         values: dict[str, object] = {"query": query, "owner": owner, "most": most}
         if document_id is not None:
-            rows = self._match("search_document", **values, document_id=document_id)
+            rows = self._read("search_document", **values, document_id=document_id)
         else:
-            rows = self._match("search", **values, ranked=RANKED_MOST)
+            rows = self._read("search", **values, ranked=RANKED_MOST)
         snippets = self._snippets([row[0] for row in rows], query, marks)
         hits = [
             Hit(document_id, name, number, snippets.get(result_id, ""), rank)
@@ -78,47 +70,19 @@ class Library(Reading):
         if not result_ids:
             return {}
         stretch = {"first": min(result_ids), "last": max(result_ids), "result_ids": json.dumps(result_ids)}
-        return dict(self._match("snippets", query=query, open=marks[0], close=marks[1], **stretch))
+        return dict(self._read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
 
     def keyword_counts(self, terms: Sequence[str], *, owner: str | None = None) -> Sequence[KeywordCount]:
         teach_to_count(self._reader)
         counts: list[KeywordCount] = []
         for term in terms:
-            rows = self._match("keyword_counts", query=_as_phrase(term), owner=owner)
+            rows = self._read("keyword_counts", query=phrase_of(term) or _refused(term), owner=owner)
             counts += (KeywordCount(term, *row) for row in sorted(rows))
         return counts
 
-    def _match(self, name: str, **values: object) -> list[Row]:
-        query = str(values["query"])
-        if not query.strip():
-            raise BadInput("the search is empty: say which words to look for")
-        try:
-            return self._read(name, **values)
-        except SqlRefused as error:
-            raise BadInput(
-                f'{query!r} cannot be searched for ({error}): write words, "a phrase", climate NEAR risk, a OR b, '
-                "a NOT b or begin*, and put words with signs in them between double quotes"
-            ) from error
 
-
-def as_fts5(query: str) -> str:
-    """FTS5's own language, but for `a NEAR b` and `a NEAR/5 b`, which it would write NEAR(a b, 5)."""
-
-    def put_together(found: re.Match[str]) -> str:
-        distances = [int(number or NEAR_WORDS) for number in _NEAR.findall(found[0])]
-        if not distances:
-            return found[0]
-        return f"NEAR({_NEAR.sub(' ', found[0])}, {max(distances)})"
-
-    return _OPERANDS.sub(put_together, query)
-
-
-def _as_phrase(term: str) -> str:
-    """A term is looked for as it stands; with a star at its end, as the beginning of a word."""
-    words = term.strip().removesuffix("*").replace('"', '""')
-    if not any(character.isalnum() for character in words):
-        raise BadInput(f"{term!r} is not a term that can be counted: it has no letter and no digit")
-    return f'"{words}"{" *" if term.strip().endswith("*") else ""}'
+def _refused(said: str) -> str:
+    raise BadInput(f"{said!r} cannot be searched for: it has no letter and no digit")
 
 
 def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
