@@ -89,6 +89,9 @@ def run(context: Context[Payload]) -> Done:
             done = numbers.index(number) + 1
             context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")
             read += 1
+            if done < len(numbers):
+                # The next one has hardly begun.
+                _stop_if_asked(context)
     context.progress(100, f"{len(numbers)} pages" if len(numbers) > 1 else f"page {numbers[0]}")
     return Done({"pages": len(numbers), "recognised": read, "engine": identity})
 
@@ -106,14 +109,18 @@ ocr_pages = Handler(
 def _to_recognise(context: Context[Payload], digests: Mapping[int, str]) -> Iterator[int]:
     """Asked while the page before it is read: has somebody read it meanwhile, and does anybody still want it?"""
     for number, digest in digests.items():
-        if context.cancelled():
-            raise Retryable("it was asked to stop", code="STOPPED")
+        _stop_if_asked(context)
         known = context.ask(KnownPages([digest, job_digest(digest, context.idempotency_key)])).digests
         if known:
             context.save_page(PageResult(number, known[0]))
             continue
         check_current(context)
         yield number
+
+
+def _stop_if_asked(context: Context[Payload]) -> None:
+    if context.cancelled():
+        raise Retryable("it was asked to stop", code="STOPPED")
 
 
 def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost, digest: str) -> PageResult:

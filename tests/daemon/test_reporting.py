@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
-from worker_service.children.model import Asked, Checkpointed, Ended, Happening, How, PagesRead
+from worker_service.children.model import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.hearing import hear
 from worker_service.daemon.landing import CannotLand, Landing
@@ -104,6 +104,10 @@ def checkpoint(state: str, *jobs: NewJob, crawl: CrawlPage | None = None) -> Sai
 
 def question(kind: str, body: str) -> Said:
     return lambda a: Asked(a.job.id, a.job.fence, 1, kind, body)
+
+
+def progress(percent: float) -> Said:
+    return lambda a: Progressed(a.job.id, a.job.fence, percent, "")
 
 
 def done(attempt: Attempt) -> Ended:
@@ -259,18 +263,20 @@ def test_p2_under_a_lost_lease_nothing_is_written_and_nobody_is_left_waiting(
     assert pages_of(desk.store, one) == []
 
 
-@pytest.mark.parametrize("said", [page(1), checkpoint("[1]")], ids=["page", "checkpoint"])
-def test_p7_a_cancelled_attempt_writes_nothing_more_and_is_still_ours_to_end(
-    desk: Desk, reading: MakeAttempt, said: Said
+@pytest.mark.parametrize("first", [page(1), checkpoint("[1]"), progress(50)], ids=["page", "checkpoint", "progress"])
+def test_p7_a_cancelled_attempt_keeps_its_pages_and_nothing_else_and_is_still_ours_to_end(
+    desk: Desk, reading: MakeAttempt, first: Said
 ) -> None:
     one = reading()
     desk.store.cancel(ids(one.job.id), actor="test")
-    desk.hear(one, said, done)
+    desk.hear(one, first, page(2), checkpoint("[2]"), page(3), done)
 
     desk.turn()
 
     assert (one.is_cancelled, one.is_lost) == (True, False)
     assert desk.store.get(one.job.id).status is Status.CANCELLED
+    assert pages_of(desk.store, one)[-2:] == [2, 3]
+    assert desk.store.checkpoint_of(one.job.id) is None
 
 
 @pytest.mark.parametrize(

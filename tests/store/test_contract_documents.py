@@ -21,6 +21,7 @@ from worker_service.jobs.documents import (
     FileAgain,
     IndexStatus,
     IsCurrent,
+    KnownDigests,
     KnownPages,
     NewFile,
     PageResult,
@@ -653,9 +654,43 @@ def test_p7_nothing_lands_after_a_request_to_stop(store: Store) -> None:
     job = claim(store)
     store.cancel(ids(job.id), actor="ann")
 
-    assert save(store, job.lease, "late") == [job.lease]
     with pytest.raises(CancelRequested):
         store.checkpoint(job.lease, Checkpoint("1"))
+    assert store.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
+
+
+def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_retry(store: Store) -> None:
+    ask_for(store)
+    job = claim(store)
+    store.cancel(ids(job.id), actor="ann")
+
+    assert save(store, job.lease, "kept") == [job.lease]
+    store.confirm_cancel(job.lease)
+    store.forget_pages(100)
+    store.retry(ids(job.id), actor="ann")
+    again = claim(store)
+
+    assert store.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
+    assert [page.text for page in store.answer(again.lease, DocumentPages(1, 9)).pages] == ["kept"]
+    assert store.audit() == []
+
+
+def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_is_none_of_its_pages(
+    store: Store, by_hand: ByHand
+) -> None:
+    ask_for(store)
+    old = claim(store)
+    ask_for(store, settings="s2")
+    new = claim(store)
+
+    assert save(store, old.lease, "late") == [old.lease]
+
+    assert store.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
+    assert by_hand("SELECT number FROM page") == []
+    # What somebody was told of is there for as long as they run.
+    store.forget_pages(100)
+    store.save_pages([(new.lease, PageResult(1, "1:late"))])
+    assert [page.text for page in store.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
 
 
 def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:

@@ -20,17 +20,20 @@ from worker_service.handlers import Context, Done, Handler, Permanent, digest
 
 _NOTES = "given-to-the-engine"
 _MARKER = "has-failed"
+_GO_ON = "may-go-on"
 
 _read_page = shipped.read_page
 _place = Path()
+_is_held = False
 
 
 def run(context: Context[shipped.Payload]) -> Done:
-    global _place
+    global _place, _is_held
     _place = context.keep
     # The page is read in a process of its own, which is forked from this one.
     shipped.read_page = _noted_page
     name = context.inputs["original"].name
+    _is_held = name.startswith("slow")
     is_torn = name.startswith("breaks") and 3 in read_ranges(context.payload.pages, 1000)
     if is_torn and not (_place / _MARKER).exists():
         (_place / _MARKER).touch()
@@ -43,6 +46,8 @@ def run(context: Context[shipped.Payload]) -> Done:
 def _noted_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> shipped.Read:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{number}\n")
+    while _is_held and not (_place / _GO_ON).exists():
+        time.sleep(0.005)
     return _read_page(book, engine, number)
 
 
@@ -61,6 +66,12 @@ skip = Handler("skip", _skip, dict)
 def install(place: Path) -> None:
     changed = {"ocr_pages": f"{__name__}:ocr_pages", "skip": f"{__name__}:skip"}
     installed.install(place, "pagemill", installed.shipped() | changed)
+
+
+def go_on(workspace: Path) -> None:
+    """Pages that are being read of a file that is slow may come to their end."""
+    for notes in (workspace / "keep").rglob(_NOTES):
+        (notes.parent / _GO_ON).touch()
 
 
 def given_to_the_engine(workspace: Path) -> Counter[int]:

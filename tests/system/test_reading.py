@@ -48,7 +48,8 @@ class Desk:
         self._settings.write_text("[retries.ocr_pages]\nfirst = 0.1\n")
 
     def start(self, **settings: object) -> Daemon:
-        return self.system.start(config=self._settings, **settings)
+        self.daemon = self.system.start(config=self._settings, **settings)
+        return self.daemon
 
     def run(self, *words: object, fails: int = 0) -> Result:
         environment = self.system.environment(config=self._settings)
@@ -197,6 +198,33 @@ def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: De
     # One page for each of two children, at each of the kills.
     assert recognised.total() <= PAGES + 2 * (len(victims) + 1)
     desk.system.assert_sound()
+
+
+def test_a_page_that_is_being_read_when_its_range_is_cancelled_is_kept_and_not_read_again(reading: Desk) -> None:
+    before = reading.recognised()
+    paper = slips(reading.papers / "slow.pdf", 4, "tide")
+    reading.run("ingest", paper)
+    wait_until(lambda: (reading.recognised() - before).keys() == {1, 3}, "each range reads its first page")
+    document = reading.document(paper)
+    assert document is not None
+    ranges = reading.jobs(document.id, "ocr_pages")
+
+    reading.run("cancel", *(job.id for job in ranges), "--yes")
+    wait_until(lambda: all(_is_asked(reading, job) for job in ranges), "both are asked to stop")
+    readers.go_on(reading.system.workspace)
+
+    for job in ranges:
+        reading.system.wait_for(job.id, Status.CANCELLED)
+    assert reading.stored()[document.id, 1] == {1, 3}
+    reading.run("retry", *(job.id for job in ranges), "--yes")
+    reading.run("wait", f"document:{document.id}", "--timeout", "60s")
+    assert reading.texts(document.id) == [leaf(number, "tide") for number in (1, 2, 3, 4)]
+    recognised = reading.recognised() - before
+    assert (recognised[1], recognised[3]) == (1, 1)
+
+
+def _is_asked(desk: Desk, job: Job) -> bool:
+    return any(event["job_id"] == job.id for event in desk.daemon.events("job.stopped"))
 
 
 def _has_read(desk: Desk, pages: int) -> bool:

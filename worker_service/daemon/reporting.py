@@ -220,8 +220,7 @@ class Reporter:
             with self._breath:
                 self._store.checkpoint(attempt.lease, Checkpoint(said.state, follow_ups, said.crawl))
         except CancelRequested:
-            attempt.is_cancelled = True
-            self._forget(attempt, "the job is cancelled")
+            self._cancelled(attempt)
         except LeaseLost:
             self._lost(attempt)
         except _REFUSALS as error:
@@ -257,11 +256,17 @@ class Reporter:
         # A lease is refused as well when somebody has asked the job to stop: then it is still ours to end.
         held = self._store.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
-            attempt.is_cancelled = True
+            self._cancelled(attempt)
         else:
             attempt.is_lost = True
             self._log.warning(events.LEASE_LOST, job_id=attempt.job.id, fence=attempt.job.fence)
-        self._forget(attempt, "the lease is lost")
+            self._forget(attempt, "the lease is lost")
+
+    def _cancelled(self, attempt: Attempt) -> None:
+        """The pages that it has read are kept all the same."""
+        attempt.is_cancelled = True
+        self._refuse_question(attempt, "the job is cancelled")
+        attempt.forget_checkpoints()
 
     def _refuse(self, attempt: Attempt, failure: Failure) -> None:
         attempt.refuse(failure)

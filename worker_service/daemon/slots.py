@@ -117,6 +117,11 @@ class Attempt:
         self.unwritten.clear()
         self.unwritten_bytes, self.question = 0, None
 
+    def forget_checkpoints(self) -> None:
+        for said in [said for said in self.unwritten if isinstance(said, Checkpointed)]:
+            self.unwritten.remove(said)
+            self.unwritten_bytes -= _bytes_of(said)
+
     def _overtake(self) -> None:
         """A checkpoint that says no more than a state is overtaken by the next one."""
         for said in reversed(self.unwritten):

@@ -98,7 +98,10 @@ class Leases(Protocol):
         """The state (JSON) of the job's last checkpoint."""
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
-        """Keep what was read of pages, in one transaction; return the leases that are lost."""
+        """Keep what was read of pages, in one transaction; return the leases that are lost, or asked to stop.
+
+        Of one that was asked to stop the pages are kept all the same: the next attempt finds them, or whoever reads the
+        same content in the same way."""
 
     def answer(self, lease: Lease, question: Question[A]) -> A:
         """Answer what a handler asks about its own document or crawl. Reads only."""

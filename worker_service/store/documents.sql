@@ -124,6 +124,15 @@ SELECT q.document_id, q.generation, q.owner, q.platform FROM worker_job_queue q
    AND (q.generation IS NULL
         OR EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation));
 
+-- name: reading_of
+-- What was read is kept after a request to stop as well (P7), so that the next attempt need not read it; and of an older
+-- generation (P11) by its digest alone.
+SELECT q.document_id, q.generation, d.id IS NOT NULL,
+       q.cancel_requested_at IS NULL AND (q.generation IS NULL OR d.id IS NOT NULL)
+  FROM worker_job_queue q
+  LEFT JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
+ WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
+
 -- name: keep_checkpoint
 INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now, :state)
     ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, at = excluded.at, state = excluded.state;
@@ -149,6 +158,12 @@ SELECT :document_id, :generation, w.value ->> 0, r.id
   FROM json_each(:pages) w CROSS JOIN page_result r ON r.digest = w.value ->> 1
  WHERE true
     ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
+
+-- name: leave_to_anybody
+-- No page refers to them yet: unless one does soon, they are forgotten.
+UPDATE page_result SET forgotten_at = ''
+ WHERE digest IN (SELECT value FROM json_each(:digests)) AND forgotten_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
 
 -- name: save_crawl
 INSERT INTO crawl (key, owner, state, updated_at) VALUES (:crawl, :owner, :state, :now)
@@ -192,9 +207,10 @@ UPDATE document SET gone_at = NULL
 -- ── Questions of handlers ───────────────────────────────────────────────────────────────────────────────────────
 
 -- name: known_pages
--- One that is about to be forgotten is not known: it might be gone before it is used.
+-- One that is about to be forgotten is not known: it might be gone before it is used. Where the time is yet to be
+-- written, who asks now runs since before it: forget_result will wait.
 SELECT r.digest FROM json_each(:digests) w CROSS JOIN page_result r ON r.digest = w.value
- WHERE r.forgotten_at IS NULL;
+ WHERE ifnull(r.forgotten_at, '') = '';
 
 -- name: document_pages
 SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END

@@ -39,6 +39,26 @@ class Work:
         return {"document_id": self.document_id, "generation": self.generation}
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where the pages go that an attempt has read."""
+
+    document_id: int | None = None
+    generation: int | None = None
+    is_current: bool = False
+    """They are pages of its document; else they are kept by their digest, for whoever asks next."""
+    is_wanted: bool = False
+    """Nobody has asked it to stop, and its lease holds."""
+
+    @property
+    def is_kept(self) -> bool:
+        return self.generation is not None
+
+    @property
+    def place(self) -> dict[str, object]:
+        return {"document_id": self.document_id, "generation": self.generation}
+
+
 class Documents(Intake):
     # ── While an attempt runs ──
 
@@ -63,16 +83,18 @@ class Documents(Intake):
         ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
         with self._transaction():
             now = self._now()
-            works = {lease: self._work_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
-            places = {lease: work.place for lease, work in works.items() if work and work.generation is not None}
-            kept = [(lease, page, result) for lease, page, result in ready if lease in places]
+            readings = {lease: self._reading_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
+            kept = [(lease, page, result) for lease, page, result in ready if readings[lease].is_kept]
             results = b"[%s]" % b",".join(result for _, _, result in kept if result)
             self._write("add_page_results", results=results.decode(), now=now)
-            for lease, place in places.items():
+            for lease, reading in readings.items():
                 own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
-                self._write("save_pages", **place, pages=msgspec.json.encode(own).decode())
-                self._write("document_moved", **place, now=now)
-        return [lease for lease, work in works.items() if work is None]
+                if reading.is_current:
+                    self._write("save_pages", **reading.place, pages=msgspec.json.encode(own).decode())
+                    self._write("document_moved", **reading.place, now=now)
+                elif own:
+                    self._write("leave_to_anybody", digests=msgspec.json.encode([digest for _, digest in own]).decode())
+        return [lease for lease, reading in readings.items() if not reading.is_wanted]
 
     def _save_crawl(self, crawl: CrawlPage, work: Work, now: str) -> None:
         self._write("save_crawl", crawl=crawl.crawl, owner=work.owner, state=crawl.state, now=now)
@@ -152,6 +174,11 @@ class Documents(Intake):
         for row in self._write("lease_held", **by(lease)):
             return work_from(row)
         return None
+
+    def _reading_of(self, lease: Lease) -> Reading:
+        for document_id, generation, is_current, is_wanted in self._write("reading_of", **by(lease)):
+            return Reading(document_id, generation, bool(is_current), bool(is_wanted))
+        return Reading()
 
     def _why_lost(self, lease: Lease) -> LeaseLost:
         for row in self._write("get", job_id=lease.job_id):
