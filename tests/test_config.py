@@ -54,7 +54,7 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         limits={},
         commands={},
         retries={},
-        prune={},
+        prune={"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
         origins=dict.fromkeys(settings.origins, "default"),
     )
 
@@ -148,7 +148,7 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ("[limits.class]\ngpu = 1", "the classes are cpu and io"),
         ("[commands.scrape]", "commands.scrape needs argv"),
         ('[commands]\nscrape = "x"', "is a table"),
-        ('[prune]\nrunning = "1d"', "what ends is"),
+        ('[prune]\nrunning = "1d"', "what is pruned is"),
         ("[prune]\nfailed = 30", "such as 30d"),
         ("unknown_type_grace = 0", "such as 5m"),
         ("queued_patience = -1", "such as 5m"),
@@ -193,7 +193,8 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     [retries.download]
     most = "1s"
     [prune]
-    completed = "30d"
+    completed = "800d"
+    failed = "never"
     """
     file = write(tmp_path / "own.toml", text)
 
@@ -205,7 +206,12 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     assert settings.commands["scrape_account"]["timeout"] == "2h"
     assert settings.retries == {"ocr_pages": RetryRule(5, 30, 3600), "download": RetryRule(None, 1, 1)}
     assert ("retries.ocr_pages", "max 5, first 30s, most 3600s", str(file)) in settings.shown()
-    assert settings.prune == {"completed": "30d"}
+    assert [(key, *rest) for key, *rest in settings.shown() if key.startswith("prune.")] == [
+        ("prune.completed", "800d", str(file)),
+        ("prune.failed", "never", str(file)),
+        ("prune.cancelled", "90d", "default"),
+        ("prune.logs", "30d", "default"),
+    ]
     assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.shown()
 
 

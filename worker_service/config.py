@@ -56,7 +56,7 @@ class Settings:
     retries: Mapping[str, RetryRule]
     """How a job type is tried again, where not as any other."""
     prune: Mapping[str, str]
-    """How long ended jobs are kept, by status."""
+    """How long ended jobs are kept, by status, and 'logs', the lines of any job."""
     origins: Mapping[str, str]
     """Where each value came from: a flag, a variable, a file, or 'default'. By key, as the key is written in TOML."""
 
@@ -85,7 +85,7 @@ class Settings:
         for kind, most in self.limits.items():
             shown += [(f"limits.{kind}.{name}", str(number), self.origins["limits"]) for name, number in most.items()]
         shown += [(f"retries.{name}", _rule(rule), self.origins["retries"]) for name, rule in self.retries.items()]
-        shown += [(f"prune.{status}", age, self.origins["prune"]) for status, age in self.prune.items()]
+        shown += [(f"prune.{what}", age, self.origins[f"prune.{what}"]) for what, age in self.prune.items()]
         # Only the program: an argument may be a secret, though it should not be.
         shown += [
             (f"commands.{name}", values_of.program(table), self.origins["commands"])
@@ -119,6 +119,8 @@ def load_settings(
         else:
             values[key] = _processors() if key == "concurrency" else _DEFAULTS[key]
         origins[key] = origin
+    origins |= {f"prune.{what}": origins["prune"] if what in values["prune"] else "default" for what in values_of.KEPT}
+    values["prune"] = values_of.KEPT | values["prune"]
     values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
         # A short orphan time alone is no contradiction.

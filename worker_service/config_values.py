@@ -21,6 +21,11 @@ _PAYLOAD_BYTES_MOST = 1_000_000_000
 _SLOTS_MOST = 1000
 _RETRIES_MOST = 1000
 _LIMITED = ("type", "class", "owner")
+_YEAR_SECONDS = 31_536_000.0
+
+NEVER = "never"
+KEPT = {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"}
+"""How long ended jobs are kept, by status, and log lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +80,14 @@ def read_patience(raw: object, label: str, _: Path) -> float:
     return _seconds(raw, label, least=0)
 
 
-def _seconds(raw: object, label: str, *, least: float) -> float:
+def _seconds(raw: object, label: str, *, least: float, most: float = _YEAR_SECONDS) -> float:
     seconds = _number(raw)
     if seconds is None and isinstance(raw, str):
         try:
             seconds = parse_duration(raw).total_seconds()
         except (BadTime, OverflowError, ValueError):
             seconds = None
-    if seconds is None or not least <= seconds <= 31_536_000:
+    if seconds is None or not least <= seconds <= most:
         raise ConfigError(f"{label} is a length of time such as 5m, or a number of seconds, not {raw!r}")
     return seconds
 
@@ -165,13 +170,14 @@ def read_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, objec
 
 def read_prune(raw: object, label: str, _: Path) -> dict[str, str]:
     ages: dict[str, str] = {}
-    for status, age in _table(raw, label).items():
-        if status not in ("completed", "failed", "cancelled"):
-            raise ConfigError(f"{label}: prune.{status}: what ends is completed, failed or cancelled")
+    for what, age in _table(raw, label).items():
+        if what not in KEPT:
+            raise ConfigError(f"{label}: prune.{what}: what is pruned is completed, failed, cancelled or logs")
         if not isinstance(age, str):
-            raise ConfigError(f"{label}: prune.{status} is a length of time such as 30d, not {age!r}")
-        _seconds(age, f"{label}: prune.{status}", least=1)
-        ages[status] = age
+            raise ConfigError(f"{label}: prune.{what} is a length of time such as 30d, or never, not {age!r}")
+        if age != NEVER:
+            _seconds(age, f"{label}: prune.{what}", least=1, most=100 * _YEAR_SECONDS)
+        ages[what] = age
     return ages
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import Daemon, Run, items, states
+from tests.commands.shelf import Shelf
 from worker_service.clock import wall_clock
 from worker_service.commands import steer
 from worker_service.jobs.selector import Selector
@@ -309,3 +310,13 @@ def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: py
 
     assert [held.is_hurried for held in daemon.store.leases_of("w1")] == [False]
     assert [attempt.signal for attempt in daemon.store.attempts(1)] == [None, None]
+
+
+def test_what_jobs_have_made_stays_when_they_are_pruned(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "what was read")
+
+    run("prune", "--older-than", "2199-01-01", "--yes")
+
+    assert items(run("ls", "--json")) == []
+    assert run("text", "1").stdout == "what was read\n"
+    assert run("export", "1").stdout == "a-1.txt\n"

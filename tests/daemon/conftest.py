@@ -57,13 +57,15 @@ def ended(attempt: Attempt, how: How = How.DONE, **fields: Any) -> Ended:
 
 
 class Silence:
-    """A log that nobody reads; it remembers the names of the events."""
+    """A log that nobody reads; it remembers the names of the events, and what they told."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.told: list[dict[str, object]] = []
 
-    def info(self, event: str, **_: object) -> None:
+    def info(self, event: str, **fields: object) -> None:
         self.heard.append(event)
+        self.told.append(fields)
 
     warning = error = critical = debug = info
 

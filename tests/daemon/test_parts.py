@@ -28,7 +28,7 @@ from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
 from worker_service.daemon.start import beat_seconds
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
-from worker_service.jobs.model import Counts, Failure, NewJob, Pause, Status, WorkerState
+from worker_service.jobs.model import Counts, Failure, NewJob, Pause, Report, Status, WorkerState
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
 
@@ -291,17 +291,26 @@ def test_the_status_line_says_it_in_a_few_words() -> None:
     assert line == "2/2 cpu · 1/4 io · 14 pending · oldest 3 min"
 
 
-def test_old_jobs_are_pruned_by_status(store: Store, clock: MovableClock, attempt: MakeAttempt, log: Any) -> None:
-    old = attempt()
+def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
+    store: Store, clock: MovableClock, attempt: MakeAttempt, log: Any
+) -> None:
+    old, failed, living = attempt(), attempt(), attempt()
+    store.report([Report(living.lease, lines=["an old line"] * 600)])
     store.complete(old.lease)
+    store.fail(failed.lease, Failure("X", "x"), retry_at=None)
     clock.advance(86400 * 31)
     store.beat("w1", ())
     new = attempt()
+    store.report([Report(living.lease, lines=["a new line"])])
     store.complete(new.lease)
+    prune = Prune(store, {"completed": "30d", "failed": "never", "logs": "30d"}, clock=clock, log=log)
 
-    Prune(store, {"completed": "30d"}, clock=clock, log=log).run()
+    waits = [prune.run() for _ in range(3)]
 
-    assert [job.id for job in store.list(ids())] == [new.job.id]
+    assert [job.id for job in store.list(ids())] == [new.job.id, living.job.id, failed.job.id]
+    assert [line.line for line in store.logs(living.job.id)] == ["a new line"]
+    assert waits == [0.1, 600, 600]
+    assert log.told == [{"completed": 1, "logs": 600}]
 
 
 def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(tmp_path: Path, log: Any) -> None:

@@ -6,13 +6,16 @@ A chore that fails is logged and tried again later; it never stops the loop. Rec
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
 from worker_service.clock import Clock, as_text, from_text, parse_duration
+from worker_service.config_values import NEVER
 from worker_service.daemon.slots import Slots
 from worker_service.daemon.systemd import Notifier
 from worker_service.jobs.model import Counts, Status
@@ -36,26 +39,32 @@ class Chore(Protocol):
 
 
 class Prune:
-    """Remove what ended longer ago than the settings keep it. A little at a time: others want to write, too."""
+    """Remove what is older than the settings keep it. A little at a time: others want to write, too."""
 
     name = "prune"
 
     def __init__(self, store: Store, ages: Mapping[str, str], *, clock: Clock, log: Log) -> None:
         self._store = store
-        self._ages = {Status(status): parse_duration(age) for status, age in ages.items()}
+        self._ages = {what: parse_duration(age) for what, age in ages.items() if age != NEVER}
         self._clock = clock
         self._log = log
+        self._untold = Counter[str]()
 
     def run(self) -> float:
-        wait = 600.0
-        for status, age in self._ages.items():
-            old = Selector(statuses=(status,), older_than=as_text(self._clock() - age))
-            pruned = self._store.prune(old, most=_PRUNED_AT_ONCE)
-            if pruned:
-                self._log.info(events.JOBS_PRUNED, jobs=pruned, status=status.value)
-            if pruned == _PRUNED_AT_ONCE:
-                wait = 0.1
-        return wait
+        pruned = {what: self._prune(what, self._clock() - age) for what, age in self._ages.items()}
+        self._untold.update(pruned)
+        if _PRUNED_AT_ONCE in pruned.values():
+            return 0.1
+        if told := {what: number for what, number in self._untold.items() if number}:
+            self._log.info(events.JOBS_PRUNED, **told)
+            self._untold.clear()
+        return 600.0
+
+    def _prune(self, what: str, before: datetime) -> int:
+        if what == "logs":
+            return self._store.prune_logs(before, most=_PRUNED_AT_ONCE)
+        old = Selector(statuses=(Status(what),), older_than=as_text(before))
+        return self._store.prune(old, most=_PRUNED_AT_ONCE)
 
 
 class Checkpoint:

@@ -205,7 +205,7 @@ class _Files:
 
 def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collection[str], log: Log) -> list[Chore]:
     database = settings.database
-    chores: list[Chore] = [
+    return [
         recovery,
         _Files(loop),
         DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
@@ -221,10 +221,8 @@ def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collectio
             log=log,
         ),
         StatusLine(loop.store, loop.slots, loop.notifier, clock=wall_clock),
+        Prune(loop.store, settings.prune, clock=wall_clock, log=log),
     ]
-    if settings.prune:
-        chores.append(Prune(loop.store, settings.prune, clock=wall_clock, log=log))
-    return chores
 
 
 def _tell_set_aside(described: Mapping[str, Described], log: Log) -> None:

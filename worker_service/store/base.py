@@ -166,6 +166,9 @@ class Steering(Protocol):
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         """Remove up to `most` ended jobs and all that was kept about them. Call again until it returns 0."""
 
+    def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
+        """Remove up to `most` of the oldest log lines, of any job, that are older than this."""
+
 
 class Reading(Protocol):
     """For everyone. Never waits for a writer, never writes."""

@@ -557,6 +557,12 @@ DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING scope;
 -- name: prune
 DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;
 
+-- name: prune_logs
+-- Lines are in the order of their times.
+DELETE FROM worker_job_log
+ WHERE id IN (SELECT id FROM worker_job_log ORDER BY id LIMIT :most) AND at < :before
+RETURNING id;
+
 -- name: old_action_items
 SELECT i.action_id, i.job_id, i.after IS NULL AND i.undone_at IS NULL
   FROM worker_action a JOIN worker_action_item i ON i.action_id = a.id

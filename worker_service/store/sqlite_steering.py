@@ -209,6 +209,10 @@ class Steering(Explaining):
         self._prune_actions()
         return len(job_ids)
 
+    def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
+        with self._transaction():
+            return len(self._write("prune_logs", before=as_text(before), most=most))
+
     def _prune_actions(self) -> None:
         """What can no longer be undone, and what was kept for it."""
         before = as_text(self._clock() - timedelta(days=UNDO_DAYS))
