@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from worker_service import config
 from worker_service.children.known import wants
 from worker_service.config import Settings, load_settings
 from worker_service.config_values import RetryRule
 from worker_service.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the service of this machine would have its settings and its database."""
+    monkeypatch.setattr(config, "SERVICE_CONFIGURATION", tmp_path / "service/etc")
+    monkeypatch.setattr(config, "SERVICE_STATE", tmp_path / "service/state")
+    return tmp_path / "service"
 
 
 @pytest.fixture
@@ -24,10 +33,11 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def checkout(path: Path) -> Path:
-    for part in ("pyproject.toml", "schema.sql", "worker_service/config.py"):
-        write(path / part, "")
-    return path
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout, and this code its own."""
+    monkeypatch.setattr(config, "OWN_PLACE", tmp_path / "tree")
+    return write(tmp_path / "tree/pyproject.toml", "").parent
 
 
 def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: Path) -> None:
@@ -73,9 +83,8 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(home: dict[st
 
 
 def test_the_database_lives_where_systemd_says_else_in_a_checkout_else_at_home(
-    home: dict[str, str], tmp_path: Path
+    home: dict[str, str], tmp_path: Path, tree: Path
 ) -> None:
-    tree = checkout(tmp_path / "tree")
     state = {**home, "STATE_DIRECTORY": "/var/lib/pagemill:/var/lib/other"}
     xdg = {**home, "XDG_DATA_HOME": "/data"}
 
@@ -86,8 +95,60 @@ def test_the_database_lives_where_systemd_says_else_in_a_checkout_else_at_home(
     assert load_settings(environ=relative, directory=tmp_path).database.is_relative_to(tmp_path / "home")
 
 
-def test_the_file_is_looked_for_in_the_same_order(home: dict[str, str], tmp_path: Path) -> None:
-    tree = checkout(tmp_path / "tree")
+def test_in_a_checkout_an_installed_pagemill_is_as_anywhere(home: dict[str, str], tmp_path: Path) -> None:
+    other = write(tmp_path / "other/pyproject.toml", "").parent
+
+    assert load_settings(environ=home, directory=other).database == tmp_path / "home/.local/share/pagemill/pagemill.db"
+
+
+def test_where_the_service_is_installed_its_settings_and_its_database_are_everybodys(
+    home: dict[str, str], service: Path, tmp_path: Path
+) -> None:
+    file = write(service / "etc/pagemill.toml", "io_concurrency = 7\n")
+
+    settings = load_settings(environ=home, directory=tmp_path)
+    write(file, 'database = "/data/q.db"\n')
+    elsewhere = load_settings(environ=home, directory=tmp_path)
+
+    assert (settings.database, settings.workspace) == (service / "state/pagemill.db", service / "state/workspace")
+    assert (settings.io_concurrency, settings.is_of_the_service) == (7, True)
+    assert ("database", str(service / "state/pagemill.db"), "the service") in settings.shown()
+    assert ("io_concurrency", "7", str(file)) in settings.shown()
+    assert (elsewhere.database, elsewhere.is_of_the_service) == (Path("/data/q.db"), True)
+
+
+def test_what_is_nearer_than_the_service_wins(home: dict[str, str], service: Path, tmp_path: Path, tree: Path) -> None:
+    write(service / "etc/pagemill.toml", "io_concurrency = 7\n")
+    named = {**home, "WORKER_DATABASE": "/env.db"}
+    given = {**home, "STATE_DIRECTORY": "/var/lib/other"}
+
+    assert load_settings({"database": "/flag.db"}, environ=home, directory=tmp_path).database == Path("/flag.db")
+    assert load_settings(environ=named, directory=tmp_path).database == Path("/env.db")
+    assert load_settings(environ=given, directory=tmp_path).database == Path("/var/lib/other/pagemill.db")
+    assert load_settings(environ=home, directory=tree).database == tree / "var/pagemill.db"
+    write(tmp_path / "home/.config/pagemill/pagemill.toml", "orphan_after = 60\n")
+    own = load_settings(environ=home, directory=tmp_path)
+    assert (own.database, own.io_concurrency) == (tmp_path / "home/.local/share/pagemill/pagemill.db", 4)
+    assert not own.is_of_the_service
+
+
+def test_who_may_not_look_into_the_services_database_keeps_their_own(
+    home: dict[str, str], service: Path, tmp_path: Path
+) -> None:
+    write(service / "etc/pagemill.toml", "io_concurrency = 7\n")
+    assert load_settings(
+        environ=home, directory=tmp_path
+    ).is_of_the_service  # There is none: the sentence about it helps.
+
+    own = write(tmp_path / "home/.local/share/pagemill/pagemill.db", "")
+    kept = load_settings(environ=home, directory=tmp_path)
+    write(service / "state/pagemill.db", "")
+
+    assert (kept.database, kept.io_concurrency) == (own, 4)
+    assert load_settings(environ=home, directory=tmp_path).is_of_the_service
+
+
+def test_the_file_is_looked_for_in_the_same_order(home: dict[str, str], tmp_path: Path, tree: Path) -> None:
     write(tmp_path / "home/.config/pagemill/pagemill.toml", "orphan_after = 1\n")
     write(tree / "var/pagemill.toml", "orphan_after = 2\n")
     write(tmp_path / "etc/pagemill.toml", "orphan_after = 3\n")

@@ -20,6 +20,12 @@ from worker_service.errors import ConfigError
 _ENV_PREFIX = "WORKER_"
 _FILE_VARIABLE = "WORKER_CONFIG"
 
+OWN_PLACE = Path(__file__).resolve().parents[1]
+"""Where this code stands: in a checkout, or among the packages of an installation."""
+SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
+"""Where `pagemill service install` puts the settings and the database, so that every shell finds them."""
+_SERVICE = "the service"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -58,7 +64,13 @@ class Settings:
     prune: Mapping[str, str]
     """How long ended jobs are kept, by status, and 'logs', the lines of any job."""
     origins: Mapping[str, str]
-    """Where each value came from: a flag, a variable, a file, or 'default'. By key, as the key is written in TOML."""
+    """Where each value came from: a flag, a variable, a file, 'default', or (the database) 'the service'. By key, as
+    the key is written in TOML."""
+
+    @property
+    def is_of_the_service(self) -> bool:
+        """Whether the database is the one of this machine's service because nobody said otherwise."""
+        return self.origins["database"] == _SERVICE
 
     def shown(self) -> list[tuple[str, str, str]]:
         """Key, value and origin of each setting, written as they would be in the TOML file."""
@@ -105,7 +117,7 @@ def load_settings(
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     _refuse_misspelt_variables(environ)
-    file, from_file = _read_file(environ, directory)
+    file, from_file, is_shared = _read_file(environ, directory)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, read in _READERS.items():
@@ -113,7 +125,7 @@ def load_settings(
         if origin != "default":
             values[key] = read(raw, f"{key} ({origin})", base)
         elif key == "database":
-            values[key] = _default_database(environ, directory)
+            values[key] = _default_database(environ, directory, is_shared=is_shared)
         elif key == "workspace":
             values[key] = values["database"].parent / "workspace"
         else:
@@ -121,6 +133,8 @@ def load_settings(
         origins[key] = origin
     origins |= {f"prune.{what}": origins["prune"] if what in values["prune"] else "default" for what in values_of.KEPT}
     values["prune"] = values_of.KEPT | values["prune"]
+    if is_shared and origins["database"] in ("default", str(file)):
+        origins["database"] = _SERVICE
     values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
         # A short orphan time alone is no contradiction.
@@ -165,10 +179,22 @@ def _find(
 # ── The file ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None, dict[str, object]]:
-    file = _settings_file(environ, directory)
-    if file is None:
-        return None, {}
+def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None, dict[str, object], bool]:
+    """The file, what it says, and whether it is the service's, found where nothing nearer is."""
+    if (file := _settings_file(environ, directory)) is not None:
+        return file, _table_of(file), False
+    file = SERVICE_CONFIGURATION / "pagemill.toml"
+    if environ.get("STATE_DIRECTORY") or is_checkout(directory) or not os.access(file, os.R_OK):
+        return None, {}, False
+    table = _table_of(file)
+    database = SERVICE_CONFIGURATION / str(table.get("database", SERVICE_STATE / "pagemill.db"))
+    # Who may not look into the service's keeps one of their own, if there is one.
+    if not os.access(database, os.R_OK) and _own_database(environ).exists():
+        return None, {}, False
+    return file, table, True
+
+
+def _table_of(file: Path) -> dict[str, object]:
     import tomllib  # only where there is a file: it is a tenth of the start of `pagemill ls`
 
     try:
@@ -180,7 +206,7 @@ def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None
     for key in table:
         if key not in _READERS:
             raise ConfigError(f"{file}: there is no setting {key!r}{_suggestion(key, _READERS, cutoff=0.5)}")
-    return file, table
+    return table
 
 
 def _settings_file(environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -196,17 +222,21 @@ def _settings_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     return next((file for place in places if os.path.exists(file := place / "pagemill.toml")), None)  # noqa: PTH110
 
 
-def _default_database(environ: Mapping[str, str], directory: Path) -> Path:
+def _default_database(environ: Mapping[str, str], directory: Path, *, is_shared: bool) -> Path:
     if given := environ.get("STATE_DIRECTORY"):
         return _first_path(given) / "pagemill.db"
     if is_checkout(directory):
         return directory / "var" / "pagemill.db"
-    return _xdg(environ, "XDG_DATA_HOME", ".local/share") / "pagemill.db"
+    return SERVICE_STATE / "pagemill.db" if is_shared else _own_database(environ)
 
 
 def is_checkout(directory: Path) -> bool:
-    """Whether this is the root of a checkout of pagemill, which keeps its own things in ./var."""
-    return all((directory / part).is_file() for part in ("pyproject.toml", "schema.sql", "worker_service/config.py"))
+    """Whether this is the checkout whose code runs, which keeps its own things in ./var."""
+    return directory.resolve() == OWN_PLACE and (directory / "pyproject.toml").is_file()
+
+
+def _own_database(environ: Mapping[str, str]) -> Path:
+    return _xdg(environ, "XDG_DATA_HOME", ".local/share") / "pagemill.db"
 
 
 def _first_path(given: str) -> Path:

@@ -68,6 +68,13 @@ class StoreReadOnly(StoreError):
     exit_code = 77
 
 
+class StoreForbidden(StoreError):
+    """Whoever asks may not even look."""
+
+    code = "not_allowed"
+    exit_code = 77
+
+
 class DiskFull(StoreError):
     code = "disk_full"
 

@@ -35,10 +35,6 @@ def on_a_terminal(*words: str, typed: str = "", columns: int = 60) -> tuple[int,
     return child.wait(timeout=60), screen.decode().replace("\r\n", "\n")
 
 
-def is_root() -> bool:
-    return os.geteuid() == 0
-
-
 # ── Words that are not understood ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -130,22 +126,6 @@ def test_a_text_file_is_not_taken_for_a_database(process: Process, no_database: 
     assert str(no_database) in result.stderr
     assert result.stderr.count("\n") == 1
     assert no_database.read_text().startswith("a letter to grandmother")
-
-
-@pytest.mark.skipif(is_root() and not shutil.which("setpriv"), reason="root may write everywhere")
-def test_a_read_only_database_can_be_looked_at_and_refuses_changes_with_77(process: Process, database: Path) -> None:
-    process("enqueue", "a")
-    # Root is held to the modes of files as well, once it may no longer pass them over.
-    held = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"] if is_root() else []
-    database.chmod(0o444)
-
-    looked = subprocess.run([*held, *COMMAND, "ls"], capture_output=True, text=True, check=False)
-    changed = subprocess.run([*held, *COMMAND, "enqueue", "b"], capture_output=True, text=True, check=False)
-
-    assert (looked.returncode, len(looked.stdout.splitlines())) == (0, 2)
-    assert changed.returncode == 77
-    assert changed.stderr.count("\n") == 1
-    assert str(database) in changed.stderr
 
 
 def test_output_onto_a_full_disk_is_said() -> None:

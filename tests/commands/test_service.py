@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import Run, items
+from worker_service import config
 from worker_service.commands import service
 
 SHIPPED = Path(__file__).resolve().parents[2] / "systemd"
@@ -72,13 +73,15 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
     assert ran[-1] == "systemctl restart pagemill.service pagemill-commands.service"
 
 
-def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run) -> None:
+def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+
     said = run("service", "install", "--dry-run", "--python", PYTHON).stderr
 
     # The name by which downloads and crawls ask for it, unless told otherwise.
     assert "LoadCredential=drive:/etc/pagemill/drive.json" in said
     assert "chmod 600 /etc/pagemill/drive.json" in said
-    assert "usermod -aG pagemill NAME" in said
+    assert "usermod -aG pagemill ann;" in said
     assert "pagemill-offline@ocr_pages" in said
 
 
@@ -145,11 +148,52 @@ def test_a_user_gets_a_unit_and_a_database_of_their_own(run: Run, tmp_path: Path
     assert ["systemctl", "--user", "disable", "--now", "pagemill.service"] in commands
 
 
+def test_the_command_of_the_installation_is_linked_to_where_every_shell_looks(
+    run: Run, root: Path, commands: list[list[str]]
+) -> None:
+    script = root / PYTHON.lstrip("/").replace("python", "pagemill")
+    script.parent.mkdir(parents=True)
+    script.touch()
+
+    said = run("service", "install", "--root", root, "--python", PYTHON).stdout
+
+    link = root / "usr/local/bin/pagemill"
+    assert link.readlink() == Path("/opt/pagemill/bin/pagemill")
+    assert f"link   {link} to /opt/pagemill/bin/pagemill" in said.splitlines()
+    # What somebody put there is theirs.
+    link.unlink()
+    link.touch()
+    assert "link " not in run("service", "install", "--root", root, "--python", PYTHON).stdout
+
+
+def test_beside_the_machines_service_nobody_gets_a_daemon_of_their_own_on_its_database(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
+) -> None:
+    database = tmp_path / "state/pagemill.db"
+    run("init", "--database", database)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/pagemill.toml").touch()
+    monkeypatch.delenv("WORKER_DATABASE")
+    monkeypatch.setattr(config, "SERVICE_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.setattr(config, "SERVICE_STATE", tmp_path / "state")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    refused = run("run", fails=78)
+    as_user = run("service", "install", "--user", fails=1)
+
+    assert f"{database} is the service's" in refused.stderr
+    assert "systemctl start pagemill" in refused.stderr
+    assert "~/.config/pagemill/pagemill.toml" in as_user.stderr
+    assert commands == []
+
+
 @pytest.mark.parametrize("python", ["/root/venv/bin/python", "/home/ann/venv/bin/python", "/opt/../root/bin/python"])
 def test_a_python_that_the_unit_cannot_see_is_refused(run: Run, root: Path, python: str) -> None:
     result = run("service", "install", "--root", root, "--python", python, fails=1)
 
-    assert "python3 -m venv /opt/pagemill" in result.stderr
+    # From where this one was installed, in one line that can be pasted.
+    again = f"/opt/pagemill/bin/pip install {SHIPPED.parent} && /opt/pagemill/bin/pagemill service install"
+    assert f"python3 -m venv /opt/pagemill && {again}" in result.stderr
     assert files(root) == []
 
 

@@ -61,7 +61,7 @@ class Service:
         box.must("systemd-sysusers", "pagemill.conf")
         box.must("systemd-tmpfiles", "--create", "pagemill.conf")
         self.settings(SETTINGS)
-        path = PYTHONPATH if shipped is None else f"{_chosen(box, shipped)}:{PYTHONPATH}"
+        path = PYTHONPATH if shipped is None else f"{chosen(box, shipped)}:{PYTHONPATH}"
         # The unit's own hardening stays: only where the program is, and what it takes, is the test's.
         lines = f"ExecStart=\nExecStart={PYTHON} -m worker_service\nEnvironment=PYTHONPATH={path}"
         self.drop_in("00-program", lines if types is None else f"{lines}\nEnvironment=WORKER_TYPES={types}")
@@ -132,7 +132,7 @@ def _words(user: str, group: str, *words: str) -> list[str]:
     return ["env", *own, *who, *umask, *words]
 
 
-def _chosen(box: Box, names: Iterable[str]) -> str:
+def chosen(box: Box, names: Iterable[str]) -> str:
     """Where only these are found."""
     with TemporaryDirectory() as place:
         installed.keep_of_the_shipped(Path(place), *names)

@@ -6,8 +6,10 @@ import json
 import shutil
 import time
 
+import pytest
+
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
-from tests.systemd.conftest import STATE, Service, wait_until
+from tests.systemd.conftest import STATE, Service, chosen, wait_until
 
 PROGRAM = "/opt/pagemill/bin/python"
 URL = "http://127.0.0.1:8000/read.py"
@@ -240,9 +242,67 @@ def test_an_offline_worker_runs_what_it_is_named_after_and_has_no_network(box: B
     assert own != outside
 
 
+def as_if_installed(box: Box) -> None:
+    """What `python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install .` leaves."""
+    path = f"{chosen(box, ['command'])}:{PYTHONPATH}"
+    box.write(PROGRAM, f'#!/bin/sh\nPYTHONPATH={path} exec {PYTHON} "$@"\n')
+    box.write("/opt/pagemill/bin/pagemill", f'#!/bin/sh\nexec {PROGRAM} -m worker_service.commands "$@"\n')
+    box.must("chmod", "755", PROGRAM, "/opt/pagemill/bin/pagemill")
+
+
+def test_after_install_every_shell_of_a_member_of_the_group_is_about_the_services_database(box: Box) -> None:
+    as_if_installed(box)
+    box.must("/opt/pagemill/bin/pagemill", "service", "install", "--python", PROGRAM)
+    for name in ("ann", "ben", "eve"):
+        box.must("useradd", "--create-home", name)
+    box.must("usermod", "-aG", "pagemill", "ann")
+
+    def by(name: str, *words: str, code: int = 0) -> str:
+        who = f"setpriv --reuid={name} --regid={name} --init-groups env HOME=/home/{name}"
+        done = box.run("sh", "-c", 'cd "$1"; shift; exec "$@"', "sh", f"/home/{name}", *who.split(), "pagemill", *words)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    # A member, and root: nothing was set, and no path was typed.
+    assert by("ann").splitlines()[:2] == [f"database  {STATE}/pagemill.db (the service)", "workers   2 alive"]
+    assert f"{STATE}/pagemill.db  the service" in by("ann", "config", "show")
+    assert by("ann", "enqueue", "nap", "--run-at", "+1h").splitlines()[0] == "1"
+    assert "1 pending" in box.must("pagemill")
+    assert by("ann", "status").startswith("OK: 2 workers")
+
+    # Who is not in the group hears how to join it, and afterwards that a new session is needed.
+    assert "join the group pagemill by `sudo usermod -aG pagemill ben`, then log in again" in by("ben", "ls", code=77)
+    box.must("usermod", "-aG", "pagemill", "ben")
+    late = "setpriv --reuid=ben --regid=ben --clear-groups pagemill ls"
+    assert "you joined the group pagemill after you had logged in" in box.run(*late.split()).stderr
+    assert by("ben", "ls").splitlines()[1].split()[:3] == ["1", "scheduled", "nap"]
+
+    # A daemon of their own is not to work on it, and a queue of their own is theirs.
+    assert "systemctl start pagemill" in by("ann", "run", code=78)
+    by("eve", "init", "--database", "/home/eve/.local/share/pagemill/pagemill.db")
+    assert by("eve").startswith("database  /home/eve/.local/share/pagemill/pagemill.db (default)")
+
+
+@pytest.mark.skipif(not shutil.which("setfacl"), reason="needs setfacl")
+def test_a_monitor_is_let_in_to_look_and_can_change_nothing(box: Box) -> None:
+    as_if_installed(box)
+    box.must("/opt/pagemill/bin/pagemill", "service", "install", "--python", PROGRAM)
+    box.must("useradd", "nagios")
+    box.must(*f"setfacl -R -m u:nagios:rX,d:u:nagios:rX {STATE}".split())
+    monitor = "setpriv --reuid=nagios --regid=nagios --init-groups env HOME=/nonexistent pagemill"
+    assert box.run(*monitor.split(), "status").stdout.startswith("OK: 2 workers")
+
+    # Also while the daemons are down: then that is what it has to tell.
+    box.must("systemctl", "stop", "pagemill", "pagemill-commands")
+    down = box.run(*monitor.split(), "status")
+    assert (down.returncode, down.stdout.split(" | ")[0]) == (2, "CRITICAL: no worker is alive")
+    box.must("systemctl", "start", "pagemill", "pagemill-commands")
+    assert box.run(*monitor.split(), "status").stdout.startswith("OK: 2 workers")
+    assert box.run(*monitor.split(), "pause", "--all").returncode == 77
+
+
 def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> None:
-    box.write(PROGRAM, f'#!/bin/sh\nPYTHONPATH={PYTHONPATH} exec {PYTHON} "$@"\n')
-    box.must("chmod", "755", PROGRAM)
+    as_if_installed(box)
     words = [PROGRAM, "-m", "worker_service.commands", "service"]
     insert = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
     settings = "[commands.touch]\nargv = ['/bin/touch', '/var/lib/pagemill/touched']\n"

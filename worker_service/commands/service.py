@@ -6,19 +6,24 @@ wheel carries along; only the path of Python in them is this installation's own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from urllib.parse import unquote
 
 import click
 
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, verb
+from worker_service.config import SERVICE_CONFIGURATION, SERVICE_STATE
 from worker_service.errors import PagemillError, Refused
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -30,9 +35,11 @@ _NAMES = {
     "sysusers.d/pagemill.conf": "pagemill.sysusers.conf",
     "tmpfiles.d/pagemill.conf": "pagemill.tmpfiles.conf",
 }
-STATE, CONFIGURATION = "/var/lib/pagemill", "/etc/pagemill"
+STATE, CONFIGURATION = str(SERVICE_STATE), str(SERVICE_CONFIGURATION)
+COMMAND = "/usr/local/bin/pagemill"
 _HINTS = (
-    "who may enqueue joins the group: usermod -aG pagemill NAME",
+    "who uses it joins the group, and logs in again: usermod -aG pagemill {person}; then `pagemill` in any shell is "
+    f"about {STATE}/pagemill.db",
     f"a key for Google Drive is root's own file, handed on by a drop-in: chmod 600 {CONFIGURATION}/drive.json && "
     f"systemctl edit pagemill, with [Service] LoadCredential=drive:{CONFIGURATION}/drive.json",
     "to read pages without a network: systemctl enable --now pagemill-offline@ocr_pages, "
@@ -85,6 +92,21 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    path: Path
+    target: Path
+
+    def __str__(self) -> str:
+        return f"link   {self.path} to {self.target}"
+
+    def do(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # One that leads nowhere is left of an earlier place.
+        self.path.unlink(missing_ok=True)
+        self.path.symlink_to(self.target)
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     path: Path
 
@@ -114,7 +136,7 @@ class Run:
             raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {output.clean(said)}")
 
 
-Step = Write | Remove | Run
+Step = Write | Link | Remove | Run
 
 
 # ── The verbs ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +169,8 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python
     pagemill service install --user
 
     Print every file and command that puts the daemon under systemd, then do it. Again does no harm: it takes newer
-    units and restarts. Settings that are there are kept.
+    units and restarts. Settings that are there are kept. From then on `pagemill` is found in every shell, and is about
+    the service's database.
 
     Two daemons: pagemill.service for documents, and pagemill-commands.service for your own programs, which is
     hardened less.
@@ -155,6 +178,11 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python
     _check(for_user=for_user, dry_run=dry_run, root=root)
     if not for_user:
         _refuse_hidden(python)
+    elif desk.settings.is_of_the_service:
+        raise Refused(
+            f"this machine's service is installed, and your database is {desk.settings.database}: for one of your own, "
+            'write it into ~/.config/pagemill/pagemill.toml first, as database = "~/pagemill.db"'
+        )
     python = python or sys.executable
     steps = _user_install(python) if for_user else _install(python, root)
     _do(desk, [*steps], dry_run=dry_run)
@@ -163,7 +191,7 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python
     if not dry_run:
         output.say(f"next: systemctl{' --user' if for_user else ''} status pagemill")
     for hint in _USER_HINTS if for_user else _HINTS:
-        output.say(hint)
+        output.say(hint.format(person=os.environ.get("SUDO_USER") or "NAME"))
 
 
 @verb
@@ -204,6 +232,9 @@ def _install(python: str, root: Path | None) -> Iterator[Step]:
     for name, shipped in _NAMES.items():
         yield Write(at(f"/etc/{name}"), _file(shipped))
     yield Write(at(f"{CONFIGURATION}/pagemill.toml"), _file("pagemill.toml"), is_kept=True)
+    script = _script(python)
+    if at(str(script)).exists() and not at(COMMAND).exists():
+        yield Link(at(COMMAND), script)
     yield Run(["systemd-sysusers", *below, "pagemill.conf"])
     yield Run(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
     if root is not None:
@@ -232,6 +263,9 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
         yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT])
     written = (*(f"systemd/system/{unit}" for unit in (*UNITS, OFFLINE_UNIT)), *_NAMES)
     yield from (Remove(etc / name) for name in written if (etc / name).exists())
+    link = etc.parent / COMMAND.lstrip("/")
+    if link.is_symlink() and link.readlink() == _script(sys.executable):
+        yield Remove(link)
     if units and root is None:
         yield Run(["systemctl", "daemon-reload"])
 
@@ -250,6 +284,11 @@ def _user_uninstall() -> Iterator[Step]:
     yield Run(["systemctl", "--user", "disable", "--now", "pagemill.service"])
     yield Remove(_user_unit())
     yield Run(["systemctl", "--user", "daemon-reload"])
+
+
+def _script(python: str) -> Path:
+    """The command as this installation has it."""
+    return Path(python).with_name("pagemill")
 
 
 def _user_unit() -> Path:
@@ -291,9 +330,19 @@ def _refuse_hidden(python: str | None) -> None:
     for path in [python] if python is not None else ours:
         if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
             raise Refused(
-                f"{path} is hidden from the service, which sees no homes: install pagemill elsewhere, such as "
-                "python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install pagemill, and use its pagemill"
+                f"{path} is hidden from the service, which sees no homes: python3 -m venv /opt/pagemill && "
+                f"/opt/pagemill/bin/pip install {_origin()} && /opt/pagemill/bin/pagemill service install"
             )
+
+
+def _origin() -> str:
+    """What this pagemill was installed from, as pip takes it."""
+    with suppress(PackageNotFoundError):
+        given = distribution("pagemill").read_text("direct_url.json")
+        if given is not None:
+            url = str(json.loads(given)["url"])
+            return shlex.quote(unquote(url.removeprefix("file://")))
+    return "pagemill"
 
 
 def _do(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
@@ -311,4 +360,5 @@ def _do(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
 def _as_object(step: Step) -> dict[str, object]:
     if isinstance(step, Run):
         return {"step": "run", "argv": list(step.argv)}
-    return {"step": str(step).split()[0], "path": str(step.path)}
+    more = {"target": str(step.target)} if isinstance(step, Link) else {}
+    return {"step": str(step).split()[0], "path": str(step.path), **more}

@@ -19,6 +19,7 @@ def show_state(as_json: bool, database: str | None) -> None:
         output.show_json(
             {
                 "database": str(desk.settings.database),
+                "origin": desk.settings.origins["database"],
                 "workers_alive": counts.workers_alive,
                 "oldest_pending_at": output.iso(counts.oldest_pending_at),
                 "jobs": {status.value: counts.by_status.get(status, 0) for status in Status},
@@ -26,7 +27,7 @@ def show_state(as_json: bool, database: str | None) -> None:
             }
         )
         return
-    output.show(f"database  {desk.settings.database}")
+    output.show(f"database  {desk.settings.database} ({desk.settings.origins['database']})")
     output.show(f"workers   {counts.workers_alive or 'none'} alive")
     output.show(f"live      {_live(counts)}")
     output.show(f"ended     {_ended(counts)}")

@@ -73,7 +73,8 @@ class LifeLock:
 def is_free(path: Path) -> bool | None:
     """Whether everything that held the lock is gone. None: there is no such file, so nothing is known."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # Who may only look can ask as well.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError:

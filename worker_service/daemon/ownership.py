@@ -1,12 +1,31 @@
-"""A workspace belongs to one database: published files are named by jobs, and two databases have the same numbers."""
+"""What a daemon may take for its own: a workspace belongs to one database, and the service's database to the service.
+
+Published files are named by jobs, and two databases have the same numbers. What somebody else's daemon would publish
+for the service, the service could neither change nor remove.
+"""
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
+from worker_service.config import Settings
 from worker_service.errors import ConfigError
 
 _MARK = ".database"
+
+
+def refuse_the_services(settings: Settings) -> None:
+    """Refuse a database that was only found because it is the service's, unless the service's user asks."""
+    if not settings.is_of_the_service or not settings.database.exists():
+        return
+    owner = settings.database.stat().st_uid
+    if owner != os.geteuid():
+        raise ConfigError(
+            f"{settings.database} is the service's, and its jobs run as {pwd.getpwuid(owner).pw_name}: systemctl start "
+            "pagemill; for a queue of your own: --database PATH, or database in ~/.config/pagemill/pagemill.toml"
+        )
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:

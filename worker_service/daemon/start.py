@@ -24,7 +24,7 @@ from worker_service.daemon.heartbeat import Heartbeat, boot_clock
 from worker_service.daemon.identity import LifeLock, lock_path, own_identity, staging_root
 from worker_service.daemon.landing import Landing
 from worker_service.daemon.limiting import tell_limits
-from worker_service.daemon.ownership import take_workspace
+from worker_service.daemon.ownership import refuse_the_services, take_workspace
 from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.signals import Signals
@@ -76,6 +76,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     # Opened before anything is made: where there is no database, nothing is left behind.
     store = open_another()
     stack.callback(store.close)
+    refuse_the_services(settings)
     quick_store = open_another(is_durable=False)
     stack.callback(quick_store.close)
     notifier = Notifier()

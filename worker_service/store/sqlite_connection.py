@@ -7,12 +7,15 @@ it is open here: closing any descriptor of it would drop SQLite's locks.
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import apsw
 
@@ -25,6 +28,7 @@ from worker_service.errors import (
     StoreBusy,
     StoreDamaged,
     StoreError,
+    StoreForbidden,
     StoreReadOnly,
     StoreUnusable,
 )
@@ -96,6 +100,9 @@ class Connections:
 
     @property
     def _reader(self) -> apsw.Connection:
+        if self._reading is not None and is_frozen(self._reading, self._path):
+            self._reading.close()
+            self._reading = None
         if self._reading is None:
             self._reading = connect_to_read(self._path)
         return self._reading
@@ -170,17 +177,37 @@ def _keep_the_heap() -> None:
 def connect_to_read(path: Path) -> apsw.Connection:
     with spoken_errors(path):
         try:
-            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        except apsw.CantOpenError:
-            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            _set_up(connection)
-            connection.execute("PRAGMA query_only = 1")
-            connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return _reader(str(path), apsw.SQLITE_OPEN_READWRITE)
+        except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
+            if not _is_at_rest(path):
+                raise _no_look(path, error) from error
+        # Who may not write cannot make the files by which a database is shared; while nobody has it open, nothing has
+        # to be shared. `is_frozen` tells, for it sees nothing of what is written from now on.
+        return _reader(f"file:{quote(str(path))}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+
+
+def is_frozen(connection: apsw.Connection, path: Path) -> bool:
+    """Whether somebody may have written since this connection was opened, and it would not see that."""
+    return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_at_rest(path)
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Whether nobody has it open, and nothing of it is left in the log beside it."""
+    return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
+
+
+def _reader(name: str, flags: int) -> apsw.Connection:
+    connection = apsw.Connection(name, flags=flags)
+    try:
+        _set_up(connection)
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
+        # A look, which tells whether there can be one.
+        connection.execute("PRAGMA schema_version").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def teach_to_count(connection: Connection) -> None:
@@ -307,21 +334,59 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.BusyError():
             return StoreBusy(f"{path} has been locked by another program for {BUSY_SECONDS:.0f} s: try again")
         case apsw.ReadOnlyError():
-            return StoreReadOnly(f"{path} may not be written by this user: join the group that owns it, or use sudo")
+            return StoreReadOnly(f"{path} may not be written by you: {way_in(path)}")
         case apsw.FullError():
             return DiskFull(f"the disk that holds {path} is full: free some space and try again; nothing was changed")
         case apsw.NotADBError():
             return StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file")
         case apsw.CorruptError():
             return StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup")
-        case apsw.CantOpenError() if not path.exists():
-            return StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
         case apsw.CantOpenError():
-            return StoreReadOnly(f"{path} cannot be opened by this user ({error}): it needs to write the folder, too")
+            return _not_opened(error, path)
         case apsw.IOError():
             return StoreError(f"{path} cannot be read or written ({error}): look at the disk and at free space")
         case _:
             return None
+
+
+def _no_look(path: Path, error: apsw.Error) -> Exception:
+    if not os.access(path, os.R_OK):
+        return _not_opened(error, path)
+    return StoreReadOnly(
+        f"{path} cannot be looked into: what was written last is in {path.name}-wal, which only somebody who may write "
+        f"can bring in, as the daemon does when it starts; or {way_in(path)}"
+    )
+
+
+def _not_opened(error: apsw.Error, path: Path) -> Exception:
+    try:
+        path.stat()
+    except PermissionError:
+        return StoreForbidden(f"{path} may not be read by you: {way_in(path)}")
+    except OSError:
+        return StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
+    if not os.access(path, os.R_OK):
+        return StoreForbidden(f"{path} may not be read by you: {way_in(path)}")
+    return StoreReadOnly(
+        f"{path} cannot be opened by you ({error}), for that needs to write the folder: {way_in(path)}"
+    )
+
+
+def way_in(path: Path) -> str:
+    """What somebody does who may not open it, and should."""
+    import grp
+    import pwd
+
+    with suppress(OSError, KeyError):
+        folder = path.parent.stat()
+        group, user = grp.getgrgid(folder.st_gid), pwd.getpwuid(os.geteuid()).pw_name
+        if folder.st_mode & stat.S_IWGRP and folder.st_gid != 0:
+            if folder.st_gid in (os.getegid(), *os.getgroups()):
+                return "it is not open to its own group: chmod g+rw"
+            if user in group.gr_mem:
+                return f"you joined the group {group.gr_name} after you had logged in, so log in again"
+            return f"join the group {group.gr_name} by `sudo usermod -aG {group.gr_name} {user}`, then log in again"
+    return "use sudo, or ask who owns it"
 
 
 def rule_broken(rule: str) -> RuleBroken | BadPayload:
