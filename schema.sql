@@ -60,6 +60,8 @@ CREATE TABLE worker_job_queue (
     document_id          INTEGER,
     generation           INTEGER,
     parent_id            INTEGER,                             -- the job whose result asked for this one
+    name                 TEXT,                                -- what it is about, such as a file's name; for eyes
+    source_key           TEXT,                                -- what it brings in: its document's source_key
     unique_key           TEXT,                                -- at most one live job has it
     concurrency_key      TEXT,                                -- at most one running job has it
     error_code           TEXT,
@@ -90,6 +92,8 @@ CREATE TABLE worker_job_queue (
                AND strftime('%s', run_at) IS NOT NULL
                AND date(substr(run_at, 1, 10), '+0 days') = substr(run_at, 1, 10))),
     CONSTRAINT "timeout_seconds is more than 0" CHECK (timeout_seconds > 0),
+    CONSTRAINT "name has at most 1000 characters, source_key 5000"
+        CHECK (length(name) <= 1000 AND length(source_key) <= 5000),
     CONSTRAINT "fence is 0 or more" CHECK (fence >= 0),
     CONSTRAINT "held is set on pending jobs only" CHECK (held = 0 OR (held BETWEEN 1 AND 15 AND status = 'pending')),
     CONSTRAINT "a running job has worker_id, started_at and heartbeat_at; a pending one has none of them"
@@ -114,6 +118,8 @@ CREATE INDEX job_by_batch ON worker_job_queue (batch_id) WHERE batch_id IS NOT N
 -- live work of a document's generation, and its failures
 CREATE INDEX job_by_document ON worker_job_queue (document_id, generation, status) WHERE document_id IS NOT NULL;
 CREATE INDEX job_by_parent ON worker_job_queue (parent_id) WHERE parent_id IS NOT NULL;
+-- not_brought_in, live_work_for
+CREATE INDEX job_by_source_key ON worker_job_queue (source_key) WHERE source_key IS NOT NULL;
 -- enqueue: one live job for each unique_key. With an expression in it, SQLite refuses by the name of the index.
 CREATE UNIQUE INDEX "a live job already has this unique_key: that one will do the work"
     ON worker_job_queue (unique_key, (0))
@@ -1054,7 +1060,7 @@ SELECT id, job_type, platform, account, owner, priority,
        CASE WHEN status = 'running' AND cancel_requested_at IS NOT NULL THEN 'stopping'
             WHEN held & 1 THEN 'scheduled' WHEN held & 2 THEN 'backoff'
             WHEN held & 4 THEN 'waiting' WHEN held & 8 THEN 'key-busy' ELSE status END AS state,
-       progress_percent AS percent, ifnull(progress_message, '') AS message,
+       ifnull(name, '') AS name, progress_percent AS percent, ifnull(progress_message, '') AS message,
        retry_count || '/' || max_retries AS retries, ifnull(error_code, '') AS error,
        created_at, started_at, completed_at
   FROM worker_job_queue;

@@ -113,6 +113,8 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree) -> NewJob:
         payload=json.dumps(body, ensure_ascii=False),
         owner=context.owner,
         source=tree.source,
+        name=entry.name,
+        source_key=entry.id,
         unique_key=f"download:{tree.platform}:{context.owner}:{entry.id}:{entry.revision}{way}",
     )
 

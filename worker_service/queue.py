@@ -314,6 +314,11 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
     return job.status.value
 
 
+def named(job: Job) -> str:
+    """``job 42 (download, report.pdf)``"""
+    return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
+
+
 def _by_id(job: Job) -> int:
     return job.id
 

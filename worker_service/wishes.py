@@ -114,6 +114,7 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
     key = f"crawl:{platform}:{owner}:{folder}"
     return NewJob(
         "drive_crawl",
+        name=folder,
         platform=platform,
         owner=owner,
         payload=canonical(payload),
@@ -128,7 +129,15 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) ->
     # The same wish for the same bytes, as far as that can be told without reading them.
     now = file.stat()
     key = f"ingest:{digest([owner, body, now.st_mtime_ns, now.st_size])}"
-    return NewJob("download", platform="local", owner=owner, payload=canonical(body), unique_key=key)
+    return NewJob(
+        "download",
+        platform="local",
+        owner=owner,
+        payload=canonical(body),
+        name=file.name,
+        source_key=str(file),
+        unique_key=key,
+    )
 
 
 def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:
@@ -146,7 +155,15 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
     source = _source(Path(document.source_key)) if platform == "local" else document.source_key
     body = {"source": source, "name": document.name, "read": asked, "force": is_forced}
     rests = "gdrive:drive" if platform == "gdrive" else ""
-    return NewJob("download", platform=platform, owner=owner, payload=canonical(body), source=rests)
+    return NewJob(
+        "download",
+        platform=platform,
+        owner=owner,
+        payload=canonical(body),
+        source=rests,
+        name=document.name,
+        source_key=document.source_key,
+    )
 
 
 def _source(file: Path) -> str:

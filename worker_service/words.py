@@ -43,6 +43,7 @@ class JobWords:
     max_retries: int | None = None
     timeout: str | None = None
     batch_id: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ def read_job(words: JobWords, settings: Settings, *, now: datetime, stdin: Calla
         max_retries=_number("--max-retries", words.max_retries, otherwise=_retries(plain, settings)),
         timeout_seconds=None if words.timeout is None else _read_timeout(words.timeout),
         batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
+        name=None if words.name is None else _filled("--name", words.name),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -241,7 +242,7 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
         ["2", "failed", "0%", "-"],
         ["1", "success", "100%", "1"],
     ]
-    assert "PDF_BROKEN: it is broken" in table[2]
+    assert table[2].endswith("PDF_BROKEN  it is broken")
     for words, expected in (
         (("--status", "failed,success"), [2, 1]),
         (("--owner", "ann"), [3, 1]),
@@ -254,6 +255,30 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
     assert "more: the same with --before 2" in first.stderr
     assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
     assert json.loads(run("documents", "--json").stdout)["next"] is None
+
+
+def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(run: Run, shelf: Shelf) -> None:
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
+    Path("slides from the annual meeting.pdf").write_text("no slides")
+    run("ingest", "slides from the annual meeting.pdf", "--owner", "ann")
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is HTML and no PDF: have its owner put the file there once more")
+
+    told = run("documents", "--status", "failed")
+    assert [line.split()[:1] for line in told.stdout.splitlines()] == [["ID"], ["1"], [], ["JOB"], ["2"]]
+    assert "slides from the annual meeting.pdf  NOT_WHAT_IT_SAYS  it is HTML" in told.stdout
+    assert "pagemill why JOB says what to do" in told.stderr
+    [lost] = json.loads(run("documents", "--name", "slides", "--json").stdout)["not_brought_in"]
+    assert (lost["id"], lost["error_code"], lost["owner"]) == (2, "NOT_WHAT_IT_SAYS", "ann")
+    assert "no document is like that" in run("documents", "--name", "slides", "--status", "success").stderr
+
+    # On 80 columns everything says which file, and no code is cut.
+    for words in (("documents",), ("ls",), ("errors",)):
+        _, screen = on_a_terminal(*words, columns=80)
+        lines = re.sub(r"\x1b\[\d*m", "", screen).splitlines()
+        assert max(map(len, lines)) <= 80, screen
+        [line] = [line for line in lines if "NOT_WHAT_IT_SAYS" in line]
+        assert "slides from" in line, screen
+    assert "job 2 (download, slides from the annual meeting.pdf) is failed with NOT_WHAT" in run("why", 2).stdout
 
 
 def test_a_misspelt_verb_of_documents_is_answered_with_the_right_one(run: Run, database: Path) -> None:

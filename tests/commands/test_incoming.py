@@ -57,6 +57,9 @@ def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf)
         ["2", "will", "be", "brought", "in", str(second)],
     ]
     assert [(job.platform, job.owner) for job in jobs(shelf, "download")] == [("local", "ann")] * 2
+    assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
+        (path.name, read_reference(str(path)).key) for path in (first, second)
+    ]
     read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True, "then": [{"job_type": "webhook"}]}
     assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False}
 

@@ -35,6 +35,23 @@ def test_empty_columns_are_left_out_where_there_is_a_width() -> None:
     assert table_lines(("ID", "OWNER", "TYPE"), rows)[0] == "ID  OWNER  TYPE"
 
 
+def test_where_it_is_narrow_columns_go_in_their_order_and_what_is_whole_is_not_cut() -> None:
+    headers, row = (
+        ("ID", "NAME", "DATE", "TRIES", "ERROR", "NOTE"),
+        (1, "n" * 30, "2026-11-18", "0/3", "E" * 22, "m" * 90),
+    )
+
+    def shown(width: int) -> str:
+        [heading, line] = table_lines(headers, [row], width=width, gives_up=("DATE", "TRIES"), whole=("ERROR",))
+        assert len(line) <= width
+        assert "E" * 22 in line
+        return heading
+
+    assert shown(120).split() == ["ID", "NAME", "DATE", "TRIES", "ERROR", "NOTE"]
+    assert shown(80).split() == ["ID", "NAME", "TRIES", "ERROR", "NOTE"]
+    assert shown(60).split() == ["ID", "NAME", "ERROR", "NOTE"]
+
+
 def test_wide_letters_count_as_what_the_terminal_gives_them() -> None:
     lines = table_lines(("NAME", "X"), [("報告書", "a"), ("report", "b")])
 

@@ -66,7 +66,7 @@ def top_on_a_terminal(*, lines: int = 24, columns: int = 100) -> Iterator[Screen
 
 
 def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemon) -> None:
-    run("enqueue", "ocr_pages", "--account", "alice")
+    run("enqueue", "ocr_pages", "--account", "alice", "--name", "report.pdf")
     [job] = daemon.claim()
     daemon.store.report([Report(job.lease, 40, "page 4 of 10")])
     for job_type in ("download", "download", "assemble"):
@@ -76,7 +76,7 @@ def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemo
 
     assert " UTC · 1 running · 3 pending, the oldest for 0 s" in shown[0]
     assert "w1 alive 1 of 100 cpu + 100 io here 0 s ago" in shown
-    assert "1 ocr_pages alice w1 0 s running 40% page 4 of 10" in shown
+    assert "1 ocr_pages report.pdf alice w1 0 s running 40% page 4 of 10" in shown
     assert shown.index("download 2 0") < shown.index("assemble 1 0")
 
 

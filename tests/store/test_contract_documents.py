@@ -481,6 +481,20 @@ def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
     ]
 
 
+def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(store: Store) -> None:
+    asked = NewJob("download", name="a.pdf")
+    store.enqueue(asked)
+    request = DocumentRequest("key", "b.pdf")
+    store.complete(claim(store).lease, follow_ups=[NewJob("ingest", document=request), NewJob("action")])
+    follow_ups = [NewJob("ocr_pages"), NewJob("action", name="c.pdf")]
+    store.complete(claim(store, "ingest").lease, follow_ups=follow_ups)
+    store.enqueue(NewJob("action", name="x" * 5000))
+
+    named = [job.name or "" for job in reversed(store.list(Selector()))]
+    assert named[:5] == ["a.pdf", "b.pdf", "a.pdf", "b.pdf", "c.pdf"]
+    assert named[5] == "x" * 1000
+
+
 def test_a_follow_up_waits_for_all_that_stand_before_it(store: Store) -> None:
     ask_for(store)
     store.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])

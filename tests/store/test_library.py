@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from tests.store.papers import ask_for, claim, publish, save, work_as
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
 from worker_service.jobs.library import DocumentSelector, KeywordCount
-from worker_service.jobs.model import Completion, Failure
+from worker_service.jobs.model import Completion, Failure, NewJob
 from worker_service.store import sqlite_library
 from worker_service.store.base import Store
 
@@ -79,6 +81,33 @@ def test_a_selector_chooses_documents(store: Store, selector: DocumentSelector, 
 def test_a_document_that_is_not_there_is_named(store: Store) -> None:
     with pytest.raises(DocumentNotFound, match="no document 7"):
         store.document(7)
+
+
+def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
+    store: Store, clock: MovableClock
+) -> None:
+    def fail(name: str, owner: str = "ann") -> int:
+        asked = NewJob("download", "gdrive", name=name, source_key=f"key of {name}", owner=owner)
+        job_id = store.enqueue(asked).job_id
+        [job] = store.claim("w1", 1, "io") or store.claim("w1", 1)
+        store.fail(job.lease, Failure("NOT_WHAT_IT_SAYS", "it is HTML"), retry_at=None)
+        clock.advance(seconds=1)
+        return job_id
+
+    def told(**chosen: Any) -> list[int]:
+        return [job.id for job in store.not_brought_in(DocumentSelector(**chosen))]
+
+    slides, others, again = fail("slides.pdf"), fail("slides.pdf", "bob"), fail("again.pdf")
+
+    assert told() == [again, others, slides]
+    assert told(name="SLIDES", owners=("ann",)) == [slides]
+    assert told(statuses=(IndexStatus.FAILED,)) == [again, others, slides]
+    assert told(statuses=(IndexStatus.SUCCESS,)) == told(ids=(1,)) == []
+
+    store.enqueue(NewJob("download", "gdrive", name="slides.pdf", source_key="key of slides.pdf", owner="ann"))
+    publish(store, "key of again.pdf", owner="ann")
+
+    assert told() == [others]
 
 
 def test_pages_are_summed_up_and_read(store: Store) -> None:

@@ -6,21 +6,26 @@ import functools
 import re
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, completes, confirm, confirming, verb
 from worker_service.documents import ROLES, Documents, FileGone, NotExported, Wish, read_elsewhere
 from worker_service.errors import BadInput, Refused
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit
+from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
 from worker_service.wishes import read_pages
 
-_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "KIND", "OWNER", "NAME", "MOVED", "NOTE")
+_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
+_GIVES_UP = ("MOVED", "KIND", "PAGES", "DONE", "OWNER")
+_NOT_BROUGHT_IN_COLUMNS = ("JOB", "FAILED", "OWNER", "NAME", "ERROR", "NOTE")
 _PAGE_COLUMNS = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
 _FILE_COLUMNS = ("ROLE", "NAME", "BYTES", "PATH")
 _SHOWN_PAGES = 50
@@ -248,10 +253,13 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) 
     """
     found = desk.queue.store.documents(chosen, most=limit + 1, before_id=before_id)
     shown = found[:limit]
-    if not shown and chosen != DocumentSelector() and not desk.as_json:
+    failed = desk.queue.store.not_brought_in(chosen, most=limit + 1) if before_id is None else []
+    if not shown and not failed and chosen != DocumentSelector() and not desk.as_json:
         output.say("no document is like that")
         return
-    show_documents(desk, shown, is_more=len(found) > limit)
+    show_documents(desk, shown, failed[:limit], is_more=len(found) > limit)
+    if len(failed) > limit and not desk.as_json:
+        output.say("more were not brought in: pagemill errors counts them")
 
 
 class _Documents(Verbs):
@@ -341,24 +349,46 @@ def documents_at(desk: Desk) -> Documents:
     return Documents(desk.queue.store, desk.settings)
 
 
-def show_documents(desk: Desk, shown: Sequence[Document], *, is_more: bool = False) -> None:
+def show_documents(
+    desk: Desk, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, is_more: bool = False
+) -> None:
     if desk.as_json:
         items = [output.as_object(one) for one in shown]
-        output.show_json({"items": items, "next": shown[-1].id if is_more else None})
+        failed = [output.as_object(job) for job in not_brought_in]
+        output.show_json({"items": items, "not_brought_in": failed, "next": shown[-1].id if is_more else None})
         return
+    now = wall_clock()
     if shown:
-        output.show_table(_COLUMNS, [_row(one) for one in shown])
-    else:
+        rows = [_row(one, now) for one in shown]
+        output.show_table(_COLUMNS, rows, gives_up=_GIVES_UP, whole=("ERROR",))
+    elif not not_brought_in:
         output.say("no document is there: pagemill ingest report.pdf, or pagemill crawl FOLDER")
     if is_more:
         output.say(f"more: the same with --before {shown[-1].id}")
+    if not_brought_in:
+        if shown:
+            output.show()
+        lost = [
+            (
+                job.id,
+                output.when(job.completed_at or "", now=now),
+                job.owner,
+                job.name,
+                job.error_code,
+                job.error_message,
+            )
+            for job in not_brought_in
+        ]
+        output.show_table(_NOT_BROUGHT_IN_COLUMNS, lost, gives_up=("FAILED", "OWNER"), whole=("ERROR",))
+        output.say("these failed before they were documents: pagemill why JOB says what to do")
 
 
-def _row(one: Document) -> tuple[object, ...]:
-    failure = f"{one.error_code}: {one.error_message}" if one.error_code else None
-    note = failure or ("gone at its source" if one.gone_at else one.note)
-    done = f"{one.percent}%"
-    return (one.id, one.status, done, one.pages, one.kind, one.owner, one.name, output.seconds(one.updated_at), note)
+def _row(one: Document, now: datetime) -> tuple[object, ...]:
+    note = one.error_message or ("gone at its source" if one.gone_at else one.note)
+    moved = output.when(one.updated_at, now=now)
+    return (
+        one.id, one.status, f"{one.percent}%", one.pages, one.kind, one.owner, one.name, moved, one.error_code, note,
+    )  # fmt: skip
 
 
 def _hit_line(hit: Hit) -> str:

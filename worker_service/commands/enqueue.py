@@ -18,6 +18,7 @@ from worker_service.words import JobWords
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One value in the payload; repeat it.")
 @click.option("--platform", metavar="NAME", help="'local' unless given.")
 @click.option("--account", metavar="NAME", help="The remote account that the job is about.")
+@click.option("--name", metavar="TEXT", help="What it is about, as lists show it: a file's name.")
 @click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="The person it belongs to.")
 @click.option("--source", metavar="NAME", help="What may ask for a rest, such as a credential.")
 @click.option("--priority", type=int, metavar="1-10", help="1 is the highest; 5 unless given.")

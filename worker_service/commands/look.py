@@ -12,7 +12,7 @@ from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
 from worker_service.jobs.model import Attempt, Gate, Job, LogLine
-from worker_service.queue import Queue, state_of
+from worker_service.queue import Queue, named, state_of
 from worker_service.words import SelectorWords
 
 EXIT_NOT_YET = 3
@@ -20,7 +20,10 @@ EXIT_NOT_YET = 3
 _FOLLOW_SECONDS = 0.05
 _LOG_LINES_KEPT = 3000
 _LOG_LINES_SHOWN = 10
-_COLUMNS = ("ID", "STATE", "TYPE", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED", "NOTE")
+_COLUMNS = (
+    "ID", "STATE", "TYPE", "NAME", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NOTE",
+)  # fmt: skip
+_GIVES_UP = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
 
 _ATTEMPT_COLUMNS = (
     "FENCE", "WORKER", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB", "SANDBOX",
@@ -71,7 +74,7 @@ def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> N
         return
     if jobs:
         now = wall_clock()
-        output.show_table(_COLUMNS, [_row(job, now) for job in jobs])
+        output.show_table(_COLUMNS, [_row(job, now) for job in jobs], gives_up=_GIVES_UP, whole=("ERROR",))
     else:
         output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
     if more:
@@ -136,7 +139,9 @@ def why(desk: Desk, job_id: int) -> int:
     elif job.status != "pending":
         output.show(_what_it_is(job))
     elif not gates:
-        output.show(f"nothing holds job {job.id}: the next claim can take it")
+        output.show(output.clean(f"nothing holds {named(job)}: the next claim can take it"))
+    elif job.name:
+        output.show(output.clean(f"{named(job)} waits:"))
     for gate in gates if not desk.as_json else ():
         output.show(f"{gate.code}  {output.clean(gate.detail)}")
         output.show(f"    next: {_next_move(gate, job)}")
@@ -181,14 +186,14 @@ def _job_object(job: Job) -> dict[str, object]:
 
 def _row(job: Job, now: datetime) -> Sequence[object]:
     state = state_of(job, now=now)
-    note = job.error_code or job.error_message or job.progress_message
+    note = job.error_message or job.progress_message
     if state in ("scheduled", "backoff"):
         note = f"at {output.seconds(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"
     created = output.when(job.created_at, now=now)
     return (
-        job.id, state, job.job_type, job.platform, job.account, job.owner, job.priority, tries,
-        f"{job.progress_percent}%", created, note,
+        job.id, state, job.job_type, job.name, job.platform, job.account, job.owner, job.priority, tries,
+        f"{job.progress_percent}%", created, job.error_code, note,
     )  # fmt: skip
 
 
@@ -219,10 +224,10 @@ def _show_section(title: str, headers: Sequence[str], rows: output.Rows) -> None
 def _what_it_is(job: Job) -> str:
     if job.status == "running":
         asked = ", and was asked to stop" if job.cancel_requested_at else ""
-        return f"job {job.id} is running since {output.seconds(job.started_at)} on {job.worker_id}{asked}"
+        return output.clean(f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{asked}")
     code = f" with {job.error_code}" if job.error_code else ""
     retry = "" if job.status == "completed" else f"; to run it again: pagemill retry {job.id}"
-    return output.clean(f"job {job.id} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}")
+    return output.clean(f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}")
 
 
 def _next_move(gate: Gate, job: Job) -> str:

@@ -43,8 +43,8 @@ def errors(desk: Desk, since: str) -> None:
     if desk.as_json:
         output.show_json({"items": [output.as_object(error) for error in found]})
     elif found:
-        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_message) for e in found]
-        output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "MESSAGE"), rows)
+        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_message) for e in found]
+        output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))
         output.say("to see one: pagemill show ID; to run them again: pagemill retry --error CODE")
     else:
         output.say(f"nothing failed since {since}")

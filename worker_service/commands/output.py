@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TextIO
 
@@ -20,6 +20,7 @@ from worker_service.clock import as_text, from_text
 Rows = Sequence[Sequence[object]]
 
 _GAP = "  "
+_COMFORTABLE = 20
 _NARROWEST = (10, 5)
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
@@ -35,8 +36,10 @@ def show(text: str = "") -> None:
     click.echo(text)
 
 
-def show_table(headers: Sequence[str], rows: Rows) -> None:
-    for line in table_lines(headers, rows):
+def show_table(
+    headers: Sequence[str], rows: Rows, *, gives_up: Sequence[str] = (), whole: Collection[str] = ()
+) -> None:
+    for line in table_lines(headers, rows, gives_up=gives_up, whole=whole):
         click.echo(line)
 
 
@@ -55,8 +58,18 @@ def is_terminal(stream: TextIO | None) -> bool:
 # ── Tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def table_lines(headers: Sequence[str], rows: Rows, *, width: int | None = None) -> list[str]:
-    """The lines of a table, cut to `width` (None: to the terminal's). Piped, nothing is cut and no column left out."""
+def table_lines(
+    headers: Sequence[str],
+    rows: Rows,
+    *,
+    width: int | None = None,
+    gives_up: Sequence[str] = (),
+    whole: Collection[str] = (),
+) -> list[str]:
+    """The lines of a table, cut to `width` (None: to the terminal's). Piped, nothing is cut and no column left out.
+
+    Where it is narrow, the columns that it `gives_up` go, the first of them first, until the others have room enough;
+    what stands in a column that is `whole` is not cut."""
     if width is None and is_terminal(sys.stdout):
         import shutil  # brings the compressors along: not where nobody looks
 
@@ -66,7 +79,10 @@ def table_lines(headers: Sequence[str], rows: Rows, *, width: int | None = None)
     cells = [[clean(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
     if width is not None:
-        widths = _fitting(widths, width)
+        kept = _kept(headers, widths, width, gives_up, whole)
+        headers, widths = [headers[i] for i in kept], [widths[i] for i in kept]
+        cells = [[row[i] for i in kept] for row in cells]
+        widths = _fitting(widths, width, [header in whole for header in headers])
     numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
     lines = [_line(list(headers), widths, numeric, is_cut=width is not None)]
     lines += [_line(row, widths, numeric, is_cut=width is not None, is_coloured=_has_colour()) for row in cells]
@@ -82,13 +98,26 @@ def _is_numeric(column: Sequence[str]) -> bool:
     return any(cell != "-" for cell in column) and all(cell == "-" or cell.isdigit() for cell in column)
 
 
-def _fitting(widths: list[int], total: int) -> list[int]:
+def _kept(
+    headers: Sequence[str], widths: Sequence[int], total: int, gives_up: Sequence[str], whole: Collection[str]
+) -> list[int]:
+    """Which columns stay, where none is to become less than comfortable."""
+    kept = list(range(len(headers)))
+    for given_up in gives_up:
+        needed = sum(widths[i] if headers[i] in whole else min(widths[i], _COMFORTABLE) for i in kept)
+        if needed + len(_GAP) * (len(kept) - 1) > total:
+            kept = [i for i in kept if headers[i] != given_up]
+    return kept
+
+
+def _fitting(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[int]:
     """Take from the widest column until all fit; from the narrow ones, where states stand, only in need."""
     widths = list(widths)
     spare = sum(widths) + len(_GAP) * (len(widths) - 1) - total
+    cut = [i for i, whole in enumerate(is_whole) if not whole]
     for narrowest in _NARROWEST:
-        while spare > 0 and max(widths) > narrowest:
-            widths[widths.index(max(widths))] -= 1
+        while spare > 0 and (wide := [i for i in cut if widths[i] > narrowest]):
+            widths[max(wide, key=widths.__getitem__)] -= 1
             spare -= 1
     return widths
 

@@ -14,13 +14,14 @@ from typing import Protocol, TextIO
 from worker_service.clock import Clock, from_text, wall_clock
 from worker_service.commands import output
 from worker_service.jobs.model import Job, Status
-from worker_service.queue import Waiting, Watch, state_of
+from worker_service.queue import Waiting, Watch, named, state_of
 
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
 _JOBS_MOST = 20
-_BAR_COLUMNS = 20
+_BAR_COLUMNS = 10
 _TYPE_COLUMNS = 16
+_NAME_COLUMNS = 30
 
 _TO_LINE_END, _TO_SCREEN_END = "\x1b[K", "\x1b[J"
 
@@ -102,27 +103,28 @@ class Lines:
 
 
 def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
-    """``42 ocr_pages  ████████░░░░░░░░░░░░  40%  3 min  page 4 of 10``"""
+    """``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``"""
     full = round(_BAR_COLUMNS * job.progress_percent / 100)
     parts = [
         f"{job.id:>5} {output.clean(job.job_type)[:_TYPE_COLUMNS]:{_TYPE_COLUMNS}}",
         fill[0] * full + fill[1] * (_BAR_COLUMNS - full),
         f"{job.progress_percent:>3}%",
         f"{_time(job, now=now):>6}",
+        *([output.cut(output.clean(job.name), _NAME_COLUMNS)] if job.name else []),
         _said(job),
     ]
     return "  ".join(parts).rstrip()
 
 
 def summary(waiting: Waiting) -> str:
-    """``2 of 5 jobs ended; job 42 (ocr_pages) 40% page 4 of 10``"""
+    """``2 of 5 jobs ended; job 42 (ocr_pages, report.pdf) 40% page 4 of 10``"""
     running = [job for job in waiting.jobs if job.status is Status.RUNNING]
     begun = f"{waiting.total - waiting.live:,} of {output.jobs(waiting.total)} ended"
     return "; ".join([begun, *(_in_words(job) for job in running)])
 
 
 def _in_words(job: Job) -> str:
-    return f"job {job.id} ({output.clean(job.job_type)}) {job.progress_percent}% {_said(job)}".rstrip()
+    return f"{output.clean(named(job))} {job.progress_percent}% {_said(job)}".rstrip()
 
 
 def _said(job: Job) -> str:

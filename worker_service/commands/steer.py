@@ -182,10 +182,15 @@ def _named(verb_name: str) -> str:
 
 def _sample(queue: Queue, selector: Selector) -> list[str]:
     rows = [
-        (job.id, state_of(job), job.job_type, job.owner, output.seconds(job.created_at), job.error_code)
+        (job.id, state_of(job), job.job_type, job.name, job.owner, output.seconds(job.created_at), job.error_code)
         for job in queue.store.list(selector, most=_SAMPLE)
     ]
-    return output.table_lines(("ID", "STATE", "TYPE", "OWNER", "CREATED (UTC)", "ERROR"), rows)
+    return output.table_lines(
+        ("ID", "STATE", "TYPE", "NAME", "OWNER", "CREATED (UTC)", "ERROR"),
+        rows,
+        gives_up=("CREATED (UTC)",),
+        whole=("ERROR",),
+    )
 
 
 def _show_dry_run(desk: Desk, verb_name: str, queue: Queue, selector: Selector, number: int) -> int:

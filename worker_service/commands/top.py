@@ -135,14 +135,14 @@ def _running_lines(scene: Scene, most: int) -> list[str]:
     if not total:
         return ["", "nothing is running"]
     rows = [
-        (job.id, job.job_type, job.account, job.worker_id, _age(job.started_at, scene.at), state_of(job),
+        (job.id, job.job_type, job.name, job.account, job.worker_id, _age(job.started_at, scene.at), state_of(job),
          f"{job.progress_percent}%", job.progress_message)
         for job in scene.running[:most]
     ]  # fmt: skip
-    headers = ("ID", "TYPE", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
+    headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
     rest = [f"… and {output.jobs(left_out)} more"] if left_out > 0 else []
-    return ["", *output.table_lines(headers, rows), *rest]
+    return ["", *output.table_lines(headers, rows, gives_up=("WORKER", "STATE", "ACCOUNT")), *rest]
 
 
 def _pending_lines(scene: Scene) -> list[str]:

@@ -49,6 +49,10 @@ class NewJob:
     batch_id: int | None = None
     document_id: int | None = None
     generation: int | None = None
+    name: str | None = None
+    """What it is about, for people: as a rule the name of a file. None: that of its document, or of its parent."""
+    source_key: str | None = None
+    """Of the document that it would bring in."""
     after: Sequence[int] = ()
     after_any: bool = False
     """Run once the jobs in `after` have ended in any way; else only once they have completed."""
@@ -111,6 +115,8 @@ class Job(NamedTuple):
     document_id: int | None
     generation: int | None
     parent_id: int | None
+    name: str | None
+    source_key: str | None
     unique_key: str | None
     concurrency_key: str | None
     error_code: str | None
@@ -350,6 +356,7 @@ class ErrorCount:
     jobs: int
     newest_job_id: int
     newest_message: str | None
+    newest_name: str | None
 
 
 @dataclass(frozen=True, slots=True)

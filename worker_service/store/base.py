@@ -252,6 +252,9 @@ class Library(Protocol):
     def document(self, document_id: int) -> Document:
         """Raise `DocumentNotFound` if there is none."""
 
+    def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
+        """The jobs that failed before there was a document, each the last try for its source; the newest first."""
+
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]: ...
 
     def page_texts(

@@ -118,7 +118,7 @@ UPDATE document
 
 -- name: lease_held
 -- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
-SELECT q.document_id, q.generation, q.owner, q.platform FROM worker_job_queue q
+SELECT q.document_id, q.generation, q.owner, q.platform, q.name FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL
    AND (q.generation IS NULL

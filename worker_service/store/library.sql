@@ -9,6 +9,20 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
 -- What follows is put together in sqlite_library.py.
 SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
 
+-- name: not_brought_in
+-- The last try to bring in something, which failed before there was a document of it, or a newer one of it.
+SELECT {job_columns} FROM worker_job_queue q
+ WHERE q.status = 'failed' AND q.source_key IS NOT NULL AND q.document_id IS NULL
+   AND (:owners = '[]' OR q.owner IN (SELECT value FROM json_each(:owners)))
+   AND instr(lower(ifnull(q.name, '')), lower(:name)) > 0
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
+                    WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
+                      AND n.owner = q.owner AND n.platform = q.platform)
+   AND NOT EXISTS (SELECT 1 FROM document d
+                    WHERE d.owner = q.owner AND d.platform = q.platform AND d.source_key = q.source_key
+                      AND d.updated_at > q.completed_at)
+ ORDER BY q.id DESC LIMIT :most;
+
 -- fragment: current_pages
 document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
        JOIN page_result r ON r.id = p.result_id

@@ -23,7 +23,7 @@ def sqlite_statements() -> dict[str, str]:
     names_and_values = ", ".join(f"'{name}', {name}" for name in JOB_COLUMNS)
     return (
         load("documents.sql")
-        | load("library.sql")
+        | load("library.sql", job_columns=", ".join(JOB_COLUMNS))
         | load(
             "sqlite.sql",
             new_rows=", ".join([f"({', '.join('?' * NEW_JOB_COLUMNS)})"] * ROWS_AT_ONCE),

@@ -7,7 +7,7 @@
 -- fragment: new_job
 INSERT INTO worker_job_queue
        (job_type, platform, account, payload, priority, owner, source, run_at, created_at, max_retries,
-        timeout_seconds, unique_key, concurrency_key, batch_id, document_id, generation, parent_id)
+        timeout_seconds, unique_key, concurrency_key, batch_id, document_id, generation, parent_id, name, source_key)
 
 -- name: enqueue_rows
 -- Twice as fast as a statement for each: AUTOINCREMENT keeps its books once.
@@ -18,7 +18,8 @@ VALUES {new_rows};
 -- The table decides, never a look before: of two producers with one unique_key, one inserts and one is refused.
 {new_job}
 VALUES (:job_type, :platform, :account, :payload, :priority, :owner, :source, :run_at, :now, :max_retries,
-        :timeout_seconds, :unique_key, :concurrency_key, :batch_id, :document_id, :generation, :parent_id);
+        :timeout_seconds, :unique_key, :concurrency_key, :batch_id, :document_id, :generation, :parent_id,
+        :name, :source_key);
 
 -- name: live_with_unique_key
 SELECT id FROM worker_job_queue
@@ -322,7 +323,7 @@ UPDATE worker_job_queue NOT INDEXED
        error_code = NULL, error_message = NULL
   FROM json_each(:done) d
  WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running'
-RETURNING id, document_id, generation, owner, platform;
+RETURNING id, document_id, generation, owner, platform, name;
 
 -- name: fail
 UPDATE worker_job_queue
@@ -733,7 +734,8 @@ SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AN
 
 -- name: errors
 SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
-       (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id)
+       (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id),
+       (SELECT n.name FROM worker_job_queue n WHERE n.id = e.newest_id)
   FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id
           FROM worker_job_queue WHERE status = 'failed' AND completed_at >= :since
          GROUP BY error_code, job_type) e

@@ -33,6 +33,7 @@ class Work:
     generation: int | None
     owner: str
     platform: str
+    name: str | None
 
     @property
     def place(self) -> dict[str, object]:
@@ -156,7 +157,7 @@ class Documents(Intake):
 
     def _insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """They belong to what their parent works for, unless they ask for a document of their own; and to its owner."""
-        if work.generation is not None or work.owner:
+        if work.generation is not None or work.owner or work.name:
             jobs = [_inheriting(job, work) for job in jobs]
         return self._insert_many(jobs, parent_id)
 
@@ -192,8 +193,8 @@ class Documents(Intake):
 
 
 def work_from(row: Row) -> Work:
-    document_id, generation, owner, platform = row
-    return Work(document_id if generation is not None else None, generation, owner, platform)
+    document_id, generation, owner, platform, name = row
+    return Work(document_id if generation is not None else None, generation, owner, platform, name)
 
 
 def of(lease: Lease) -> dict[str, object]:
@@ -221,9 +222,11 @@ def _packed(layout: bytes) -> bytes:
 
 
 def _inheriting(job: NewJob, work: Work) -> NewJob:
-    if job.document is not None or work.generation is None:
-        return replace(job, owner=job.owner or work.owner)
-    return replace(job, document_id=work.document_id, generation=work.generation, owner=job.owner or work.owner)
+    job = replace(job, owner=job.owner or work.owner)
+    if job.document is not None:
+        return job
+    job = replace(job, name=job.name or work.name)
+    return job if work.generation is None else replace(job, document_id=work.document_id, generation=work.generation)
 
 
 def _facts_of(item: CrawlItem) -> tuple[object, ...]:

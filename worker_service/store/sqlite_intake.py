@@ -15,8 +15,9 @@ from worker_service.jobs.generations import Patience, decide
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.store.sqlite_connection import Connections, rule_broken
 
-NEW_JOB_COLUMNS = 17
+NEW_JOB_COLUMNS = 19
 ROWS_AT_ONCE = 50
+NAME_CHARACTERS_MAX = 1000
 _SETTLED_MOST = 1000
 
 
@@ -90,7 +91,14 @@ class Intake(Connections):
             name=request.name,
             now=self._now(),
         )
-        work = replace(job, document=None, document_id=document_id, generation=generation, unique_key=None)
+        work = replace(
+            job,
+            document=None,
+            document_id=document_id,
+            generation=generation,
+            name=job.name or request.name,
+            unique_key=None,
+        )
         return replace(self._insert(work, parent_id, earlier), document_id=document_id, decision=decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, Decision]:
@@ -162,4 +170,6 @@ def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
         job.document_id,
         job.generation,
         parent_id,
+        job.name and job.name[:NAME_CHARACTERS_MAX],
+        job.source_key,
     )

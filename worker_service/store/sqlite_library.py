@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector, Found, Hit, KeywordCount, PageSummary
+from worker_service.jobs.model import Job
 from worker_service.store.fts5 import phrase_of, query_of
 from worker_service.store.sqlite_asking import page_from
 from worker_service.store.sqlite_connection import Row, teach_to_count
-from worker_service.store.sqlite_reading import Reading
+from worker_service.store.sqlite_reading import Reading, job_from
 
 RANKED_MOST = 2000
 """Of so many hits, the pages stored last, the best are found."""
@@ -31,6 +32,12 @@ class Library(Reading):
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
             return document
         raise DocumentNotFound(f"there is no document {document_id}: `pagemill documents` shows those that are there")
+
+    def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
+        if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
+            return []
+        values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
+        return [job_from(row) for row in self._read("not_brought_in", **values)]
 
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
         return [PageSummary(*row) for row in self._read("page_summaries", document_id=document_id)]
