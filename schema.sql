@@ -295,7 +295,8 @@ CREATE TABLE document (
     index_status        TEXT NOT NULL DEFAULT 'not_indexed',
     index_generation    INTEGER NOT NULL DEFAULT 0,   -- the newest that was asked for; +1 with each wish to read it
     current_generation  INTEGER,                   -- the one that people read; NULL = none yet
-    settings            TEXT NOT NULL DEFAULT '',  -- JSON: how it was to be read
+    settings            TEXT NOT NULL DEFAULT '',  -- JSON: how its newest generation is read, and was asked to be
+    settings_before     TEXT,                      -- with which it was last read, noted when more was asked; NULL = never
     note                TEXT,                      -- for a person, such as "repaired"
     error_code          TEXT,
     error_message       TEXT,

@@ -70,7 +70,7 @@ def library(path: Path, pages: int, queries: int, *, seed: int) -> Library:
 
 
 def _publish(store: Store, name: str, first: int, texts: Sequence[str]) -> None:
-    wish = DocumentRequest(name, name.rpartition("/")[2], content=f"{first:064}", settings="bench")
+    wish = DocumentRequest(name, name.rpartition("/")[2], content=f"{first:064}", settings='{"reader":"bench"}')
     store.enqueue(NewJob("ingest", payload=json.dumps({"path": name}), document=wish))
     [job] = store.claim(WORKER, 1)
     results = [(job.lease, PageResult(at, f"{first + at}", text, "layer")) for at, text in enumerate(texts, 1)]

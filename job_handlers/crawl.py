@@ -37,7 +37,7 @@ class Crawl:
         tree: Tree,
         memory: Memory,
         wanted: Wanted,
-        job_of: Callable[[Entry], NewJob],
+        job_of: Callable[[Entry, bool], NewJob],
         *,
         state: dict[str, Any] | None,
         tell: Callable[[str], None],

@@ -35,7 +35,8 @@ class Sorter:
     wanted: Wanted
     walk: int
     """An item that has this number was met in this walk, or since."""
-    job_of: Callable[[Entry], NewJob]
+    job_of: Callable[[Entry, bool], NewJob]
+    """Whether it was enqueued before, and has changed."""
 
     def sort(self, entry: Entry, above: Above, before: CrawlItem | None, found: Found, *, via: str = "") -> None:
         """`before`: what is known of it. `via`: the shortcut that led to it."""
@@ -106,7 +107,7 @@ class Sorter:
             found.counts["unchanged"] += 1
         else:
             found.counts["enqueued"] += 1
-            found.jobs[entry.id] = self.job_of(entry)
+            found.jobs[entry.id] = self.job_of(entry, before is not None and not before.note)
 
     def _is_met(self, before: CrawlItem) -> bool:
         return not before.is_gone and before.walk >= self.walk

@@ -96,11 +96,14 @@ def skip_reason(entry: Entry, wanted: Wanted) -> str:
     return ""
 
 
-def download_of(entry: Entry, context: Context[Payload], tree: Tree) -> NewJob:
+def download_of(entry: Entry, context: Context[Payload], tree: Tree, *, is_known: bool) -> NewJob:
+    """`is_known`: it was enqueued before, and has changed."""
     payload = context.payload
     body: dict[str, object] = {**payload.download, "source": entry.id, "name": entry.name}
     if tree.platform != "local":
         body["credential"] = payload.credential
+    if is_known:
+        body["standing"] = True
     if entry.key:
         body["resource_key"] = entry.key
     said = {name: value for name, value in payload.download.items() if value}

@@ -10,7 +10,6 @@ what a source is, in `drive`, `https` and `local`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -68,7 +67,10 @@ class Payload:
     force: bool = False
     """Read it again although nothing has changed."""
     read: dict[str, Any] = field(default_factory=dict)
-    """The rest of the payload of `ingest`: languages and the like."""
+    """The rest of the payload of `ingest`: languages and the like. What is left out is as the document remembers it;
+    null: as usual again."""
+    standing: bool = False
+    """`read` is not said now, but was when a crawl began: it is for documents that nobody has asked for yet."""
 
 
 def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
@@ -168,11 +170,14 @@ def _follow_ups(reference: Reference, name: str, sha256: str, context: Context[P
     if not payload.ingest:
         return []
     request = DocumentRequest(
-        source_key=reference.key, name=name, content=sha256, settings=canonical(payload.read), is_forced=payload.force
+        source_key=reference.key,
+        name=name,
+        content=sha256,
+        settings=canonical(payload.read),
+        is_forced=payload.force,
+        is_standing=payload.standing,
     )
-    body = json.dumps(payload.read, ensure_ascii=False)
-    job = NewJob("ingest", reference.platform, context.account, body, owner=context.owner, document=request)
-    return [job]
+    return [NewJob("ingest", reference.platform, context.account, owner=context.owner, document=request)]
 
 
 # --- what is asked before a byte is fetched -----------------------------------------------------------

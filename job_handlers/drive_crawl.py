@@ -55,7 +55,7 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
         tree,
         memory,
         payload.wanted,
-        lambda entry: download_of(entry, context, tree),
+        lambda entry, is_known: download_of(entry, context, tree, is_known=is_known),
         state=context.state,
         tell=lambda words: context.progress(0, words),
         log=context.log,

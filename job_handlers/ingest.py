@@ -73,18 +73,24 @@ class Then:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    languages: tuple[str, ...] = ("eng",)
-    quality: Quality = "fast"
-    force_ocr: bool = False
+    """What is left out is as usual; by hand, it is as the document remembers it."""
+
+    languages: tuple[str, ...] | None = None
+    quality: Quality | None = None
+    force_ocr: bool | None = None
     """Look at the pixels of pages that have good text as well."""
-    hocr: bool = False
+    hocr: bool | None = None
     password_file: str | None = None
     """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
     asked for."""
-    then: tuple[Then, ...] = ()
+    then: tuple[Then, ...] | None = None
     """Enqueued once the text is there."""
     path: str | None = None
     """By hand, for a file that is not a document yet."""
+
+    @property
+    def engine(self) -> tesseract.Wanted:
+        return tesseract.Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
 
 
 class Counted(msgspec.Struct, tag=True, frozen=True):
@@ -110,7 +116,7 @@ Places = list[sheets.Place] | Refused
 
 def run(context: Context[Payload]) -> Done:
     wanted = context.payload
-    check_languages(wanted.languages)
+    check_languages(wanted.engine.languages)
     if context.document_id is None:
         return _bring_in(context)
     original = original_of(context)
@@ -158,9 +164,8 @@ def _bring_in(context: Context[Payload]) -> Done:
     path = context.payload.path
     if path is None or not path.startswith("/"):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
-    said, usual = asdict(context.payload), asdict(Payload())
-    # What was not said is left out: the same wish has one spelling.
-    read = {key: value for key, value in said.items() if key != "path" and value != usual[key]}
+    # What was not said is left out: the document may remember it.
+    read = {key: value for key, value in asdict(context.payload).items() if key != "path" and value is not None}
     payload = json.dumps({"source": path, "read": read})
     return Done(follow_ups=[NewJob("download", context.platform, context.account, payload)])
 
@@ -174,10 +179,10 @@ def _ingest_book(context: Context[Payload], original: Path, kind: Kind, content:
     with Apart[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
         counted = _count(apart, kind)
         digests = _Digests(wanted, content)
-        to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=wanted.force_ocr)
+        to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=bool(wanted.force_ocr))
         scans = _take_layers(context, apart, digests, to_read)
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
-    how = {"languages": wanted.languages, "quality": wanted.quality, "password_file": wanted.password_file}
+    how = {**asdict(wanted.engine), "password_file": wanted.password_file}
     ranges = [
         _job(context, "ocr_pages", {"pages": written_ranges(numbers), "content": content, **how})
         for numbers in parts(sorted([*to_ocr, *scans]), len(os.sched_getaffinity(0)), costs_of(scans))
@@ -206,8 +211,8 @@ def _count(apart: Apart[Answer], kind: Kind) -> Counted:
 class _Digests:
     def __init__(self, wanted: Payload, content: str) -> None:
         self._content = content
-        self._wanted = wanted
-        self._engine = tesseract.identity(tesseract.Wanted(wanted.languages, wanted.quality))
+        self._wanted = wanted.engine
+        self._engine = tesseract.identity(self._wanted)
 
     def layer(self, number: int) -> str:
         return layer_digest(self._content, number, pdf.LIBRARY)
@@ -376,10 +381,10 @@ def _done(context: Context[Payload], kind: Kind, content: str, pages: int, range
             "kind": kind.value,
             "pages": pages,
             "content": content,
-            "hocr": wanted.hocr,
+            "hocr": bool(wanted.hocr),
             "note": note,
             "password_file": wanted.password_file,
-            "then": [asdict(one) for one in wanted.then],
+            "then": [asdict(one) for one in wanted.then or ()],
         },
     )
     return Done(

@@ -9,7 +9,7 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -21,16 +21,18 @@ from worker_service.jobs.library import Document
 from worker_service.jobs.model import NewJob
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
+_REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file", "then")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _DRIVE_FOLDER = re.compile(r"\s*[\w-]{10,120}\s*", re.ASCII)
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
-_ADOPTED = "adopted"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadWords:
-    """How documents are to be read, as a person says it. None: as it was, or as usual."""
+    """How documents are to be read, as a person says it. What is not said is as each document remembers it."""
 
+    as_usual: bool = False
+    """What they remember is forgotten."""
     languages: Sequence[str] = ()
     quality: str | None = None
     force_ocr: bool = False
@@ -39,8 +41,8 @@ class ReadWords:
     then: Sequence[str] = ()
 
     def asked(self) -> dict[str, object]:
-        """As the payload of `ingest` has it; what was not said is left out."""
-        said: dict[str, object] = {}
+        """As the payload of `ingest` has it; what was not said is left out, and null means as usual."""
+        said: dict[str, object] = dict.fromkeys(_REMEMBERED) if self.as_usual else {}
         if self.languages:
             said["languages"] = [language for word in self.languages for language in _languages(word)]
         if self.quality is not None:
@@ -141,19 +143,17 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) ->
 
 
 def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:
-    """With what it was read with before, but for what is said now; without its original it is brought in again."""
-    before = json.loads(document.settings) if document.settings else {}
-    # That somebody else has read it is no way for us to read it.
-    before.pop(_ADOPTED, None)
-    asked = {**before, **read.asked()}
+    """As it remembers, but for what is said now; without its original it is brought in again."""
+    asked = read.asked()
     platform, owner = document.platform, document.owner
     if has_original:
         wish = DocumentRequest(
             document.source_key, document.name, document.content, canonical(asked), is_forced=is_forced
         )
-        return NewJob("ingest", platform=platform, owner=owner, payload=canonical(asked), document=wish)
+        return NewJob("ingest", platform=platform, owner=owner, document=wish)
     source = _source(Path(document.source_key)) if platform == "local" else document.source_key
-    body = {"source": source, "name": document.name, "read": asked, "force": is_forced}
+    # What others have read, or what was lost, is read by us in any case.
+    body = {"source": source, "name": document.name, "read": asked, "force": True}
     rests = "gdrive:drive" if platform == "gdrive" else ""
     return NewJob(
         "download",
@@ -172,8 +172,7 @@ def _source(file: Path) -> str:
 
 
 def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
-    wish = replace(request, settings=canonical({_ADOPTED: text}))
-    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=wish)
+    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=request)
 
 
 # ── Words ──

@@ -292,6 +292,14 @@ def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what
     assert (job.document_id, job.generation) == (1, 2)
 
 
+def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"hocr":true,"languages":["deu"]}')
+
+    run("reindex", 1, "--as-usual", "--quality", "best")
+
+    assert json.loads(jobs(shelf, "ingest")[1].payload or "") == {"quality": "best"}
+
+
 def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(
     run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,9 +327,7 @@ def test_without_its_original_a_document_is_brought_in_again(run: Run, shelf: Sh
     shelf.read("a.pdf", "one", settings='{"languages":["eng"]}')
 
     assert "will be brought in" in run("reindex", 1, "--force").stdout
-    assert payloads(shelf, "download") == [
-        {"source": "/srv/a.pdf", "name": "a.pdf", "read": {"languages": ["eng"]}, "force": True}
-    ]
+    assert payloads(shelf, "download") == [{"source": "/srv/a.pdf", "name": "a.pdf", "read": {}, "force": True}]
 
 
 def test_an_original_that_somebody_removed_from_the_workspace_is_brought_in_again(run: Run, shelf: Shelf) -> None:

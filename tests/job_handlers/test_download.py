@@ -113,13 +113,10 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: D
     )
     assert done.files[0].read_bytes() == CONTENT
     [ingest] = done.follow_ups
-    assert (ingest.job_type, ingest.platform, json.loads(ingest.payload or "")) == (
-        "ingest",
-        "gdrive",
-        {"languages": ["deu"]},
-    )
+    assert (ingest.job_type, ingest.platform, ingest.payload) == ("ingest", "gdrive", None)
     assert ingest.document is not None
     assert (ingest.document.source_key, ingest.document.content) == (item.id, SHA256)
+    assert json.loads(ingest.document.settings) == {"languages": ["deu"]}
     assert list((tmp_path / "run" / "keep").rglob("*.*")) == []
 
 

@@ -23,10 +23,11 @@ def wish(
     *,
     owner: str = "",
     content: str = "c1",
-    settings: str = "s1",
+    settings: str = "{}",
     is_forced: bool = False,
+    is_standing: bool = False,
 ) -> NewJob:
-    request = DocumentRequest(key, f"{key} of {owner or 'nobody'}", content, settings, is_forced)
+    request = DocumentRequest(key, f"{key} of {owner or 'nobody'}", content, settings, is_forced, is_standing)
     return NewJob("ingest", platform="gdrive", owner=owner, document=request)
 
 

@@ -111,7 +111,7 @@ def test_the_same_source_of_another_owner_is_another_document(store: Store) -> N
     assert ask_for(store, owner="ann").document_id != ask_for(store, owner="bob").document_id
 
 
-@pytest.mark.parametrize("fields", [{"content": "c2"}, {"settings": "s2"}, {"is_forced": True}])
+@pytest.mark.parametrize("fields", [{"content": "c2"}, {"settings": '{"s":2}'}, {"is_forced": True}])
 def test_a_success_is_read_again_only_if_something_changed_or_by_force(
     store: Store, by_hand: ByHand, fields: dict[str, Any]
 ) -> None:
@@ -123,6 +123,61 @@ def test_a_success_is_read_again_only_if_something_changed_or_by_force(
     assert (same.job_id, same.decision) == (0, Decision.UNCHANGED)
     assert changed.decision is Decision.ACCEPTED
     assert state(by_hand) == ("queued", 2, 1, None)
+
+
+def ways(**said: object) -> str:
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "way"),
+    [
+        # What was read with success, and what was asked for last and failed.
+        ((), {"lang": "deu"}, {"lang": "deu"}),
+        (([{"lang": "deu"}], None), {}, {"lang": "deu"}),
+        (([{"lang": "deu"}], None), {"hocr": True}, {"lang": "deu", "hocr": True}),
+        (([{"lang": "deu"}], None), {"lang": None}, {}),
+        (([{"lang": "deu"}], {"lang": "fra", "best": True}), {}, {"lang": "deu"}),
+        (([{"lang": "deu"}, {"best": True}], {"lang": "fra"}), {"hocr": 1}, {"lang": "deu", "best": True, "hocr": 1}),
+        (([], {"lang": "deu"}), {"password": "p"}, {"lang": "deu", "password": "p"}),
+    ],
+)
+def test_a_document_remembers_how_it_is_read_but_for_what_is_said_and_forgets_what_failed(
+    store: Store, by_hand: ByHand, before: Any, said: dict[str, object], way: dict[str, object]
+) -> None:
+    worked, failed = before or ([], None)
+    for settings in worked:
+        publish(store, "report.pdf", "text", settings=ways(**settings))
+    if failed:
+        ask_for(store, settings=ways(**failed))
+        store.fail(claim(store).lease, Failure("LANGUAGE_MISSING", "no data"), retry_at=None)
+
+    ask_for(store, settings=ways(**said), is_forced=True)
+
+    assert json.loads(claim(store).payload or "") == way
+    assert json.loads(str(document_row(by_hand)["settings"])) == way
+
+
+def test_bringing_a_document_in_again_changes_nothing_of_how_it_is_being_read(store: Store) -> None:
+    ask_for(store, settings=ways(lang="deu"))
+    assert ask_for(store).decision is Decision.UNDER_WAY
+    publish_now = claim(store)
+    store.complete_many([Completion(publish_now.lease, publishes=True)])
+
+    assert ask_for(store).decision is Decision.UNCHANGED
+    assert ask_for(store, settings=ways(lang="deu")).decision is Decision.UNCHANGED
+    assert ask_for(store, content="c2").decision is Decision.ACCEPTED
+    assert json.loads(claim(store).payload or "") == {"lang": "deu"}
+
+
+def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: Store) -> None:
+    standing: dict[str, Any] = {"settings": ways(lang="eng", hocr=True), "is_standing": True}
+    publish(store, "report.pdf", "text", **standing)
+    publish(store, "report.pdf", "text", settings=ways(lang="deu"))
+
+    ask_for(store, content="c2", **standing)
+
+    assert json.loads(claim(store).payload or "") == {"lang": "deu", "hocr": True}
 
 
 def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Store, by_hand: ByHand) -> None:
@@ -694,7 +749,7 @@ def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_i
 ) -> None:
     ask_for(store)
     old = claim(store)
-    ask_for(store, settings="s2")
+    ask_for(store, settings='{"s":2}')
     new = claim(store)
 
     assert save(store, old.lease, "late") == [old.lease]

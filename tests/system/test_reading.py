@@ -345,8 +345,9 @@ def test_another_language_reads_the_scanned_pages_again_and_no_change_reads_noth
     german = reading.reads(paper, "--lang", "deu")
     assert (german.index_generation, german.current_generation) == (2, 2)
     assert reading.recognised() - before == Counter({2: 2})
+    assert reading.reads(paper) == german
 
-    back = reading.reads(paper)
+    back = reading.reads(paper, "--as-usual")
     assert (back.index_generation, back.current_generation) == (3, 3)
     assert reading.recognised() - before == Counter({2: 2})
     # What is known is known, by force as well.
@@ -425,6 +426,35 @@ def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Des
 
     opened = reading.reads(folder / "locked.pdf", "--password-file", "password-reports", owner="odd")
     assert (opened.status, reading.texts(opened.id)) == (IndexStatus.SUCCESS, ["A secret."])
+    assert reading.reads(folder / "locked.pdf", owner="odd") == opened
+    digital(folder / "locked.pdf", ["A newer secret."], **locked)
+    aged(folder / "locked.pdf")
+    newer = reading.reads(folder / "locked.pdf", owner="odd")
+    assert (newer.status, reading.texts(newer.id)) == (IndexStatus.SUCCESS, ["A newer secret."])
+
+
+def test_a_touched_file_of_a_watched_folder_is_read_as_somebody_has_said_since(reading: Desk) -> None:
+    folder = reading.papers / "watched"
+    folder.mkdir()
+    paper = slips(folder / "report.pdf", 1, "harbour")
+    reading.run("crawl", folder, "--owner", "watch", "--watch", "1s", "--lang", "eng", "--hocr")
+    wait_until(lambda: reading.document(paper, "watch"), "it is found")
+    document = reading.document(paper, "watch")
+    assert document is not None
+    reading.ended(document.id)
+    reading.run("reindex", document.id, "--lang", "deu")
+    reading.ended(document.id)
+
+    slips(paper, 1, "lighthouse")
+
+    wait_until(lambda: _generation_read(reading, document.id) == 3, "the changed file is read")
+    assert json.loads(reading.system.store.document(document.id).settings) == {"hocr": True, "languages": ["deu"]}
+    assert reading.texts(document.id) == [leaf(1, "lighthouse")]
+    reading.run("cancel", "--type", "drive_crawl", "--owner", "watch", "--yes")
+
+
+def _generation_read(desk: Desk, document_id: int) -> int | None:
+    return desk.system.store.document(document_id).current_generation
 
 
 def test_what_was_read_elsewhere_is_adopted_and_can_be_searched(reading: Desk) -> None:

@@ -34,6 +34,7 @@ def reading_options(function: Function) -> Function:
 
     for option in reversed(
         (
+            click.option("--as-usual", is_flag=True, help="Forget how it was to be read before."),
             click.option(
                 "--lang", "languages", multiple=True, metavar="CODE", help="eng unless given; eng+deu for both."
             ),

@@ -32,8 +32,11 @@ class DocumentRequest:
     content: str = ""
     """SHA-256 of its file. Empty: not known yet."""
     settings: str = ""
-    """Canonical JSON of how it is to be read: what can change the text. Another one reads again."""
+    """JSON of what is said of how it is to be read: what can change the text. The rest is as the document remembers it;
+    null: as usual again. Where another way comes out of it, the document is read again."""
     is_forced: bool = False
+    is_standing: bool = False
+    """Nobody says it now: a document that was asked for before is read as it remembers."""
 
 
 class Decision(StrEnum):

@@ -1,13 +1,16 @@
-"""Whether a wish to read a document takes its next generation, or needs nothing: the rules, in one place.
+"""Whether a wish to read a document takes its next generation, or needs nothing, and how it is then read: the rules, in
+one place.
 
 Asked inside the transaction that would insert the job. Reads no clock and no row.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
-from worker_service.jobs.documents import Decision, IndexStatus
+from worker_service.jobs.digest import canonical
+from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,16 @@ class Patience:
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
+
+
+def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:
+    """A document remembers how it is read: only what is said changes that, and what failed is not remembered, unless
+    nothing else has ever worked."""
+    has_failed = status is IndexStatus.FAILED and settings_before is not None
+    remembered = json.loads((settings_before if has_failed else settings) or "{}")
+    is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing
+    said = json.loads(request.settings or "{}") if is_heard else {}
+    return canonical({name: value for name, value in {**remembered, **said}.items() if value is not None})
 
 
 def decide(

@@ -4,7 +4,7 @@
 -- ── A wish to read ──────────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: document_named
-SELECT id, index_status, content, settings, updated_at FROM document
+SELECT id, index_status, content, settings, settings_before, updated_at FROM document
  WHERE owner = :owner AND platform = :platform AND source_key = :source_key;
 
 -- name: add_document
@@ -16,6 +16,7 @@ RETURNING id;
 -- The table makes older work stale (P11). What was counted of another content is not known of this one.
 UPDATE document
    SET index_generation = index_generation + 1, index_status = 'queued', settings = :settings,
+       settings_before = CASE index_status WHEN 'success' THEN settings ELSE settings_before END,
        pages = CASE WHEN :content IN ('', content) THEN pages END,
        kind = CASE WHEN :content IN ('', content) THEN kind END,
        content = CASE :content WHEN '' THEN content ELSE :content END,

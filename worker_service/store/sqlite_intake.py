@@ -5,13 +5,15 @@ A wish to read a document is decided where its job is inserted, under the same w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 
 from worker_service.clock import as_text, from_text
+from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
-from worker_service.jobs.generations import Patience, decide
+from worker_service.jobs.generations import Patience, decide, way_to_read
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.store.sqlite_connection import Connections, rule_broken
 
@@ -77,8 +79,9 @@ class Intake(Connections):
     def _insert_for_document(
         self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
     ) -> Enqueued:
-        """The document is the key of its work: a unique_key is not looked at."""
-        document_id, decision = self._decide(job, request)
+        """The document is the key of its work: a unique_key is not looked at. A payload that is left out is how the
+        document is to be read."""
+        document_id, way, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
             self._write("rename_document", document_id=document_id, name=request.name)
             live = self._write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
@@ -86,7 +89,7 @@ class Intake(Connections):
         [(generation,)] = self._write(
             "next_generation",
             document_id=document_id,
-            settings=request.settings,
+            settings=way,
             content=request.content,
             name=request.name,
             now=self._now(),
@@ -97,23 +100,27 @@ class Intake(Connections):
             document_id=document_id,
             generation=generation,
             name=job.name or request.name,
+            payload=way if job.payload is None else job.payload,
             unique_key=None,
         )
         return replace(self._insert(work, parent_id, earlier), document_id=document_id, decision=decision)
 
-    def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, Decision]:
+    def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for document_id, status, content, settings, updated_at in self._write("document_named", **named):
+        for document_id, state, content, settings, before, updated_at in self._write("document_named", **named):
+            status = IndexStatus(state)
+            way = way_to_read(request, status, settings, before)
             decision = decide(
-                IndexStatus(status),
+                status,
                 still_seconds=(self._clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
-                same_settings=request.settings == settings,
+                same_settings=way == canonical(json.loads(settings or "{}")),
                 is_forced=request.is_forced,
                 patience=self._patience,
             )
-            return document_id, decision
-        return self._add_document(request, named), Decision.ACCEPTED
+            return document_id, way, decision
+        way = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)
+        return self._add_document(request, named), way, Decision.ACCEPTED
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
