@@ -148,6 +148,7 @@ CREATE TABLE worker_job_attempt (
     signal             TEXT,
     cpu_seconds        REAL,
     memory_peak_bytes  INTEGER,
+    heard_at           TEXT,      -- when its handler last said something
     PRIMARY KEY (job_id, fence),
     CHECK ((ended_at IS NULL) = (outcome IS NULL))
 ) STRICT, WITHOUT ROWID;
@@ -238,6 +239,7 @@ CREATE TABLE handler (
     class           TEXT NOT NULL CHECK (class IN ('cpu', 'io')),
     missing         TEXT,                         -- a capability it needs and that is not there, in words
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
+    timeout_seconds INTEGER,                      -- of an attempt of a job that has none of its own
     payload_schema  TEXT CHECK (json_valid(payload_schema)),
     PRIMARY KEY (worker_id, job_type)
 ) STRICT, WITHOUT ROWID;

@@ -75,7 +75,7 @@ def test_a_handler_is_described_by_its_facts(tmp_path: Path) -> None:
     clean = described["clean"]
     assert clean.facts.job_class == "cpu"
     assert '"port"' in (clean.facts.payload_schema or "")
-    assert described["loops"].wall_seconds == 1
+    assert described["loops"].facts.timeout_seconds == 1
 
 
 def test_a_nursery_that_cannot_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

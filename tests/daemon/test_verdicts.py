@@ -75,7 +75,9 @@ def test_permanent_ends_the_job_with_retries_left(attempt: MakeAttempt) -> None:
 def test_a_snooze_costs_nothing(attempt: MakeAttempt) -> None:
     one = attempt()
 
-    assert decide(one, ended(one, How.SNOOZED, after_seconds=60.0)) == Snooze(START + timedelta(seconds=60))
+    assert decide(one, ended(one, How.SNOOZED, after_seconds=60.0)) == Snooze(
+        START + timedelta(seconds=60), Failure("", "")
+    )
 
 
 def test_what_we_stopped_is_released_however_it_ended(attempt: MakeAttempt) -> None:
@@ -109,7 +111,7 @@ def test_a_source_that_needs_a_rest_gets_it_with_the_snooze(attempt: MakeAttempt
 
     for job, resting in ((one, "drive"), (without, "")):
         rest = ended(job, How.SNOOZED, after_seconds=600.0, rests_source=True, message="the quota is used up")
-        assert decide(job, rest) == Snooze(until, resting, "the quota is used up")
+        assert decide(job, rest) == Snooze(until, Failure("", "the quota is used up"), resting)
 
 
 def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(attempt: MakeAttempt) -> None:

@@ -157,9 +157,9 @@ class WatchedStore(SqliteStore):
         with self._doing(Deed("fail", frozenset([lease]))):
             super().fail(lease, failure, retry_at=retry_at)
 
-    def snooze(self, lease: Lease, until: datetime) -> None:
+    def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
         with self._doing(Deed("snooze", frozenset([lease]))):
-            super().snooze(lease, until)
+            super().snooze(lease, until, why)
 
     def release(self, lease: Lease) -> None:
         with self._doing(Deed("release", frozenset([lease]))):

@@ -23,7 +23,19 @@ from tests.store.kit import (
 )
 from worker_service.clock import from_text
 from worker_service.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
-from worker_service.jobs.model import Child, Completion, Failure, Lease, NewJob, Report, Status, Usage
+from worker_service.jobs.model import (
+    Child,
+    Completion,
+    Course,
+    Failure,
+    HandlerFacts,
+    Lease,
+    NewJob,
+    Report,
+    Status,
+    Usage,
+    Worker,
+)
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.base import Store
 
@@ -466,6 +478,20 @@ def test_p6_a_permanent_failure_ends_the_job_with_retries_left(
     store.fail(claim_one(store).lease, BROKEN, retry_at=None)
 
     assert status_of(store, job_id) is Status.FAILED
+
+
+def test_how_a_running_job_is_getting_on_is_told_by_its_worker_and_its_limits(
+    store: Store, enqueue: Enqueue, clock: MovableClock
+) -> None:
+    store.register(Worker("w1", "here", "boot", 1, "0", 8, 8, [HandlerFacts("ocr_pages", timeout_seconds=90)]))
+    usual, own, waiting = enqueue(), enqueue(timeout_seconds=3600), enqueue()
+    leases = [claim_one(store).lease for _ in range(2)]
+    clock.advance(30)
+    store.report([Report(leases[1], lines=["a line"])])
+
+    assert store.course(usual) == Course("2026-11-18 10:00:00.000", "2026-11-18 10:01:30.000")
+    assert store.course(own) == Course("2026-11-18 10:00:30.000", "2026-11-18 11:00:00.000")
+    assert store.course(waiting) is None
 
 
 def test_p6_a_release_and_a_snooze_cost_no_retry(

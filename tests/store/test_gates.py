@@ -253,3 +253,24 @@ def test_p12_progress_of_others_does_not_change_what_holds_a_job(
 
     assert codes(store, waiting) == ["SLOTS_FULL"]
     assert codes(store, never) == ["NOT_YET", "SLOTS_FULL"]
+
+
+# ── What they tell ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_comes_back_says_what_sent_it_away(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    later = clock.after(60)
+    scheduled, snoozed, retried = enqueue(run_at=later), enqueue(), enqueue()
+    store.snooze(claim_one(store).lease, later, Failure("RESTING", "the host asks for fewer requests\nand more"))
+    store.fail(claim_one(store).lease, Failure("HTTP_503", "the server is busy\nTraceback"), retry_at=later)
+
+    details = [gate.detail for job_id in (scheduled, snoozed, retried) for gate in store.explain(job_id)]
+
+    assert details == [
+        "it starts at 2026-11-18 10:01:00.000",
+        "it starts again at 2026-11-18 10:01:00.000, after RESTING: the host asks for fewer requests",
+        "retry 1 of 3 starts at 2026-11-18 10:01:00.000, after HTTP_503: the server is busy",
+    ]

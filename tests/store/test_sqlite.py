@@ -96,6 +96,27 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, tmp_path: Path) ->
     restored.close()
 
 
+@pytest.mark.parametrize("moment", ["explain", "unready", "next_turn"])
+def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
+    sqlite: SqliteStore, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    sqlite.register(new_worker())
+    job = sqlite.enqueue(NewJob("ocr_pages")).job_id
+    daemon, ask = open_store(path, clock=clock), sqlite._read
+
+    def claimed_meanwhile(name: str, **values: object) -> list[tuple[object, ...]]:
+        if name == moment:
+            daemon.claim("w1", 1)
+        return ask(name, **values)
+
+    monkeypatch.setattr(sqlite, "_read", claimed_meanwhile)
+    gates = sqlite.explain(job)
+    daemon.close()
+
+    assert gates == []
+    assert sqlite.get(job).status == "running"
+
+
 def test_readers_never_wait_for_a_writer(
     sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
 ) -> None:

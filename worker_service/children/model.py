@@ -55,7 +55,6 @@ class Described:
 
     facts: HandlerFacts
     reuse: int = 0
-    wall_seconds: int = 3600
     set_aside: str | None = None
     """Why it cannot be used: it hangs, crashes or cannot be imported. Its jobs fail with this sentence."""
     distribution: str = ""

@@ -43,7 +43,7 @@ class Waiting:
         return not order.inputs and size < ORDER_BYTES_MAX // 2 and self.known.described.reuse > 1
 
     def attempt(self, forked: Forked, staging: Path, *, number: int = 0) -> Attempt:
-        seconds = self.launch.order.timeout_seconds or self.known.described.wall_seconds
+        seconds = self.launch.order.timeout_seconds or self.known.described.facts.timeout_seconds
         return Attempt(self.launch.order, forked, staging, seconds=seconds, number=number)
 
 

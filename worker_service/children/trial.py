@@ -57,7 +57,14 @@ def try_all(
 
 def introduce(handler: Handler[Any], found: Found) -> Introduced:
     missing = handler.missing() if handler.missing is not None else None
-    facts = HandlerFacts(handler.job_type, handler.job_class, missing, handler.at_most_once, _schema(handler))
+    facts = HandlerFacts(
+        handler.job_type,
+        handler.job_class,
+        missing,
+        handler.at_most_once,
+        _schema(handler),
+        handler.limits.wall_seconds,
+    )
     declared = Declared(
         limits=handler.limits,
         sandbox=handler.sandbox,
@@ -70,7 +77,6 @@ def introduce(handler: Handler[Any], found: Found) -> Introduced:
     described = Described(
         facts,
         handler.reuse,
-        handler.limits.wall_seconds,
         distribution=found.distribution,
         spec=found.spec,
         declared=declared,

@@ -203,8 +203,8 @@ class Landing:
             self._fail(attempt, chosen)
         elif isinstance(chosen, Snooze):
             if chosen.resting:
-                self._store.rest_source(chosen.resting, chosen.until, chosen.reason)
-            self._store.snooze(lease, chosen.until)
+                self._store.rest_source(chosen.resting, chosen.until, chosen.why.message)
+            self._store.snooze(lease, chosen.until, chosen.why)
             self._log.info(events.JOB_SNOOZED, **_named(attempt))
         elif isinstance(chosen, Release):
             self._store.release(lease)

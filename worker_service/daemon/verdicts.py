@@ -38,9 +38,9 @@ class Fail:
 @dataclass(frozen=True, slots=True)
 class Snooze:
     until: datetime
+    why: Failure
     resting: str = ""
     """The source that needs a rest until then."""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ def verdict(
         return Complete()
     if ended.how is How.SNOOZED:
         resting = attempt.job.source if ended.rests_source else ""
-        return Snooze(now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS), resting, ended.message)
+        until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
+        return Snooze(until, Failure(ended.code, ended.message, ended.usage), resting)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
         # However a child ends that we stopped: it is not its fault, and costs no retry.
         return Release()

@@ -142,6 +142,7 @@ class HandlerFacts:
     missing: str | None = None
     at_most_once: bool = False
     payload_schema: str | None = None
+    timeout_seconds: int = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,18 @@ class Attempt:
     pid: int | None
     pid_started: int | None
     sandbox: str | None
+    heard_at: str | None
+    """When its handler last said something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a job that runs is getting on. Times are UTC text."""
+
+    heard_at: str
+    """When its handler last said something, or began."""
+    deadline_at: str | None
+    """When it is stopped, if it has not ended by then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from worker_service.jobs.model import (
     Checkpoint,
     Completion,
     Counts,
+    Course,
     Enqueued,
     ErrorCount,
     Event,
@@ -118,8 +119,8 @@ class Leases(Protocol):
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         """Spend a retry and wait until `retry_at`, or (None, or no retry left) end the job as failed."""
 
-    def snooze(self, lease: Lease, until: datetime) -> None:
-        """Give the job back until then. Costs no retry."""
+    def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
+        """Give the job back until then. Costs no retry; the attempt remembers why."""
 
     def release(self, lease: Lease) -> None:
         """Give the job back at once, on a graceful stop. Costs no retry."""
@@ -189,6 +190,9 @@ class Reading(Protocol):
 
     def explain(self, job_id: int) -> Sequence[Gate]:
         """The gates that hold a pending job, in order: none if and only if the next claim could take it (P12)."""
+
+    def course(self, job_id: int) -> Course | None:
+        """How a job is getting on; None: it does not run."""
 
     def attempts(self, job_id: int) -> Sequence[Attempt]: ...
 

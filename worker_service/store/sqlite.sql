@@ -42,8 +42,8 @@ VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
 DELETE FROM handler WHERE worker_id = :worker_id;
 
 -- name: register_handler
-INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, payload_schema)
-VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :payload_schema);
+INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, timeout_seconds, payload_schema)
+VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :timeout_seconds, :payload_schema);
 
 -- name: deregister
 DELETE FROM worker
@@ -276,9 +276,10 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running'
 RETURNING id;
 
--- name: describe_attempt
+-- name: heard
 UPDATE worker_job_attempt
-   SET pid = :pid, pid_started = :pid_started, sandbox = :sandbox
+   SET heard_at = :now, pid = ifnull(:pid, pid), pid_started = ifnull(:pid_started, pid_started),
+       sandbox = ifnull(:sandbox, sandbox)
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL;
 
 -- name: log
@@ -594,16 +595,25 @@ DELETE FROM worker_job_dependency WHERE job_id = :job_id;
 -- name: get
 SELECT {job_columns} FROM worker_job_queue WHERE id = :job_id;
 
+-- fragment: first_line
+nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) - 1), '')
+
 -- name: explain
 -- The claim's own predicates, asked one by one: of the job, of its lane, and of each worker.
 WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
 SELECT rank, code, detail, NULL AS worker_id FROM (
-    SELECT 4 AS rank, 'NOT_YET' AS code, 'it starts at ' || q.run_at AS detail
-      FROM worker_job_queue q WHERE q.id = :job_id AND q.held & 1 AND q.run_at > :now
+    SELECT 4 AS rank, 'NOT_YET' AS code,
+           'it starts ' || iif(a.fence, 'again ', '') || 'at ' || q.run_at
+           || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '') AS detail
+      FROM worker_job_queue q
+      LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
+     WHERE q.id = :job_id AND q.held & 1 AND q.run_at > :now
      UNION ALL
     SELECT 5, 'BACKOFF', 'retry ' || q.retry_count || ' of ' || q.max_retries || ' starts at ' || q.run_at
-                         || ifnull(', after ' || q.error_code, '')
-      FROM worker_job_queue q WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
+                         || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '')
+      FROM worker_job_queue q
+      LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'retry'
+     WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
      UNION ALL
     SELECT 6, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
       FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
@@ -659,9 +669,17 @@ WITH RECURSIVE family(id) AS (
 )
 SELECT id FROM family ORDER BY id;
 
+-- name: course
+SELECT ifnull(a.heard_at, a.started_at),
+       strftime('%Y-%m-%d %H:%M:%f', a.started_at, ifnull(q.timeout_seconds, h.timeout_seconds) || ' seconds')
+  FROM worker_job_queue q
+  JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence
+  LEFT JOIN handler h ON h.worker_id = q.worker_id AND h.job_type = q.job_type
+ WHERE q.id = :job_id AND q.status = 'running';
+
 -- name: attempts
 SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
-       memory_peak_bytes, pid, pid_started, sandbox
+       memory_peak_bytes, pid, pid_started, sandbox, heard_at
   FROM worker_job_attempt WHERE job_id = :job_id ORDER BY fence;
 
 -- name: events

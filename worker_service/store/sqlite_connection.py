@@ -135,6 +135,16 @@ class Connections:
         return _Transaction(lambda: self._writer, self._path)
 
     @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """What is read in here is read of one moment."""
+        with spoken_errors(self._path):
+            self._reader.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._reader.execute("ROLLBACK")
+
+    @contextmanager
     def _rehearsal(self) -> Iterator[None]:
         """A write transaction that leaves no trace: what would happen if it were for real. It waits for nobody."""
         with spoken_errors(self._path):

@@ -57,6 +57,7 @@ class Leases(Documents):
                     job_class=handler.job_class,
                     missing=handler.missing,
                     at_most_once=handler.at_most_once,
+                    timeout_seconds=handler.timeout_seconds,
                     payload_schema=handler.payload_schema,
                 )
 
@@ -144,12 +145,12 @@ class Leases(Documents):
                 if not self._write("report", **by(lease), percent=percent, message=report.message):
                     lost.append(lease)
                     continue
-                if report.child is not None:
-                    child = report.child
-                    known = {"pid": child.pid, "pid_started": child.pid_started, "sandbox": child.sandbox}
-                    self._write("describe_attempt", **of(lease), **known)
+                now, child = self._now(), report.child
+                known = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
+                self._write(
+                    "heard", **of(lease), now=now, **dict(zip(("pid", "pid_started", "sandbox"), known, strict=True))
+                )
                 if report.lines:
-                    now = self._now()
                     lines = [
                         {"job_id": lease.job_id, "fence": lease.fence, "now": now, "line": line}
                         for line in report.lines
@@ -189,9 +190,9 @@ class Leases(Documents):
                 self._write("fail", **of(lease), now=self._now(), **error)
             self._settle()
 
-    def snooze(self, lease: Lease, until: datetime) -> None:
+    def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
         with self._transaction():
-            self._close(lease, "snoozed")
+            self._close(lease, "snoozed", why)
             self._write("snooze", **of(lease), run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:

@@ -12,6 +12,7 @@ from worker_service.jobs.model import (
     Action,
     Attempt,
     Counts,
+    Course,
     ErrorCount,
     Event,
     HandlerFacts,
@@ -70,6 +71,10 @@ class Reading(Connections):
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         return [job_id for (job_id,) in self._read("family", ids=json.dumps(list(ids)))]
+
+    def course(self, job_id: int) -> Course | None:
+        rows = self._read("course", job_id=job_id)
+        return Course(*rows[0]) if rows else None
 
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return [Attempt(*row) for row in self._read("attempts", job_id=job_id)]
