@@ -1,20 +1,18 @@
 """Run a program that the owner allowed in the settings: each table [commands.X] is a job type X of its own.
 
-    [commands.scrape_account]
-    argv = ["/opt/scrapers/instagram", "--user", "{account}", "--type", "{payload.scrape_type}"]
-    timeout = "2h"
-
-No shell. A placeholder is one value inside one argument, and never makes that argument an option unless it says so:
-`{payload.flag:option}`. What the program writes becomes log lines; a line `progress: 40 message` becomes progress.
-It is the owner's own program, so it is not jailed unless its table says `sandbox = "strict"`.
+What may stand in such a table is `worker_service.programs`', which is read with the settings. Here it is run: what the
+program writes becomes log lines, a line `progress: 40 message` becomes progress, and what it leaves in its directory
+becomes the job's files. It is the owner's own program, so it is not jailed unless its table says so.
 """
 
 from __future__ import annotations
 
 import ctypes
-import difflib
+import errno
+import fnmatch
 import os
 import re
+import resource
 import selectors
 import signal
 import subprocess
@@ -23,193 +21,145 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from worker_service.handlers import (
     Context,
     Done,
     Family,
+    File,
     Handler,
     Limits,
     Permanent,
+    Program,
     Retryable,
-    parse_duration,
+    Unfit,
+    read_program,
 )
 
 Payload = dict[str, Any]
 
-_PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[\w-]+)*)(:option)?\}")
-_PLAIN = ("account", "platform", "job_type", "job_id")
 _PROGRESS = re.compile(r"progress:\s*(\d+(?:\.\d+)?)\s*%?\s*(.*)", re.IGNORECASE)
 _LINE_BYTES_MAX = 8192
 _READ_BYTES = 1 << 16
 _LOOK_SECONDS = 0.1
+_FILES_MAX = 10_000
+_NAMES_TOLD = 5
 _PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None)
 
 
-class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What stands under [commands.X]."""
-
-    argv: tuple[str, ...]
-    timeout: str | int = "1h"
-    done: tuple[int, ...] = (0,)
-    retry: tuple[int, ...] = ()
-    """Wins over `permanent`. What is named nowhere is tried again."""
-    permanent: tuple[int, ...] = ()
-    env: tuple[str, ...] = ()
-    """Names of the service's variables that it gets."""
-    cwd: str | None = None
-    """None: its staging directory."""
-    sandbox: str = "off"
-    read: tuple[str, ...] = ()
-    write: tuple[str, ...] = ()
-    network: bool = False
-    """In a sandbox; outside one nothing is taken away."""
-    class_: str = msgspec.field(default="io", name="class")
-    max_running: int | None = None
-    """Kept by the queue, not here."""
-    at_most_once: bool = False
-
-
-def make(job_type: str, written: Mapping[str, object]) -> Handler[Payload]:
-    table = _read(written)
-    if not table.argv or not table.argv[0].startswith("/") or _PLACEHOLDER.search(table.argv[0]):
-        raise ValueError("argv begins with the program's full path, in which nothing is filled in")
-    for argument in table.argv:
-        for name, _ in _PLACEHOLDER.findall(argument):
-            _check_name(name)
-    if table.sandbox not in ("off", "strict"):
-        raise ValueError(f"sandbox is off or strict, not {table.sandbox!r}")
-    if table.class_ not in ("io", "cpu"):
-        raise ValueError(f"class is io or cpu, not {table.class_!r}")
-    for path in (*table.read, *table.write, *([] if table.cwd is None else [table.cwd])):
-        if not path.startswith("/"):
-            raise ValueError(f"{path!r} is not a full path")
-    program = Path(table.argv[0])
+def make(job_type: str, table: Mapping[str, object]) -> Handler[Payload]:
+    program = read_program(table, f"commands.{job_type}")
     return Handler(
         job_type=job_type,
-        run=lambda context: run(context, table),
+        run=lambda context: run(context, program),
         payload=Payload,
-        job_class="cpu" if table.class_ == "cpu" else "io",
-        limits=_limits(table),
-        at_most_once=table.at_most_once,
-        missing=lambda: None if os.access(program, os.X_OK) else f"{program} is not a program that can be run",
-        environment=table.env,
-        reads=[program, program.resolve(), *map(Path, table.read)],
-        writes=[*map(Path, table.write)],
-        sandbox="strict" if table.sandbox == "strict" else "off",
+        job_class="cpu" if program.job_class == "cpu" else "io",
+        limits=_limits(program),
+        at_most_once=program.at_most_once,
+        missing=lambda: _missing(program),
+        environment=program.env,
+        reads=[program.path, program.path.resolve(), *program.read],
+        writes=program.write,
+        about=_about(program),
+        sandbox="strict" if program.sandbox == "strict" else "off",
     )
 
 
 commands = Family("commands", make)
 
 
-def run(context: Context[Payload], table: Table) -> Done:
-    argv = [_filled(argument, context) for argument in table.argv]
+def run(context: Context[Payload], program: Program) -> Done:
+    job = {
+        "payload": context.payload,
+        "account": context.account,
+        "platform": context.platform,
+        "job_type": context.job_type,
+        "job_id": context.idempotency_key,
+    }
     try:
-        program = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=table.cwd,
-            env={**os.environ, "PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key},
-            # It stays in our group, which is how it is stopped; and it does not outlive us.
-            preexec_fn=_die_with_parent,
-        )
-    except OSError as error:
-        raise Retryable(f"{argv[0]} cannot be run: {error}", code="COMMAND_ABSENT") from error
-    last_words = _listen(context, program)
-    return _verdict(program.wait(), table, "\n".join(last_words))
+        argv, told = program.arguments(job), program.input(job)
+    except Unfit as error:
+        raise Permanent("PAYLOAD_INVALID", str(error)) from error
+    running = _begin(argv, told, program, context.idempotency_key)
+    last_words = _listen(context, running)
+    code = running.wait()
+    files = _files(context, program, is_done=code in program.done)
+    _refuse_failure(code, program, "\n".join(last_words))
+    return Done({"exit_code": code}, files)
 
 
-# --- the table ------------------------------------------------------------------------------------
+# --- what it declares -------------------------------------------------------------------------------
 
 
-def _read(written: Mapping[str, object]) -> Table:
-    known = [field.encode_name for field in msgspec.structs.fields(Table)]
-    for key in written:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            raise ValueError(f"there is no setting {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-    try:
-        return msgspec.convert(dict(written), Table)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
+def _missing(program: Program) -> str | None:
+    if not (program.path.is_file() and os.access(program.path, os.X_OK)):
+        return f"{program.path} is not a program that can be run"
+    if program.cwd is not None and not program.cwd.is_dir():
+        return f"{program.cwd}, where {program.path.name} is to run, is not a directory"
+    return None
 
 
-def _limits(table: Table) -> Limits:
-    seconds = table.timeout if isinstance(table.timeout, int) else int(parse_duration(table.timeout).total_seconds())
-    if seconds < 1:
-        raise ValueError("timeout is at least a second")
-    # The owner's own program, run with what the service itself has; only its time is bounded.
+def _limits(program: Program) -> Limits:
+    # The owner's own program, run with what the service itself has; its memory is bounded where it begins.
     return Limits(
         memory_bytes=None,
         cpu_seconds=None,
-        wall_seconds=seconds,
+        wall_seconds=program.timeout,
         open_files=None,
         file_bytes=None,
-        network=table.network or table.sandbox == "off",
+        network=program.network or program.sandbox == "off",
     )
 
 
-def _check_name(name: str) -> None:
-    first, _, rest = name.partition(".")
-    if name not in _PLAIN and not (first == "payload" and rest):
-        raise ValueError(f"{{{name}}} is not known; there are {{payload.KEY}}, {{{'}, {'.join(_PLAIN)}}}")
-
-
-# --- its arguments --------------------------------------------------------------------------------
-
-
-def _filled(template: str, context: Context[Payload]) -> str:
-    may_be_option = template.startswith("-")
-
-    def value_of(found: re.Match[str]) -> str:
-        nonlocal may_be_option
-        value = _value(found[1], context)
-        if found[2] and found.start() == 0:
-            may_be_option = True
-        return value
-
-    argument = _PLACEHOLDER.sub(value_of, template)
-    if argument.startswith("-") and not may_be_option:
-        raise Permanent(
-            "PAYLOAD_INVALID", f"{template} would become the option {argument[:40]!r}, which is not allowed"
-        )
-    return argument
-
-
-def _value(name: str, context: Context[Payload]) -> str:
-    value: object
-    if name == "job_id":
-        value = context.idempotency_key
-    elif name in _PLAIN:
-        value = getattr(context, name)
-    else:
-        value = context.payload
-        for key in name.split(".")[1:]:
-            value = value.get(key) if isinstance(value, dict) else None
-    if value is None:
-        raise Permanent("PAYLOAD_INVALID", f"the job has no {name}")
-    if isinstance(value, bool):
-        value = "true" if value else "false"
-    if not isinstance(value, str | int | float):
-        raise Permanent("PAYLOAD_INVALID", f"{name} is not one value")
-    text = str(value)
-    # No argument can hold these.
-    if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
-        raise Permanent("PAYLOAD_INVALID", f"{name} holds characters that cannot be passed to a program")
-    return text
+def _about(program: Program) -> dict[str, str]:
+    """Its arguments as far as they are filled in: what else stands among them may be a secret, though it should not."""
+    takes = [str(one) for group in program.argv for template in group for one in template.placeholders]
+    codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
+    files = "all but hidden ones" if program.files is None else ", ".join(program.files) or "none"
+    return {
+        "program": str(program.path),
+        "takes": " ".join(takes),
+        "stdin": program.stdin.written if program.stdin is not None else "",
+        "cwd": "an empty directory for each attempt" if program.cwd is None else str(program.cwd),
+        "files": files if program.cwd is None else "",
+        "memory": "" if program.memory is None else f"{program.memory >> 20:,} MiB for each process",
+        **{f"exit_codes_{name}": ", ".join(map(str, several)) for name, several in codes.items()},
+    }
 
 
 # --- while it runs --------------------------------------------------------------------------------
 
 
-def _die_with_parent() -> None:
+def _begin(argv: list[str], told: str, program: Program, idempotency_key: str) -> subprocess.Popen[bytes]:
+    # Of a file, unlike of a pipe, it may read as much and as late as it likes.
+    with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
+        stdin.write(told.encode())
+        stdin.seek(0)
+        try:
+            return subprocess.Popen(
+                argv,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=program.cwd,
+                env={**os.environ, "PAGEMILL_IDEMPOTENCY_KEY": idempotency_key},
+                preexec_fn=lambda: _prepare(program.memory),
+            )
+        except OSError as error:
+            if error.errno == errno.E2BIG:
+                raise Permanent(
+                    "PAYLOAD_INVALID", 'its arguments are longer than a program takes: give them by stdin = "{payload}"'
+                ) from error
+            raise Retryable(f"{argv[0]} cannot be run: {error}", code="COMMAND_ABSENT") from error
+
+
+def _prepare(memory_bytes: int | None) -> None:
+    """It stays in our group, which is how it is stopped; and it does not outlive us."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if memory_bytes is not None:
+        # What it may fill; not, as RLIMIT_AS, what it reserves, of which browsers and node reserve very much.
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
 def _listen(context: Context[Payload], program: subprocess.Popen[bytes]) -> deque[str]:
@@ -252,13 +202,61 @@ def _tell(context: Context[Payload], said: bytes, last_words: deque[str]) -> Non
     context.log(line)
 
 
-def _verdict(code: int, table: Table, last_words: str) -> Done:
+# --- how it ended ---------------------------------------------------------------------------------
+
+
+def _refuse_failure(code: int, program: Program, last_words: str) -> None:
+    if code in program.done:
+        return
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         raise Retryable(f"the program was ended by {name}\n{last_words}".strip(), code="COMMAND_CRASHED")
-    if code in table.done:
-        return Done({"exit_code": code})
     message = f"the program ended with exit code {code}\n{last_words}".strip()
-    if code in table.permanent and code not in table.retry:
+    if code in program.permanent and code not in program.retry:
         raise Permanent(f"EXIT_{code}", message)
     raise Retryable(message, code=f"EXIT_{code}")
+
+
+# --- what it leaves -------------------------------------------------------------------------------
+
+
+def _files(context: Context[Payload], program: Program, *, is_done: bool) -> list[File]:
+    """What is published of what it has left in its directory. The log names what is not."""
+    if program.cwd is not None:
+        return []
+    left = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)
+    files = [path for path in left if is_done and _is_published(path, context.staging, program.files)]
+    if len(files) > _FILES_MAX:
+        raise Permanent(
+            "TOO_MANY_FILES",
+            f"it left {len(files):,} files, and {_FILES_MAX:,} can be published: let it make an archive, or give cwd",
+        )
+    thrown = [_name(path, context.staging) for path in left if path not in set(files)]
+    if thrown:
+        why = "files does not name them" if is_done else "it is not done"
+        names = ", ".join([*thrown[:_NAMES_TOLD], *(["…"] if len(thrown) > _NAMES_TOLD else [])])
+        context.log(f"left in its directory, and thrown away with it, for {why}: {names}")
+    return [_named(path, context.staging) for path in files]
+
+
+def _is_published(path: Path, directory: Path, patterns: tuple[str, ...] | None) -> bool:
+    within = path.relative_to(directory)
+    if path.is_symlink() or not path.is_file():
+        return False
+    if patterns is None:
+        return not any(part.startswith(".") for part in within.parts)
+    return any(fnmatch.fnmatchcase(str(within), pattern) for pattern in patterns)
+
+
+def _named(path: Path, directory: Path) -> File:
+    """A published file has a name that people can read."""
+    name = _name(path, directory)
+    named = directory / name
+    if named != path:
+        named.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(named)
+    return File(named, name=name)
+
+
+def _name(path: Path, directory: Path) -> str:
+    return os.fsencode(path.relative_to(directory)).decode("utf-8", "backslashreplace")

@@ -210,6 +210,9 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ("[commands.scrape]", "commands.scrape needs argv"),
         ('[commands]\nscrape = "x"', "is a table"),
         ('[prune]\nrunning = "1d"', "what is pruned is"),
+        ('[commands.x]\nargv = ["/bin/x"]\ncwdd = "/srv"', "commands.x: there is no setting 'cwdd': did you mean cwd?"),
+        ('[commands.x]\nargv = ["/bin/x", "{acount}"]', "commands.x.argv: {acount} is not known"),
+        (f'[commands.{"x" * 101}]\nargv = ["/bin/x"]', "is not the name of a job type"),
         ("[prune]\nfailed = 30", "such as 30d"),
         ("unknown_type_grace = 0", "such as 5m"),
         ("queued_patience = -1", "such as 5m"),
@@ -328,6 +331,27 @@ def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(home: dict[str, str]
 )
 def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path: Path, name: str) -> None:
     load_settings(environ={**home, name: "x"}, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "variable", "slots", "origin"),
+    [
+        ("", "2", (2, 2), "WORKER_CONCURRENCY"),
+        ("concurrency = 3", "", (3, 3), "FILE"),
+        ("io_concurrency = 5", "2", (2, 5), "FILE"),
+        # It keeps cpu jobs away, and a worker without any slot would be none.
+        ("", "0", (0, 4), "default"),
+    ],
+)
+def test_a_concurrency_that_is_said_alone_bounds_either_class(
+    home: dict[str, str], tmp_path: Path, text: str, variable: str, slots: tuple[int, int], origin: str
+) -> None:
+    file = write(tmp_path / "own.toml", text)
+
+    settings = load_settings(environ=home | {"WORKER_CONCURRENCY": variable, "WORKER_CONFIG": str(file)})
+
+    assert (settings.concurrency, settings.io_concurrency) == slots
+    assert settings.origins["io_concurrency"] == origin.replace("FILE", str(file))
 
 
 def test_commands_in_types_stand_for_every_table_of_the_file(home: dict[str, str], tmp_path: Path) -> None:

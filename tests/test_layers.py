@@ -22,6 +22,7 @@ FLOORS = (
     ("worker_service", "errors"),
     ("clock", "events"),
     ("config_values",),
+    ("programs",),
     ("config",),
     ("jobs",),
     ("store", "handlers", "words", "wishes"),

@@ -35,6 +35,7 @@ class Settings:
     concurrency: int
     """Slots for handlers of class cpu."""
     io_concurrency: int
+    """Slots for handlers of class io. As `concurrency`, where only that is said."""
     poll_interval_seconds: float
     """How late a hint that was missed may be noticed."""
     heartbeat_interval_seconds: float
@@ -135,6 +136,9 @@ def load_settings(
     values["prune"] = values_of.KEPT | values["prune"]
     if is_shared and origins["database"] in ("default", str(file)):
         origins["database"] = _SERVICE
+    if origins["io_concurrency"] == "default" and values["concurrency"] and origins["concurrency"] != "default":
+        # Who says only one number, as the original proposal does, means scrapers and downloads by it as well.
+        values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
     values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
         # A short orphan time alone is no contradiction.
@@ -281,6 +285,17 @@ def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
     return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
 
 
+def _read_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
+    from worker_service.programs import read_program  # only where there are some
+
+    tables = values_of.read_tables(raw, f"{label}: commands")
+    for name, table in tables.items():
+        if not name.isprintable() or not 0 < len(name) <= 100:
+            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
+        read_program(table, f"{label}: commands.{name}")
+    return tables
+
+
 def _rule(rule: RetryRule) -> str:
     most = "" if rule.max is None else f"max {rule.max}, "
     return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
@@ -310,7 +325,7 @@ _READERS: dict[str, Reader] = {
     "sandbox": values_of.one_of("strict", "best-effort", "off"),
     "webhook_allow": values_of.read_networks,
     "limits": values_of.read_limits,
-    "commands": values_of.read_commands,
+    "commands": _read_commands,
     "retries": values_of.read_retries,
     "prune": values_of.read_prune,
 }

@@ -159,13 +159,13 @@ def read_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
     return limits
 
 
-def read_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
-    commands = {name: _table(table, f"{label}: commands.{name}") for name, table in _table(raw, label).items()}
-    for name, table in commands.items():
-        argv = table.get("argv")
-        if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
-            raise ConfigError(f'{label}: commands.{name} needs argv = ["/path/of/the/program", "…"]')
-    return commands
+def read_timeout(raw: object, label: str) -> int:
+    return int(_seconds(raw, label, least=1))
+
+
+def read_tables(raw: object, label: str) -> dict[str, dict[str, object]]:
+    """What stands in them is read by whoever knows it."""
+    return {name: _table(table, f"{label}.{name}") for name, table in _table(raw, label).items()}
 
 
 def read_prune(raw: object, label: str, _: Path) -> dict[str, str]:

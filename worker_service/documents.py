@@ -138,22 +138,33 @@ class Documents:
         file = self._file(document, ROLES[form])
         if file is None:
             raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
-        directory.mkdir(parents=True, exist_ok=True)
         target = directory / _export_name(document, form, file)
+        self._copy(file, target, is_forced=is_forced, again=f"pagemill reindex {document.id} --force")
+        return target
+
+    def export_job(self, job_id: int, directory: Path, *, is_forced: bool) -> list[Path]:
+        """Copy the files that a job has published, by their places in its own directory."""
+        job, files = self.store.get(job_id), self.store.job_files(job_id)
+        if not files:
+            raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
+        # Below objects, and the directory of the attempt.
+        copies = {directory.joinpath(*Path(file.path).parts[2:]): file for file in files}
+        for target, file in copies.items():
+            self._copy(file, target, is_forced=is_forced, again=f"pagemill retry {job_id}")
+        return list(copies)
+
+    def _copy(self, file: PublishedFile, target: Path, *, is_forced: bool, again: str) -> None:
         if target.exists() and not is_forced:
             raise Refused(f"{target} is there already: --force replaces it")
+        target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(f".{target.name}.unfinished")
         try:
             shutil.copyfile(self.place(file), unfinished)
             unfinished.replace(target)
         except FileNotFoundError as error:
-            raise FileGone(
-                f"{self.place(file)} is not in the workspace any more: pagemill reindex {document.id} --force makes it "
-                "again"
-            ) from error
+            raise FileGone(f"{self.place(file)} is not in the workspace any more: {again} makes it again") from error
         finally:
             unfinished.unlink(missing_ok=True)
-        return target
 
     def adopt(self, found: Sequence[Elsewhere], *, owner: str) -> list[Wish]:
         """Record what was read elsewhere: a job takes over each text, and what has none is noted as not indexed."""

@@ -257,17 +257,23 @@ def test_a_name_that_cannot_be_a_module_is_refused(process: Process, tmp_path: P
     assert [*tmp_path.glob("*.py")] == []
 
 
-def test_a_table_of_the_settings_that_is_wrong_is_set_aside_by_name(
+def test_a_program_of_the_owner_is_shown_with_what_holds_for_it(
     process: Process, own_programs: Environment, tmp_path: Path
 ) -> None:
     settings = tmp_path / "pagemill.toml"
-    settings.write_text('[commands.greet]\nargv = ["/bin/echo"]\nwrite = ["/srv/out"]\n[commands.bad]\nargv = ["x"]\n')
+    argv = '["/bin/echo", "--key=secret", ["--user", "{account?}"], "{payload.ids*}"]'
+    more = 'memory = "2 GiB"\nsandbox = "strict"\nwrite = ["/srv/out"]\npermanent = [2, 64]\nstdin = "{payload}"\n'
+    settings.write_text(f"[commands.greet]\nargv = {argv}\n{more}")
 
-    told = json.loads(process("handlers", "ls", "--json", env=own_programs).stdout)["items"]
+    told = process("handlers", "show", "greet", env=own_programs).stdout
 
-    by_type = {one["type"]: one for one in told}
-    assert (by_type["greet"]["writes"], by_type["greet"]["sandbox"]) == (["/srv/out"], "off")
-    assert "full path" in by_type["bad"]["set_aside"]
+    shown = dict(line.split(None, 1) for line in told.split("\n\n")[0].splitlines())
+    assert (shown["program"], shown["takes"], shown["stdin"]) == ("/bin/echo", "{account?} {payload.ids*}", "{payload}")
+    assert (shown["cwd"], shown["files"]) == ("an empty directory for each attempt", "all but hidden ones")
+    assert (shown["wall_seconds"], shown["memory"]) == ("3600", "2,048 MiB for each process")
+    assert (shown["exit_codes_done"], shown["exit_codes_permanent"]) == ("0", "2, 64")
+    assert (shown["writes"], shown["sandbox"]) == ("/srv/out", "strict")
+    assert "secret" not in told
 
 
 def test_ctrl_c_ends_an_attempt_and_all_that_it_started(own_programs: Environment, tmp_path: Path) -> None:

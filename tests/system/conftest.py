@@ -134,7 +134,8 @@ class System:
         path = os.pathsep.join([str(self._handlers), str(ROOT)])
         own = {
             "PYTHONPATH": path, "HOME": str(self.place), "XDG_CONFIG_HOME": str(self.place),
-            "WORKER_DATABASE": str(self.database), "WORKER_CONCURRENCY": "2", "WORKER_LOG_FORMAT": "json",
+            "WORKER_DATABASE": str(self.database), "WORKER_CONCURRENCY": "2", "WORKER_IO_CONCURRENCY": "4",
+            "WORKER_LOG_FORMAT": "json",
         }  # fmt: skip
         return kept | own | {f"WORKER_{key.upper()}": str(value) for key, value in settings.items()}
 

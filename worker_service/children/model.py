@@ -47,6 +47,7 @@ class Declared:
     credentials: Sequence[str] = ()
     reads: Sequence[Path] = ()
     writes: Sequence[Path] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ def introduce(handler: Handler[Any], found: Found) -> Introduced:
         credentials=tuple(handler.credentials),
         reads=tuple(handler.reads),
         writes=tuple(handler.writes),
+        about=dict(handler.about),
     )
     described = Described(
         facts,

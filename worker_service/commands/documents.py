@@ -14,7 +14,7 @@ import click
 
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, output
-from worker_service.commands.desk import Desk, Function, completes, confirm, confirming, verb
+from worker_service.commands.desk import Desk, Function, JobId, completes, confirm, confirming, verb
 from worker_service.documents import ROLES, Documents, FileGone, NotExported, Wish, read_elsewhere
 from worker_service.errors import BadInput, Refused
 from worker_service.jobs.documents import Decision, IndexStatus
@@ -182,16 +182,25 @@ def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path
 @click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="txt unless given.")
 @click.option("-o", "--output", "directory", type=click.Path(path_type=Path), default=Path(), metavar="DIR")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
-def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, force: bool) -> int:
+@click.option(
+    "--job", "job_id", type=JobId(), metavar="ID", help="The files of a job, such as a program of yours left."
+)
+def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, force: bool, job_id: int | None) -> int:
     """\b
     pagemill export 7
     pagemill export 7 8 9 --format pdf -o out/
     pagemill export --owner alice --format json -o out/
+    pagemill export --job 42 -o out/
 
     Copy what was made of documents: their text, a PDF that can be searched, all words with their places (json), hOCR.
 
     Exit code 1 if some could not be copied; the others are.
     """
+    if job_id is not None:
+        if chosen != DocumentSelector():
+            raise BadInput("say which: the files of a job (--job), or those of documents")
+        _show_written(desk, documents_at(desk).export_job(job_id, directory, is_forced=force))
+        return 0
     if chosen == DocumentSelector():
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not chosen.ids and not chosen.statuses:
@@ -202,13 +211,9 @@ def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, for
         written, failures = [documents.export(meant[0], form, directory, is_forced=force)], list[str]()
     else:
         written, failures = _export_each(documents, meant, form, directory, is_forced=force)
-    if desk.as_json:
-        output.show_json({"items": [str(path) for path in written]})
-    else:
-        for path in written:
-            output.show(str(path))
-        if not meant:
-            output.say("no document is like that")
+    _show_written(desk, written)
+    if not meant and not desk.as_json:
+        output.say("no document is like that")
     for failure in failures:
         output.say(failure)
     return 1 if failures else 0
@@ -225,6 +230,14 @@ def _export_each(
         except (NotExported, FileGone, Refused) as error:
             failures.append(str(error))
     return written, failures
+
+
+def _show_written(desk: Desk, written: Sequence[Path]) -> None:
+    if desk.as_json:
+        output.show_json({"items": [str(path) for path in written]})
+        return
+    for path in written:
+        output.show(str(path))
 
 
 def _why_no_text(document: Document) -> str:

@@ -86,8 +86,8 @@ def show(desk: Desk, job_type: str, schema: bool) -> None:
     if schema or desk.as_json:
         output.show_json(_as_table(values["payload_schema"]) if schema else values)
         return
-    written = values.pop("payload_schema")
-    for name, value in values.items():
+    written, about = values.pop("payload_schema"), values.pop("about", None)
+    for name, value in {**values, **_as_table(about)}.items():
         if value not in (None, "", []):
             said = ", ".join(map(str, value)) if isinstance(value, list) else value
             output.show(f"{name:20} {output.clean(str(said))}")
@@ -271,6 +271,7 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
         values |= output.as_object(one.declared.limits)
         values |= {"environment": list(one.declared.environment), "credentials": list(one.declared.credentials)}
         values |= {"reads": [*map(str, one.declared.reads)], "writes": [*map(str, one.declared.writes)]}
+        values |= {"about": dict(one.declared.about)}
     values["payload_schema"] = None if facts.payload_schema is None else json.loads(facts.payload_schema)
     return values
 

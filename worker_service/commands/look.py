@@ -20,6 +20,7 @@ EXIT_NOT_YET = 3
 _FOLLOW_SECONDS = 0.05
 _LOG_LINES_KEPT = 3000
 _LOG_LINES_SHOWN = 10
+_FILES_SHOWN = 50
 _COLUMNS = (
     "ID", "STATE", "TYPE", "NAME", "PLATFORM", "ACCOUNT", "OWNER", "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NOTE",
 )  # fmt: skip
@@ -102,11 +103,13 @@ def show(desk: Desk, what: str) -> None:
     job = store.get(job_id)
     attempts, events, waits = store.attempts(job_id), store.events(job_id), store.waits_for(job_id)
     lines = store.logs(job_id, most=_LOG_LINES_KEPT)[-_LOG_LINES_SHOWN:]
+    files, workspace = store.job_files(job_id), desk.settings.workspace
     if desk.as_json:
         whole = _job_object(job)
         whole["attempts"] = [output.as_object(attempt) for attempt in attempts]
         whole["events"] = [output.as_object(event) for event in events]
         whole["waits_for"] = [{"id": needs_id, "status": status} for needs_id, status in waits]
+        whole["files"] = [{**output.as_object(file), "path": str(workspace / file.path)} for file in files]
         whole["log"] = [output.as_object(line) for line in lines]
         output.show_json(whole)
         return
@@ -116,6 +119,12 @@ def show(desk: Desk, what: str) -> None:
     _show_section(
         "events", ("AT (UTC)", "FROM", "TO"), [(output.seconds(e.at), e.from_status, e.to_status) for e in events]
     )
+    shown = [(output.clean(file.name), file.size, workspace / file.path) for file in files[:_FILES_SHOWN]]
+    _show_section("files", ("NAME", "BYTES", "PATH"), shown)
+    if len(files) > len(shown):
+        output.say(
+            f"and {len(files) - len(shown)} files more: --json has all, pagemill export --job {job_id} copies them"
+        )
     _show_section("log", ("AT (UTC)", "LINE"), [(output.seconds(line.at), line.line) for line in lines])
 
 

@@ -171,7 +171,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         events.DAEMON_STARTED,
         worker_id=own.worker_id,
         database=str(database),
-        slots=slots.sizes,
+        concurrency=settings.concurrency,
+        io_concurrency=settings.io_concurrency,
         types=sorted(described),
     )
     notifier.ready()

@@ -31,6 +31,7 @@ from worker_service.jobs.documents import (
     SameContent,
 )
 from worker_service.jobs.model import NewJob
+from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
     "Context",
@@ -51,6 +52,7 @@ __all__ = [
     "NewJob",
     "PageResult",
     "Permanent",
+    "Program",
     "PublishedFile",
     "Rest",
     "Retryable",
@@ -58,7 +60,9 @@ __all__ = [
     "SameFile",
     "Snooze",
     "Stopped",
+    "Unfit",
     "canonical",
     "digest",
     "parse_duration",
+    "read_program",
 ]

@@ -214,6 +214,8 @@ class Handler(Generic[P]):
     """What one attempt reads beside that, by its payload. Asked in its child before the sandbox shuts."""
     writes: Sequence[Path] = ()
     """What it writes beside its staging and keep directories."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What else `pagemill handlers show` tells of it."""
     sandbox: Sandbox = "default"
     """default: as the settings say; strict, off: whatever they say. Off is for the owner's own programs."""
     reuse: int = 0

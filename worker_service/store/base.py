@@ -265,6 +265,9 @@ class Library(Protocol):
         self, document_id: int, first: int = 1, last: int | None = None, *, with_layout: bool = False
     ) -> Sequence[PageResult]: ...
 
+    def job_files(self, job_id: int) -> Sequence[PublishedFile]:
+        """Those of its newest attempt that published any."""
+
     def files(self, document_id: int) -> Sequence[PublishedFile]:
         """All that were published of it, the newest first."""
 

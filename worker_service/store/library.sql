@@ -40,6 +40,13 @@ SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layou
 SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
   FROM file f WHERE f.document_id = :document_id ORDER BY f.id DESC;
 
+-- name: job_files
+-- A job that ran again has published again.
+SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
+  FROM file f
+ WHERE f.job_id = :job_id AND f.fence = (SELECT max(n.fence) FROM file n WHERE n.job_id = :job_id)
+ ORDER BY f.id;
+
 -- fragment: readable
 CROSS JOIN page p ON p.result_id = t.rowid
        CROSS JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation

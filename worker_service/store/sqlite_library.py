@@ -51,6 +51,9 @@ class Library(Reading):
     def files(self, document_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._read("files", document_id=document_id)]
 
+    def job_files(self, job_id: int) -> Sequence[PublishedFile]:
+        return [PublishedFile(*row) for row in self._read("job_files", job_id=job_id)]
+
     def search(
         self,
         query: str,
