@@ -7,7 +7,7 @@ before is no answer. Who is told, and how, is the caller's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from worker_service.clock import parse_duration
 from worker_service.errors import WaitTimedOut
@@ -49,6 +49,8 @@ class Reading:
     ended: int
     pages_done: int
     pages: int
+    pages_left: int | None
+    """Of those that have not ended. None: of one, nobody has counted the pages yet."""
     failed: Sequence[Unread] = ()
 
 
@@ -67,7 +69,7 @@ def wait_for(
     """Return once each has been read, or has failed. Looks only when somebody has committed something."""
     deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
     seen: int | None = None
-    reading, looked_seconds = Reading(len(awaited), 0, 0, 0), 0.0
+    reading, looked_seconds = Reading(len(awaited), 0, 0, 0, None), 0.0
     while True:
         # The counter first: what is committed after this look is seen by the next.
         if (now_at := store.change_counter()) != seen:
@@ -84,46 +86,51 @@ def wait_for(
         sleep(max(_POLL_SECONDS, _BREATHS * looked_seconds))
 
 
-@dataclass(slots=True)
-class _Ends:
-    number: int = 0
-    failed: list[Unread] = field(default_factory=list)
-
-    def fail(self, name: str, code: str, message: str) -> None:
-        self.number += 1
-        self.failed.append(Unread(name, code, message))
-
-
 def _look(store: Store, awaited: Sequence[Awaited]) -> Reading:
     jobs = {job.id: job for job in _jobs(store, [one.job_id for one in awaited if one.job_id])}
     # After the jobs: what a completion has made of its document is seen as well.
     by_id = {one.id: one for one in _documents(store, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
     by_source = {(one.owner, one.source_key): one for one in _documents(store, _sources(awaited))}
-    ends, found = _Ends(), dict[int, Document]()
+    ended, failed, found = 0, list[Unread](), dict[int, Document]()
+    left: list[int | None] = []
     for one in awaited:
         job = jobs.get(one.job_id or 0)
         if job is not None and not job.status.is_ended:
+            left.append(None)
             continue
         document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.name))
         if document is not None:
             found[document.id] = document
-        _judge(one, job, document, ends)
-    pages_done = sum(document.percent * (document.pages or 0) // 100 for document in found.values())
+        if (unread := _unread(one, job, document)) is not None:
+            failed.append(unread)
+        elif document is not None and document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING):
+            left.append(None if document.pages is None else document.pages - _done(document))
+            continue
+        # Nobody reads what is not indexed: there is nothing to wait for.
+        ended += 1
     return Reading(
-        len(awaited), ends.number, pages_done, sum(one.pages or 0 for one in found.values()), tuple(ends.failed)
+        len(awaited),
+        ended,
+        sum(map(_done, found.values())),
+        sum(one.pages or 0 for one in found.values()),
+        None if None in left else sum(number or 0 for number in left),
+        failed,
     )
 
 
-def _judge(one: Awaited, job: Job | None, document: Document | None, ends: _Ends) -> None:
+def _unread(one: Awaited, job: Job | None, document: Document | None) -> Unread | None:
     if job is not None and job.status is not Status.COMPLETED:
-        ends.fail(one.name, job.error_code or job.status.upper(), job.error_message or f"job {job.id} is {job.status}")
-    elif document is None:
-        ends.fail(one.name, "GONE", "neither its job nor a document of it is there any more")
-    elif document.status is IndexStatus.FAILED:
-        ends.fail(one.name, document.error_code or "FAILED", document.error_message or "")
-    elif document.status in (IndexStatus.SUCCESS, IndexStatus.NOT_INDEXED):
-        # Nobody reads what is not indexed: there is nothing to wait for.
-        ends.number += 1
+        what = job.error_code or job.status.upper()
+        return Unread(one.name, what, job.error_message or f"job {job.id} is {job.status}")
+    if document is None:
+        return Unread(one.name, "GONE", "neither its job nor a document of it is there any more")
+    if document.status is IndexStatus.FAILED:
+        return Unread(one.name, document.error_code or "FAILED", document.error_message or "")
+    return None
+
+
+def _done(document: Document) -> int:
+    return document.percent * (document.pages or 0) // 100
 
 
 def _ids(awaited: Sequence[Awaited]) -> Sequence[int]:

@@ -7,7 +7,7 @@ It opens the store, knows who is asking, and decides which jobs a verb is about.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,6 +20,8 @@ from worker_service.errors import BadInput, BadPayload, JobNotFound, Refused, Wa
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.plurals import counted
+from worker_service.wishes import rests_from_watching
 from worker_service.words import (
     JobWords,
     SelectorWords,
@@ -37,6 +39,7 @@ _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 _IDS_AT_ONCE = 500
 _PRUNED_AT_ONCE = 1000
 _POLL_SECONDS = 0.05
+_WATCHING_MOST = 100
 
 # What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
 # `retry --type ocr_pages` never runs again what has completed, unless it is asked for by its status or id.
@@ -55,9 +58,13 @@ class Waiting:
     """How far the jobs are that somebody waits for."""
 
     total: int
-    live: int
+    by_status: Mapping[Status, int]
     jobs: Sequence[Job]
-    """All of them, where they are few; else those that run, then those that are pending, as many as were asked for."""
+    """All of them, where they are few; else those that run and the newest that failed, as many as were asked for."""
+
+    @property
+    def ended(self) -> int:
+        return sum(number for status, number in self.by_status.items() if status.is_ended)
 
 
 Watch = Callable[[Callable[[int], Waiting], bool], None]
@@ -79,6 +86,10 @@ class Waited:
     failed: int
     cancelled: int
     gone: int
+    watching: Sequence[int]
+    """The ids of those that look again and again: nobody waits for that to end."""
+    going_on: int
+    """Jobs that came of them, and that nobody has waited for."""
 
     @property
     def is_good(self) -> bool:
@@ -218,8 +229,9 @@ class Queue:
         watch: Watch | None = None,
         follows: bool = False,
     ) -> Waited:
-        """Return once every job that is selected now has ended, and (`follows`) every job that came of one of them.
-        Looks only when somebody has committed something."""
+        """Return once every job that is meant has ended, and (`follows`) every job that came of one of them. Jobs named
+        by id or batch are meant whatever has become of them; by other selectors those that are live now. What watches
+        is waited for until it has looked. Looks only when somebody has committed something."""
         if selector.is_empty:
             raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
         deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
@@ -227,38 +239,64 @@ class Queue:
         ids = self.store.ids(selector)
         if not ids:
             raise JobNotFound("no job matches: there is nothing to wait for")
+        if not (selector.ids or selector.statuses or selector.batch_id is not None):
+            ids = self.store.ids(replace(selector, statuses=_LIVE))
         awaited: Sequence[int] = ()
         while len(ids) > len(awaited):
             awaited = ids
             for chunk in _chunks(ids):
                 seen = None
-                while (now_at := self.store.change_counter()) == seen or self.store.count(Selector(chunk, _LIVE)):
+                while (now_at := self.store.change_counter()) == seen or self._are_awaited(chunk):
                     seen = now_at
                     if watch is not None:
                         watch(partial(self._waiting, ids), False)
                     if deadline is not None and monotonic() >= deadline:
-                        raise WaitTimedOut(f"after {timeout}, {_jobs(self._live(ids))} of {len(ids)} had not ended")
+                        raise WaitTimedOut(
+                            f"after {timeout}, {counted(self._live(ids), 'job')} of {len(ids)} had not ended"
+                        )
                     sleep(_POLL_SECONDS)
             ids = self.store.family(ids) if follows else ids
         if watch is not None:
             watch(partial(self._waiting, ids), True)
+        return self._waited(ids)
+
+    def _are_awaited(self, ids: Sequence[int]) -> bool:
+        """Whether one of them has not got as far as it ever will."""
+        live = self.store.count(Selector(ids, _LIVE))
+        return live > 0 and (live > _WATCHING_MOST or len(self._watching(ids)) < live)
+
+    def _watching(self, ids: Sequence[int]) -> list[Job]:
+        pending = [self.store.list(Selector(part, (Status.PENDING,)), most=_WATCHING_MOST) for part in _chunks(ids)]
+        return [job for part in pending for job in part if rests_from_watching(job)]
+
+    def _waited(self, ids: Sequence[int]) -> Waited:
         ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
-        gone = len(ids) - sum(ended.values())
-        return Waited(ended[Status.COMPLETED], ended[Status.FAILED], ended[Status.CANCELLED], gone)
+        watching = [job.id for job in self._watching(ids)]
+        family = self.store.family(ids)
+        going_on = self._live(family) - len(self._watching(family)) if len(family) > len(ids) else 0
+        gone = len(ids) - sum(ended.values()) - len(watching)
+        of = (ended[Status.COMPLETED], ended[Status.FAILED], ended[Status.CANCELLED])
+        return Waited(*of, gone=gone, watching=watching, going_on=going_on)
 
     def _live(self, ids: Sequence[int]) -> int:
         return sum(self.store.count(Selector(part, _LIVE)) for part in _chunks(ids))
 
     def _waiting(self, ids: Sequence[int], most: int) -> Waiting:
+        by_status = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in Status}
         if len(ids) <= most:
             jobs = [job for part in _chunks(ids) for job in self.store.list(Selector(part), most=most)]
-            return Waiting(len(ids), sum(not job.status.is_ended for job in jobs), sorted(jobs, key=_by_id))
-        jobs = []
-        for status in (Status.RUNNING, Status.PENDING):
-            for part in _chunks(ids):
-                if (room := most - len(jobs)) > 0:
-                    jobs += sorted(self.store.list(Selector(part, (status,)), most=room), key=_by_id)
-        return Waiting(len(ids), self._live(ids), jobs)
+            return Waiting(len(ids), by_status, sorted(jobs, key=_by_id))
+        failed = min(by_status[Status.FAILED], max(most - by_status[Status.RUNNING], most // 4))
+        running = self._newest(ids, Status.RUNNING, most - failed)
+        return Waiting(len(ids), by_status, [*running, *self._newest(ids, Status.FAILED, failed)])
+
+    def _newest(self, ids: Sequence[int], status: Status, most: int) -> list[Job]:
+        """The oldest of them first."""
+        found: list[Job] = []
+        for part in reversed(_chunks(ids)):
+            if (room := most - len(found)) > 0:
+                found += self.store.list(Selector(part, (status,)), most=room)
+        return sorted(found, key=_by_id)
 
 
 # ── The database ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -325,10 +363,6 @@ def _by_id(job: Job) -> int:
 
 def _chunks(ids: Sequence[int]) -> list[Sequence[int]]:
     return [ids[start : start + _IDS_AT_ONCE] for start in range(0, len(ids), _IDS_AT_ONCE)]
-
-
-def _jobs(number: int) -> str:
-    return "1 job" if number == 1 else f"{number} jobs"
 
 
 def _to(verb: str) -> str:

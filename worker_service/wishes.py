@@ -18,13 +18,15 @@ from worker_service.errors import BadInput
 from worker_service.jobs.digest import canonical, digest
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.library import Document
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.model import Job, NewJob, Status
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
 _REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file", "then")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _DRIVE_FOLDER = re.compile(r"\s*[\w-]{10,120}\s*", re.ASCII)
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
+
+_WATCH = "watch_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
         "download": {"read": words.read.asked()},
     }
     if words.watch is not None:
-        payload["watch_seconds"] = max(1, int(parse_duration(words.watch).total_seconds()))
+        payload[_WATCH] = max(1, int(parse_duration(words.watch).total_seconds()))
     platform = "local" if is_local else "gdrive"
     # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
     key = f"crawl:{platform}:{owner}:{folder}"
@@ -124,6 +126,16 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
         unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
         concurrency_key=None if words.dry_run else key,
     )
+
+
+def rests_from_watching(job: Job) -> bool:
+    """Whether it looks again and again for ever, and has looked: this is as far as it ever gets."""
+    if job.status is not Status.PENDING or job.fence == 0 or job.run_at is None:
+        return False
+    with contextlib.suppress(ValueError, RecursionError):
+        payload = json.loads(job.payload or "{}")
+        return isinstance(payload, dict) and payload.get(_WATCH) is not None
+    return False
 
 
 def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import COMMAND, Daemon, Run
+from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
+from tests.store.kit import FAR_FUTURE
 from worker_service.commands.progress import Bars, Lines
-from worker_service.jobs.model import Report
+from worker_service.jobs.model import Checkpoint, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.queue import Waiting
 
@@ -36,9 +38,58 @@ def test_wait_fails_when_some_have_failed_or_were_cancelled(run: Run, daemon: Da
     daemon.fail()
     run("cancel", 3)
 
-    answer = json.loads(run("wait", "--type", "ocr_pages", "--json", fails=1).stdout)
+    answer = json.loads(run("wait", 1, 2, 3, "--json", fails=1).stdout)
 
-    assert answer == {"completed": 1, "failed": 1, "cancelled": 1, "gone": 0}
+    assert answer == {"completed": 1, "failed": 1, "cancelled": 1, "gone": 0, "watching": [], "going_on": 0}
+
+
+def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where_it_only_matches(
+    run: Run, daemon: Daemon
+) -> None:
+    run("enqueue", "ocr_pages", "--owner", "alice", "--batch", "7")
+    daemon.fail()
+    assert run("wait", "--owner", "alice").stdout == "nothing is left to wait for\n"
+
+    run("enqueue", "ocr_pages", "--owner", "alice")
+    [job] = daemon.claim()
+    waiting = begin("wait", "--owner", "alice", "--progress")
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline() == "0 of 1 job ended; job 2 (ocr_pages) 0%\n"
+    daemon.store.complete(job.lease)
+
+    assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("1 completed\n", 0)
+    for named in (["1"], ["--batch", "7"], ["--status", "failed"]):
+        assert run("wait", *named, fails=1).stdout == "1 failed\n"
+
+
+def test_without_follow_it_is_said_what_goes_on(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "download")
+    [job] = daemon.claim()
+    daemon.store.complete(job.lease, follow_ups=[NewJob("ocr_pages"), NewJob("ocr_pages")])
+
+    waited = run("wait", 1)
+
+    assert waited.stdout == "1 completed\n"
+    assert waited.stderr == "still to do: 2 jobs that came of this; --follow waits for all of it\n"
+
+
+def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run: Run, shelf: Shelf) -> None:
+    run("crawl", ".", "--watch", "1h", "--owner", "alice")
+    waiting = begin("wait", "--owner", "alice", "--follow", "--progress")
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline() == "0 of 1 job ended\n"
+
+    watch = shelf.next_job()
+    found = NewJob("ocr_pages", owner="alice")
+    shelf.store.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
+    shelf.store.snooze(watch.lease, FAR_FUTURE)
+    assert waiting.poll() is None
+    shelf.store.complete(shelf.next_job().lease)
+
+    out, said = waiting.communicate(timeout=60)
+    assert (waiting.returncode, out) == (0, "1 completed\n")
+    assert said == "1 job still watching; to end that: pagemill cancel 1\n"
+    assert json.loads(run("wait", 1, "--json").stdout)["watching"] == [1]
 
 
 @pytest.mark.usefixtures("database")
@@ -119,12 +170,14 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
 
     assert said == "0 of 2 jobs ended; job 1 (ocr_pages) 40% page 4 of 10; job 2 (ocr_pages) 0%\n"
     assert rest == ""
-    assert json.loads(out) == {"completed": 2, "failed": 0, "cancelled": 0, "gone": 0}
+    assert json.loads(out) == {
+        "completed": 2, "failed": 0, "cancelled": 0, "gone": 0, "watching": [], "going_on": 0,
+    }  # fmt: skip
 
 
 def test_a_line_comes_every_ten_seconds(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
-    waiting, said, now = Waiting(3, 2, daemon.claim()), StringIO(), [0.0]
+    waiting, said, now = Waiting(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
     lines = Lines(said, monotonic=lambda: now[0])
 
     for moment in (0.0, 0.1, 9.9, 10.0, 10.1, 25.0, 34.9):
@@ -141,7 +194,7 @@ def test_on_a_terminal_each_job_has_a_bar_that_ends_as_the_job_did(run: Run, dae
     daemon.fail()
     run("cancel", 3)
 
-    code, screen = on_a_terminal("wait", "--type", "ocr_pages", "--progress", columns=100)
+    code, screen = on_a_terminal("wait", "1", "2", "3", "--progress", columns=100)
 
     assert code == 1
     bars = [" ".join(line.replace("\x1b[K", "").split()) for line in screen.splitlines()]
@@ -160,11 +213,31 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
 
     for moment in (0.0, 0.1, 0.5):
         now[0] = moment
-        bars(lambda most: Waiting(9, 9, daemon.store.list(Selector())[-most:]), False)
+        bars(lambda most: Waiting(9, {Status.PENDING: 9}, daemon.store.list(Selector())[-most:]), False)
 
     first, second = screen.getvalue().split("\x1b[5A")
     lines = [line.removesuffix("\x1b[K") for line in second.splitlines()]
-    assert lines[4] == "0 of 9 jobs have ended"
+    assert lines[4] == "0 of 9 jobs have ended: 9 pending"
     assert "█████░░░░░   50%" in lines[3]
     assert all(len(line) + line.count("第") < 60 for line in lines[:5])
     assert "\x1b[5A" not in first
+
+
+def test_of_sixty_jobs_a_screen_shows_what_runs_and_what_failed_and_counts_the_rest(run: Run, daemon: Daemon) -> None:
+    daemon.store.enqueue_many([NewJob("ocr_pages") for _ in range(60)])
+    for _ in range(20):
+        daemon.complete()
+    for _ in range(8):
+        daemon.fail()
+    daemon.claim(17)
+
+    code, screen = on_a_terminal("wait", *map(str, range(1, 61)), "--progress", "--timeout", "0s", columns=80)
+
+    assert code == 124
+    picture, _ = screen.split("\x1b[J")
+    lines = [line.removesuffix("\x1b[K") for line in picture.splitlines()]
+    # 24 lines are there, and one stays free.
+    assert len(lines) == 21
+    assert [int(line.split()[0]) for line in lines[:15]] == list(range(31, 46))
+    assert [line.split()[-1] for line in lines[15:20]] == ["HTTP_503"] * 5
+    assert lines[20] == "28 of 60 jobs have ended: 15 pending, 17 running, 20 completed, 8 failed"

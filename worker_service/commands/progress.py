@@ -46,7 +46,7 @@ def watch_on(stream: TextIO | None, *, monotonic: Callable[[], float]) -> Watch:
 
 
 class Bars:
-    """A line for each job, drawn over the ones before; when there are too many, for those that run."""
+    """A line for each job, drawn over the ones before; of too many, for those that run or failed, and one for all."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Bars:
         waiting = look(max(1, min(_JOBS_MOST, rows - 2)))
         lines = [bar(job, now=self._clock(), fill=self._fill) for job in waiting.jobs]
         if waiting.total > len(waiting.jobs):
-            lines.append(f"{waiting.total - waiting.live:,} of {output.jobs(waiting.total)} have ended")
+            lines.append(_counted(waiting))
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         cut = (output.cut(line, columns - 1) for line in lines)
         self._screen.write(up + "".join(f"{line}{_TO_LINE_END}\n" for line in cut) + _TO_SCREEN_END)
@@ -119,8 +119,14 @@ def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
 def summary(waiting: Waiting) -> str:
     """``2 of 5 jobs ended; job 42 (ocr_pages, report.pdf) 40% page 4 of 10``"""
     running = [job for job in waiting.jobs if job.status is Status.RUNNING]
-    begun = f"{waiting.total - waiting.live:,} of {output.jobs(waiting.total)} ended"
+    begun = f"{waiting.ended:,} of {output.jobs(waiting.total)} ended"
     return "; ".join([begun, *(_in_words(job) for job in running)])
+
+
+def _counted(waiting: Waiting) -> str:
+    """``48 of 60 jobs have ended: 10 pending, 2 running, 45 completed, 3 failed``"""
+    counts = ", ".join(f"{number:,} {status}" for status, number in waiting.by_status.items() if number)
+    return f"{waiting.ended:,} of {output.jobs(waiting.total)} have ended: {counts}"
 
 
 def _in_words(job: Job) -> str:

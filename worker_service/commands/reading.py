@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +17,8 @@ from worker_service.commands.desk import Desk
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
 _FAILED_SHOWN = 20
+_RATE_SECONDS = 30.0
+_SURE_SECONDS = 5.0
 
 
 @contextmanager
@@ -60,18 +63,23 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
     every = _DRAW_SECONDS if is_terminal else _LINE_SECONDS
     begun = monotonic()
     told = begun - _DRAW_SECONDS if is_terminal else begun
-    done_before: int | None = None
+    # What was done before anybody waited says nothing of how fast it goes, nor does what is long ago.
+    seen: deque[tuple[float, int]] = deque()
+    first: tuple[float, int] | None = None
 
     def watch(reading: Reading) -> None:
-        nonlocal told, done_before
+        nonlocal told, first
         now = monotonic()
-        # What was done before anybody waited says nothing of how fast it goes.
-        done_before = reading.pages_done if done_before is None else done_before
+        seen.append((now, reading.pages_done))
+        first = first or seen[0]
         is_over = reading.ended == reading.documents
+        while len(seen) > 2 and seen[1][0] <= now - _RATE_SECONDS:
+            seen.popleft()
         if now - told < every and not (is_over and is_terminal):
             return
         told = now
-        line = sentence(reading, now - begun, done_before)
+        since, done = first if is_over else seen[0]
+        line = sentence(reading, now - since, done)
         stream.write(f"\r{line}\x1b[K" + ("\n" if is_over else "") if is_terminal else f"{line}\n")
         stream.flush()
 
@@ -79,13 +87,15 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
 
 
 def sentence(reading: Reading, seconds: float, done_before: int = 0) -> str:
+    """`seconds`: since `done_before` were done. The time left is said where it can be known: all pages are counted,
+    and what comes now comes as what came in the last half a minute."""
     parts = [f"{reading.ended}/{reading.documents} documents"]
     if reading.pages:
         parts.append(f"{reading.pages_done}/{reading.pages} pages")
     rate = (reading.pages_done - done_before) / seconds if seconds > 0 else 0.0
     if rate > 0:
         parts.append(f"{rate:.1f} pages/s")
-        left = (reading.pages - reading.pages_done) / rate
-        if left:
+        left = (reading.pages_left or 0) / rate
+        if left >= 1 and seconds >= _SURE_SECONDS:
             parts.append(f"{output.length(timedelta(seconds=left))} left")
     return " · ".join(parts)

@@ -16,6 +16,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, selecting, verb
 from worker_service.commands.progress import watch_on
 from worker_service.errors import BadInput
+from worker_service.plurals import counted
 from worker_service.words import SelectorWords
 
 
@@ -48,7 +49,8 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
     pagemill wait document:7 --progress
     pagemill wait $(pagemill enqueue ocr_pages --payload @job.json)
 
-    Wait until the jobs that match now have ended. What --progress shows goes to stderr.
+    Wait until jobs have ended: those with these ids or of a batch, or, of those that match otherwise, the ones that are
+    live now. A folder that is watched is waited for until it was looked at. What --progress shows goes to stderr.
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
@@ -67,9 +69,15 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
     )
     if desk.as_json:
         output.show_json(output.as_object(waited))
-    else:
-        counts = {word: number for word, number in output.as_object(waited).items() if number}
-        output.show(", ".join(f"{number} {word}" for word, number in counts.items()))
+        return 0 if waited.is_good else 1
+    counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
+    ends = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    output.show(ends or "nothing is left to wait for")
+    if waited.watching:
+        ids = " ".join(map(str, waited.watching))
+        output.say(f"{counted(len(waited.watching), 'job')} still watching; to end that: pagemill cancel {ids}")
+    if waited.going_on:
+        output.say(f"still to do: {counted(waited.going_on, 'job')} that came of this; --follow waits for all of it")
     return 0 if waited.is_good else 1
 
 
