@@ -17,8 +17,8 @@ import pytest
 
 from benchmarks.queue import disk
 from benchmarks.table import Row, at_most
-from tests.crawl.kit import Crawls, crawls_in
 from tests.drive_server import Item
+from tests.job_handlers.crawl.kit import Crawls, crawls_in
 
 
 @dataclass(frozen=True, slots=True)

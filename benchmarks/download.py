@@ -227,7 +227,7 @@ def _client(
         "SSL_CERT_FILE": found["authority"] or "/etc/ssl/certs/ca-certificates.crt",
     }
     # The import floor.
-    from job_handlers import download  # noqa: F401
+    from job_handlers.download import download  # noqa: F401
 
     place.mkdir(exist_ok=True)
     floor, begun = _memory_mib("VmRSS"), time.process_time()
@@ -269,23 +269,23 @@ def _received(found: dict[str, str], place: Path, *digests: Any) -> None:
 
 
 def _drive(found: dict[str, str], place: Path) -> None:
-    from job_handlers.drive import Drive
-    from job_handlers.drive_source import DriveSource
-    from job_handlers.troubles import Patience
+    from job_handlers.download.troubles import Patience
+    from job_handlers.sources.drive.client import Drive
+    from job_handlers.sources.drive.source import DriveSource
 
     _fetch(DriveSource(Drive(patience=Patience()), found["item"]), place)
 
 
 def _url(found: dict[str, str], place: Path) -> None:
-    from job_handlers.fetch import Wanted
-    from job_handlers.https import HttpsSource
-    from job_handlers.troubles import Patience
+    from job_handlers.download.fetch import Wanted
+    from job_handlers.download.troubles import Patience
+    from job_handlers.sources.https.source import HttpsSource
 
     _fetch(HttpsSource(found["url"], Wanted(), Patience(), lambda: False), place)
 
 
 def _fetch(source: Any, place: Path) -> None:
-    from job_handlers import fetch
+    from job_handlers.download import fetch
 
     try:
         got = fetch.fetch(source, place, fetch.Wanted(), _Quiet())
@@ -296,10 +296,10 @@ def _fetch(source: Any, place: Path) -> None:
 
 def _deadline(found: dict[str, str], place: Path) -> None:
     """Until control comes back from one chunk."""
-    from job_handlers.drive import Drive
-    from job_handlers.drive_source import DriveSource
-    from job_handlers.part import Part
-    from job_handlers.troubles import Patience, Trouble
+    from job_handlers.download.part import Part
+    from job_handlers.download.troubles import Patience, Trouble
+    from job_handlers.sources.drive.client import Drive
+    from job_handlers.sources.drive.source import DriveSource
 
     patience = replace(Patience(), chunk_seconds=_DEADLINE_SECONDS)
     drive = Drive(patience=patience)

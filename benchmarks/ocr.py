@@ -22,7 +22,7 @@ from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, never_over
-from job_handlers import tesseract
+from job_handlers.reading.ocr import tesseract
 
 Peer = Callable[[Sequence[Book]], Reading]
 Figure = tuple[str, Callable[[Reading], float]]

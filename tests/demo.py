@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.drive_server.faults import Fault
 from tests.drive_server.model import Store
 from tests.drive_server.server import DriveServer, serving
-from tests.reading import documents
+from tests.job_handlers.reading import documents
 
 FOLDER_ID = "folder-of-reports"
 SETTINGS = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers import tesseract
+from job_handlers.reading.ocr import tesseract
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE_ROWS = [

@@ -13,8 +13,9 @@ from PIL import Image
 
 from benchmarks.accuracy import character_errors, word_f1
 from benchmarks.corpus import REAL, Book, scans
-from job_handlers import pdf, tesseract
-from job_handlers.ocr_pages import read_page
+from job_handlers.reading import pdf
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr_pages import read_page
 
 SCANS = sorted(path for path in REAL.iterdir() if path.suffix in (".jpg", ".png"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from job_handlers.references import read_reference
+from job_handlers.sources.references import read_reference
 from tests.commands.conftest import COMMAND, Run, items
 from tests.commands.shelf import Shelf
 from tests.commands.test_wait import begin

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers import drive_credentials
+from job_handlers.sources.drive import credentials as drive_credentials
 from tests.commands.conftest import Daemon, Run, items
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.model import ME

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from job_handlers import drive_credentials, fetch, https
-from job_handlers.drive import Drive
-from job_handlers.drive_source import DriveSource
-from job_handlers.fetch import Fetched, Source, Wanted
-from job_handlers.pacer import Pacer
-from job_handlers.troubles import Judge, Patience
+from job_handlers.download import fetch
+from job_handlers.download.fetch import Fetched, Source, Wanted
+from job_handlers.download.troubles import Judge, Patience
+from job_handlers.sources.drive import credentials as drive_credentials
+from job_handlers.sources.drive.client import Drive
+from job_handlers.sources.drive.pacer import Pacer
+from job_handlers.sources.drive.source import DriveSource
+from job_handlers.sources.https import source as https
 from tests.drive_server import DriveServer, serving
 from worker_service.handlers import PublishedFile
 from worker_service.jobs.documents import Files

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers import download, drive_credentials
-from job_handlers.drive import Drive, who_am_i
-from job_handlers.tree import ItemTrouble, ListingExpired
-from tests.crawl.kit import Crawls
+from job_handlers.download import download
+from job_handlers.sources.drive import credentials as drive_credentials
+from job_handlers.sources.drive.client import Drive, who_am_i
+from job_handlers.sources.tree import ItemTrouble, ListingExpired
 from tests.drive_server import DriveServer
+from tests.job_handlers.crawl.kit import Crawls
 from worker_service.jobs.selector import Selector
 from worker_service.testing import How, run_handler
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from job_handlers import ocr_pages as shipped
-from job_handlers import pdf, tesseract
-from job_handlers.page_settings import read_ranges
+from job_handlers.reading import ocr_pages as shipped
+from job_handlers.reading import pdf
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.page_settings import read_ranges
 from tests import installed
 from worker_service.handlers import Context, Done, Handler, Permanent, digest
 

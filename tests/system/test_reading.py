@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from tests.job_handlers.reading.documents import bomb, digital, prose, scan
 from tests.length import short
-from tests.reading.documents import bomb, digital, prose, scan
 from tests.system import readers
 from tests.system.conftest import Daemon, System, is_running, wait_until
 from worker_service.commands import pagemill

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.reading import documents
+from tests.job_handlers.reading import documents
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

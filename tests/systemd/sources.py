@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.drive_server import serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
-from tests.reading.documents import picture, scan, workbook
+from tests.job_handlers.reading.documents import picture, scan, workbook
 
 SAID = {
     "drive": "Quarterly revenue rose to twelve million dollars",

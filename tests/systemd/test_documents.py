@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from job_handlers.tesseract import DATA
+from job_handlers.reading.ocr.tesseract import DATA
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
 from tests.systemd.conftest import Service, wait_until
 from tests.systemd.sources import SAID

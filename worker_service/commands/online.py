@@ -16,7 +16,7 @@ from worker_service.children.model import Ended, How, Order
 from worker_service.config import Settings
 from worker_service.daemon.health import Finding, Level
 
-_ASKS = "job_handlers.drive_identity:who_am_i"
+_ASKS = "job_handlers.sources.drive.identity:who_am_i"
 _JOB_TYPE = "drive_identity"
 _PATTERN = "drive*"
 _APPLICATION_DEFAULT = "GOOGLE_APPLICATION_CREDENTIALS"

@@ -1,0 +1,1 @@
+"""Find what is new below a folder, wherever it is."""

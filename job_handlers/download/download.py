@@ -1,0 +1,260 @@
+"""Fetch the file of one source, publish it when it is whole and right, and have it read.
+
+    {"source": "https://drive.google.com/file/d/…/view", "credential": "drive", "read": {"languages": ["eng"]}}
+
+`source` is a Drive id or URL, an https URL, or a full path. The job that reads the file, `ingest`, gets what `read`
+holds for its payload; with `"ingest": false` the file is published and no more. A file that somebody has fetched
+already is published again without being fetched. How bytes are kept, checked and tried again is told in `fetch`;
+what a source is, in `drive`, `https` and `local`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from job_handlers.download import fetch
+from job_handlers.download.fetch import Fetched, Source, Wanted
+from job_handlers.download.names import safe_name
+from job_handlers.download.part import Facts
+from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
+from job_handlers.download.verify import KINDS
+from job_handlers.sources.drive import client as drive
+from job_handlers.sources.drive import credentials as drive_credentials
+from job_handlers.sources.drive.source import DriveSource
+from job_handlers.sources.https import source as https
+from job_handlers.sources.local import source as local
+from job_handlers.sources.references import Reference, read_reference
+from worker_service.handlers import (
+    Context,
+    DocumentRequest,
+    Done,
+    File,
+    Handler,
+    Limits,
+    NewJob,
+    Permanent,
+    PublishedFile,
+    SameContent,
+    SameFile,
+    canonical,
+)
+
+BYTES_MAX = "WORKER_DOWNLOAD_BYTES_MAX"
+
+_BYTES_MAX = 4 << 30
+_WALL_SECONDS = 24 * 3600
+_HEX = re.compile(r"[0-9a-fA-F]*")
+_PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    source: str
+    name: str = ""
+    """What it is to be called; empty: as its source calls it."""
+    expected_md5: str = ""
+    expected_sha256: str = ""
+    acknowledge_abuse: bool = False
+    """Fetch it although Google holds it for malware."""
+    export: str = ""
+    """In what to export a document of Google's own: pdf, xlsx or csv."""
+    credential: str = "drive"
+    """adc, or a file in $CREDENTIALS_DIRECTORY whose name begins with drive."""
+    resource_key: str = ""
+    """Of an old Drive link; it may as well stand in the URL."""
+    ingest: bool = True
+    force: bool = False
+    """Read it again although nothing has changed."""
+    read: dict[str, Any] = field(default_factory=dict)
+    """The rest of the payload of `ingest`: languages and the like. What is left out is as the document remembers it;
+    null: as usual again."""
+    standing: bool = False
+    """`read` is not said now, but was when a crawl began: it is for documents that nobody has asked for yet."""
+
+
+def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
+    payload = context.payload
+    reference = read_reference(payload.source)
+    wanted = _wanted(payload)
+    source: Source | None = None
+    try:
+        source = _source(reference, context, wanted, patience)
+        return _done_with(source, reference, context, wanted, patience)
+    except Trouble as trouble:
+        raise _ended(trouble, patience) from trouble
+    finally:
+        if source is not None:
+            source.close()
+
+
+def keep_key(payload: Payload) -> str:
+    """The file, whatever its revision: the sidecar tells that."""
+    reference = read_reference(payload.source)
+    return "\n".join([reference.platform, reference.key, payload.export])
+
+
+def reads(payload: Payload) -> Sequence[Path]:
+    """Beside the credentials: a local file, and what application default credentials name."""
+    reference = read_reference(payload.source)
+    if reference.platform == "local":
+        return local.readable(reference.key)
+    return drive_credentials.files_of(payload.credential) if reference.platform == "gdrive" else []
+
+
+download = Handler(
+    "download",
+    run,
+    Payload,
+    job_class="io",
+    limits=Limits(cpu_seconds=None, wall_seconds=_WALL_SECONDS, file_bytes=None, network=True),
+    keep_key=keep_key,
+    environment=[
+        https.ALLOW,
+        local.ROOTS,
+        BYTES_MAX,
+        drive_credentials.ENDPOINT,
+        drive_credentials.ADC_FILE,
+        "REQUESTS_CA_BUNDLE",
+        "SSL_CERT_FILE",
+    ],
+    credentials=["drive*"],
+    reads_payload=reads,
+)
+
+
+def _done_with(
+    source: Source, reference: Reference, context: Context[Payload], wanted: Wanted, patience: Patience
+) -> Done:
+    asking = _Asking(source, context)
+    try:
+        got = fetch.fetch(asking, context.keep, wanted, context, patience)
+    except _Known as known:
+        return _again(known.facts, known.file, reference, context)
+    return _fresh(got, reference, context)
+
+
+def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Done:
+    payload = context.payload
+    name = safe_name(payload.name or got.facts.name, got.kind.suffix)
+    target = context.staging / name
+    fetch.moved_to(got, target)
+    result = {
+        "name": name,
+        "kind": got.kind.name,
+        "size": got.size,
+        **({"md5": got.digests.md5} if got.digests.md5 else {}),
+        "sha256": got.digests.sha256,
+        "revision": got.facts.key,
+        "bytes_fetched": got.bytes_fetched,
+        "restarts": got.restarts,
+    }
+    file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5)
+    return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context))
+
+
+def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Context[Payload]) -> Done:
+    suffix = next((kind.suffix for kind in KINDS if known.name.lower().endswith((kind.suffix, *kind.suffixes))), "")
+    name = safe_name(context.payload.name or facts.name or known.name, suffix)
+    context.log(f"the same content is published already, by job {known.job_id}")
+    result = {"name": name, "size": known.size, "md5": known.md5, "sha256": known.sha256, "same_as": known.id}
+    return Done(
+        {**result, "bytes_fetched": 0},
+        files=[SameFile(known.id, role="original", name=name)],
+        follow_ups=_follow_ups(reference, name, known.sha256, context),
+    )
+
+
+def _follow_ups(reference: Reference, name: str, sha256: str, context: Context[Payload]) -> list[NewJob]:
+    payload = context.payload
+    if not payload.ingest:
+        return []
+    request = DocumentRequest(
+        source_key=reference.key,
+        name=name,
+        content=sha256,
+        settings=canonical(payload.read),
+        is_forced=payload.force,
+        is_standing=payload.standing,
+    )
+    return [NewJob("ingest", reference.platform, context.account, owner=context.owner, document=request)]
+
+
+# --- what is asked before a byte is fetched -----------------------------------------------------------
+
+
+class _Known(Exception):
+    def __init__(self, facts: Facts, file: PublishedFile) -> None:
+        super().__init__(file.id)
+        self.facts, self.file = facts, file
+
+
+class _Asking:
+    """The source; the first time that it tells digests of its own, somebody may have the file already."""
+
+    def __init__(self, source: Source, context: Context[Payload]) -> None:
+        self._source, self._context = source, context
+        self._has_asked = False
+        self.pour, self.close = source.pour, source.close
+
+    def facts(self) -> Facts:
+        facts = self._source.facts()
+        # What the payload says of the content proves nothing: who knows a digest may not read the file.
+        if not self._has_asked and (facts.sha256 or facts.md5) and facts.size:
+            self._has_asked = True
+            question = SameContent(sha256=facts.sha256, md5=facts.md5, size=facts.size)
+            payload = self._context.payload
+            for file in self._context.ask(question).files:
+                is_expected = payload.expected_sha256.lower() in ("", file.sha256) and payload.expected_md5.lower() in (
+                    "",
+                    file.md5,
+                )
+                if file.size == facts.size and file.sha256 and is_expected:
+                    raise _Known(facts, file)
+        return facts
+
+
+# --- the payload --------------------------------------------------------------------------------------
+
+
+def _source(reference: Reference, context: Context[Payload], wanted: Wanted, patience: Patience) -> Source:
+    payload = context.payload
+    if reference.platform == "https":
+        return https.HttpsSource(reference.key, wanted, patience, context.cancelled)
+    if reference.platform == "local":
+        return local.LocalSource(reference.key, patience)
+    if reference.is_folder:
+        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder: have it crawled (pagemill crawl URL)")
+    return DriveSource(
+        drive.Drive(payload.credential, is_stopping=context.cancelled, patience=patience),
+        reference.key,
+        payload.resource_key or reference.resource_key,
+        export=payload.export,
+        is_abuse_fine=payload.acknowledge_abuse,
+    )
+
+
+def _wanted(payload: Payload) -> Wanted:
+    for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
+        if value and (len(value) != length or not _HEX.fullmatch(value)):
+            raise Permanent("PAYLOAD_INVALID", f"expected_{name} has {length} hexadecimal digits")
+    written = os.environ.get(BYTES_MAX, "")
+    if written and not written.isdecimal():
+        raise Permanent("SETTING_INVALID", f"{BYTES_MAX} is a number of bytes")
+    most = int(written) if written else _BYTES_MAX
+    return Wanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), most)
+
+
+def _ended(trouble: Trouble, patience: Patience) -> Exception:
+    """Of a trouble before there was anything to fetch: no second look would help."""
+    try:
+        judge = Judge(replace(patience, retries=0))
+        while isinstance(judge.after(trouble), Wait):
+            pass
+    except Exception as error:
+        return error
+    return Permanent(trouble.code, trouble.sentence)

@@ -1,0 +1,159 @@
+"""The bytes of a file so far, and the sidecar that says of which revision they are. In the directory that outlives
+attempts; whether they are right is asked in `fetch`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from job_handlers.download import verify
+from job_handlers.download.digests import Digests, Following
+from job_handlers.download.troubles import Trouble
+from worker_service.handlers import Retryable
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a source says of its file."""
+
+    name: str
+    mime: str
+    size: int | None
+    """None: it cannot tell before the end."""
+    key: str
+    """Another one means other bytes. Empty: it cannot tell, so that nothing is kept."""
+    md5: str = ""
+    sha256: str = ""
+    can_resume: bool = True
+
+    def has_same_content(self, other: Facts) -> bool:
+        return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
+
+
+class Part:
+    """The bytes so far, and the sidecar that says of what they are. One writer: the directory is locked. Once it is
+    known whose they are, their digests follow them."""
+
+    def __init__(self, keep: Path) -> None:
+        self.path = keep / "file.part"
+        self._sidecar = sidecar_in(keep)
+        self._noted = self._read()
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.descriptor = os.open(self.path, flags, 0o600)
+        self.length = os.fstat(self.descriptor).st_size
+        self._following: Following | None = None
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._following is not None:
+            self._following.close()
+        os.close(self.descriptor)
+
+    @property
+    def deferrals(self) -> int:
+        count = self._noted.get("deferrals", 0)
+        return count if isinstance(count, int) else 0
+
+    def adopt(self, facts: Facts, *, has_md5: bool = False) -> None:
+        """Keep the bytes if they are of this revision; else begin. The sidecar is there before the first byte is."""
+        self._adopt(facts)
+        if self._following is not None:
+            self._following.close()
+        self._following = Following(self.descriptor, has_md5=has_md5)
+        self._following.reach(self.length)
+
+    def _adopt(self, facts: Facts) -> None:
+        revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
+        is_same = all(self._noted.get(name) == value for name, value in revision.items())
+        is_possible = self.length <= facts.size if facts.size is not None else True
+        if is_same and is_possible and facts.key and facts.can_resume:
+            return
+        self.clear()
+        self._write({**revision, "deferrals": self.deferrals})
+
+    def clear(self) -> None:
+        if self._following is not None:
+            self._following.restart()
+        os.ftruncate(self.descriptor, 0)
+        self.length = 0
+
+    def append(self, block: bytes) -> int:
+        left = memoryview(block)
+        while left:
+            written = _on_disk(os.pwrite, self.descriptor, left, self.length)
+            self.length += written
+            left = left[written:]
+        self._reach()
+        return len(block)
+
+    def copy_from(self, descriptor: int, offset: int, most: int) -> int:
+        """Inside the kernel, which may share the blocks instead."""
+        count = os.copy_file_range(descriptor, self.descriptor, most, offset, self.length)
+        self.length += count
+        self._reach()
+        return count
+
+    def digests(self, between: Callable[[int], None]) -> Digests:
+        """Of all that is here. `between` hears how far it is, and may raise."""
+        if self._following is None:
+            raise ValueError("nobody has said whose bytes these are: call adopt() first")
+        return self._following.finish(between)
+
+    def head(self) -> bytes:
+        return os.pread(self.descriptor, verify.HEAD_BYTES, 0)
+
+    def _reach(self) -> None:
+        if self._following is not None:
+            self._following.reach(self.length)
+
+    def room(self) -> int:
+        disk = os.fstatvfs(self.descriptor)
+        return disk.f_bavail * disk.f_frsize
+
+    def note_deferral(self) -> None:
+        self._write({**self._noted, "deferrals": self.deferrals + 1})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            noted = json.loads(self._sidecar.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    def _write(self, noted: dict[str, Any]) -> None:
+        fresh = self._sidecar.with_suffix(".fresh")
+        _on_disk(fresh.write_text, json.dumps(noted))
+        sync(fresh)
+        fresh.rename(self._sidecar)
+        sync(self._sidecar.parent)
+        self._noted = noted
+
+
+def sidecar_in(keep: Path) -> Path:
+    return keep / "file.json"
+
+
+def _on_disk(call: Callable[..., Any], *values: object) -> Any:
+    try:
+        return call(*values)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Trouble("DISK_FULL") from error
+        # Not an OSError any more, which would be taken for the network's.
+        raise Retryable(f"the workspace cannot be written: {error.strerror}", code="WORKSPACE_UNWRITABLE") from error
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,55 @@
+"""Take over the text of a document that was read elsewhere: one file of text, a form feed between its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from job_handlers.download.troubles import Trouble
+from job_handlers.sources.local.source import ROOTS, actual_path, readable
+from worker_service.handlers import (
+    Context,
+    DocumentFacts,
+    Done,
+    File,
+    Handler,
+    PageResult,
+    Permanent,
+    digest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    text: str
+    """The full path of the file."""
+
+
+def run(context: Context[Payload]) -> Done:
+    path = Path(context.payload.text)
+    try:
+        whole = actual_path(str(path)).read_text("utf-8", "replace")
+    except Trouble as trouble:
+        raise Permanent(trouble.code, trouble.sentence) from trouble
+    except OSError as error:
+        raise Permanent("TEXT_ABSENT", f"{path} cannot be read: {error.strerror}") from error
+    pages = whole.removesuffix("\f").split("\f")
+    for number, text in enumerate(pages, 1):
+        context.save_page(PageResult(number, digest(["adopted", text]), text, method="adopted"))
+        context.progress(100 * number / len(pages), f"page {number} of {len(pages)}")
+    target = context.staging / "text.txt"
+    target.write_text(whole, "utf-8")
+    return Done(
+        {"pages": len(pages)},
+        files=[File(target, role="text")],
+        document=DocumentFacts(pages=len(pages), note="read elsewhere"),
+        publishes=True,
+    )
+
+
+def _reads(payload: Payload) -> Sequence[Path]:
+    return readable(payload.text)
+
+
+adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS], reads_payload=_reads)

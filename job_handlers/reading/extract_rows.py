@@ -1,0 +1,66 @@
+"""Turn a range of rows of a spreadsheet or CSV file into text, a hundred rows a page. Values keep their types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from job_handlers.reading import sheets
+from job_handlers.reading.contents import check_content, check_current, kind_of
+from job_handlers.reading.ingest import Refused, original_of, sheet_reader
+from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_settings import read_ranges, rows_digest
+from worker_service.handlers import (
+    Context,
+    Done,
+    Handler,
+    KnownPages,
+    Limits,
+    PageResult,
+    Permanent,
+)
+
+_MIB = 1 << 20
+_CPU_SECONDS = 600
+_PAGES_MAX = 100_000
+
+Rows = tuple[str, str]
+"""Text and layout of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    pages: str
+    """Of a hundred rows each, such as 1-30."""
+    content: str
+    """SHA-256 of the file."""
+
+
+def run(context: Context[Payload]) -> Done:
+    wanted = context.payload
+    numbers = read_ranges(wanted.pages, _PAGES_MAX)
+    original = original_of(context)
+    check_content(context, original, wanted.content)
+    kind = kind_of(original)
+    digests = {number: rows_digest(wanted.content, number, sheets.LIBRARY) for number in numbers}
+    known = set(context.ask(KnownPages([*digests.values()])).digests)
+    for number in numbers:
+        if digests[number] in known:
+            context.save_page(PageResult(number, digests[number]))
+    to_read = [number for number in numbers if digests[number] not in known]
+    if to_read:
+        check_current(context)
+    with Apart[Rows | Refused](lambda: sheet_reader(original, kind), Rows | Refused, cpu_seconds=_CPU_SECONDS) as apart:
+        for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
+            if isinstance(answer, Refused):
+                raise Permanent(answer.code, answer.message)
+            if isinstance(answer, TooLarge | Lost):
+                raise Permanent("SHEET_BROKEN", f"page {number} of its rows: {answer}")
+            text, layout = answer
+            context.save_page(PageResult(number, digests[number], text, "rows", None, layout))
+            context.progress(100 * done / len(to_read), f"{done} of {len(to_read)} pages of rows")
+    return Done({"pages": len(numbers), "read": len(to_read)})
+
+
+extract_rows = Handler(
+    "extract_rows", run, Payload, limits=Limits(memory_bytes=2048 * _MIB, cpu_seconds=3600, wall_seconds=2 * 3600)
+)

@@ -1,0 +1,401 @@
+"""Look at a document's file: what it is, how many pages it has, and which of them have to be read by whom.
+
+The text of pages whose own layer will do is taken at once, and what is known of the same file by anybody is taken
+again; the rest becomes jobs: `ocr_pages` and `extract_rows` for ranges, and `assemble`, which waits for them. By hand,
+`{"path": "/srv/report.pdf"}` and no document, it asks for the file to be brought in first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from job_handlers.reading import layout, pdf, sheets
+from job_handlers.reading.contents import Kind, kind_of, sha256_of
+from job_handlers.reading.layers import Drawn, Verdict, judge
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_settings import (
+    TOO_LARGE,
+    UNREADABLE,
+    Quality,
+    Scan,
+    check_languages,
+    costs_of,
+    job_digest,
+    layer_digest,
+    ocr_digest,
+    parts,
+    written_ranges,
+)
+from worker_service.handlers import (
+    Context,
+    DocumentFacts,
+    Done,
+    Handler,
+    KnownPages,
+    Limits,
+    NewJob,
+    PageResult,
+    Permanent,
+    digest,
+)
+
+_MIB = 1 << 20
+_PAGE_CPU_SECONDS = 10
+"""A page takes a millisecond; a map of a million lines may take seconds."""
+_TABLE_CPU_SECONDS = 600
+_FAILED_PAGES_MAX = 20
+"""Each has cost its whole limit: a file made of such pages is not a report."""
+_DIGESTS_AT_ONCE = 20_000
+_SAVE_EVERY = 50
+"""Pages with a layer are read faster than they are told one by one."""
+_SAVE_SECONDS = 1.0
+_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """A job for afterwards."""
+
+    job_type: str
+    payload: dict[str, Any] | None = None
+    platform: str = "local"
+    account: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What is left out is as usual; by hand, it is as the document remembers it."""
+
+    languages: tuple[str, ...] | None = None
+    quality: Quality | None = None
+    force_ocr: bool | None = None
+    """Look at the pixels of pages that have good text as well."""
+    hocr: bool | None = None
+    password_file: str | None = None
+    """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
+    asked for."""
+    then: tuple[Then, ...] | None = None
+    """Enqueued once the text is there."""
+    path: str | None = None
+    """By hand, for a file that is not a document yet."""
+
+    @property
+    def engine(self) -> tesseract.Wanted:
+        return tesseract.Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
+
+
+class Counted(msgspec.Struct, tag=True, frozen=True):
+    pages: int
+    was_repaired: bool
+
+
+class Judged(msgspec.Struct, tag=True, frozen=True):
+    method: str
+    text: str = ""
+    layout: str | None = None
+    scan: Scan | None = None
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    code: str
+    message: str
+
+
+Answer = Counted | Judged | Refused
+Places = list[sheets.Place] | Refused
+
+
+def run(context: Context[Payload]) -> Done:
+    wanted = context.payload
+    check_languages(wanted.engine.languages)
+    if context.document_id is None:
+        return _bring_in(context)
+    original = original_of(context)
+    kind = kind_of(original)
+    content = sha256_of(original)
+    if kind in (Kind.SHEET, Kind.CSV):
+        return _ingest_table(context, original, kind, content)
+    return _ingest_book(context, original, kind, content)
+
+
+ingest = Handler(
+    "ingest",
+    run,
+    Payload,
+    limits=Limits(memory_bytes=768 * _MIB, cpu_seconds=3600, wall_seconds=2 * 3600),
+    credentials=["password*"],
+)
+
+
+def original_of(context: Context[Any]) -> Path:
+    try:
+        return context.inputs["original"]
+    except KeyError as error:
+        raise Permanent(
+            "FILE_ABSENT", "the document has no published file: bring it in again with `pagemill ingest PATH`"
+        ) from error
+
+
+def password_of(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not _PASSWORD.fullmatch(name):
+        raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    try:
+        # Without a directory the name would be looked for among our own files.
+        return (Path(directory or os.devnull) / name).read_text("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise Permanent(
+            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
+        ) from error
+
+
+def _bring_in(context: Context[Payload]) -> Done:
+    path = context.payload.path
+    if path is None or not path.startswith("/"):
+        raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
+    # What was not said is left out: the document may remember it.
+    read = {key: value for key, value in asdict(context.payload).items() if key != "path" and value is not None}
+    payload = json.dumps({"source": path, "read": read})
+    return Done(follow_ups=[NewJob("download", context.platform, context.account, payload)])
+
+
+# --- pages ------------------------------------------------------------------------------------------------
+
+
+def _ingest_book(context: Context[Payload], original: Path, kind: Kind, content: str) -> Done:
+    wanted = context.payload
+    password = password_of(wanted.password_file)
+    with Apart[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
+        counted = _count(apart, kind)
+        digests = _Digests(wanted, content)
+        to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=bool(wanted.force_ocr))
+        scans = _take_layers(context, apart, digests, to_read)
+    note = "the file was broken and has been repaired" if counted.was_repaired else ""
+    how = {**asdict(wanted.engine), "password_file": wanted.password_file}
+    ranges = [
+        _job(context, "ocr_pages", {"pages": written_ranges(numbers), "content": content, **how})
+        for numbers in parts(sorted([*to_ocr, *scans]), len(os.sched_getaffinity(0)), costs_of(scans))
+    ]
+    return _done(context, kind, content, counted.pages, ranges, note)
+
+
+def _count(apart: Apart[Answer], kind: Kind) -> Counted:
+    try:
+        answer = apart.read(0)
+    except (TooLarge, Lost) as error:
+        raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
+    if isinstance(answer, Refused):
+        code = answer.code if answer.code.startswith("PDF_ENC") else f"{kind.upper()}_BROKEN"
+        raise Permanent(code, answer.message)
+    assert isinstance(answer, Counted)
+    if not answer.pages:
+        broken = answer.was_repaired
+        raise Permanent(
+            f"{kind.upper()}_{'BROKEN' if broken else 'EMPTY'}",
+            "nothing of the broken file could be saved: download it again" if broken else "the file has no pages",
+        )
+    return answer
+
+
+class _Digests:
+    def __init__(self, wanted: Payload, content: str) -> None:
+        self._content = content
+        self._wanted = wanted.engine
+        self._engine = tesseract.identity(self._wanted)
+
+    def layer(self, number: int) -> str:
+        return layer_digest(self._content, number, pdf.LIBRARY)
+
+    def ocr(self, number: int) -> str:
+        wanted = self._wanted
+        return ocr_digest(self._content, number, wanted.languages, wanted.quality, self._engine, pdf.LIBRARY)
+
+
+def _take_what_is_known(
+    context: Context[Payload], digests: _Digests, pages: int, *, is_forced: bool
+) -> tuple[list[int], list[int]]:
+    """What is left: pages to look at, and pages to recognise in any case."""
+    left: list[int] = []
+    for first in range(1, pages + 1, _DIGESTS_AT_ONCE):
+        numbers = range(first, min(first + _DIGESTS_AT_ONCE, pages + 1))
+        of_ocr = {number: digests.ocr(number) for number in numbers}
+        of_layer = {} if is_forced else {number: digests.layer(number) for number in numbers}
+        known = set(context.ask(KnownPages([*of_layer.values(), *of_ocr.values()])).digests)
+        again: list[PageResult] = []
+        for number in numbers:
+            for found in (of_layer.get(number, ""), of_ocr[number]):
+                if found in known:
+                    again.append(PageResult(number, found))
+                    break
+            else:
+                left.append(number)
+        for at in range(0, len(again), _SAVE_EVERY):
+            context.save_pages(again[at : at + _SAVE_EVERY])
+    return ([], left) if is_forced else (left, [])
+
+
+def _take_layers(
+    context: Context[Payload], apart: Apart[Answer], digests: _Digests, to_read: Sequence[int]
+) -> dict[int, Scan]:
+    """What is left: pages to recognise."""
+    scans: dict[int, Scan] = {}
+    pages: list[PageResult] = []
+    save_at = time.monotonic() + _SAVE_SECONDS
+    failed = 0
+    for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
+        found = digests.layer(number)
+        if isinstance(answer, Judged) and answer.scan is not None:
+            scans[number] = answer.scan
+        elif isinstance(answer, Judged):
+            pages.append(PageResult(number, found, answer.text, answer.method, None, answer.layout))
+        else:
+            failed += 1
+            method, why = _trouble(answer)
+            context.log(f"page {number} is left out: {why}")
+            own = job_digest(found, context.idempotency_key)
+            pages.append(PageResult(number, own, "", method))
+            if failed > _FAILED_PAGES_MAX and not isinstance(answer, Refused):
+                # Each was the end of a process.
+                raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {why}")
+        if len(pages) >= _SAVE_EVERY or time.monotonic() > save_at:
+            context.save_pages(pages)
+            pages.clear()
+            save_at = time.monotonic() + _SAVE_SECONDS
+            context.progress(100 * done / len(to_read), f"page {done} of {len(to_read)}")
+    context.save_pages(pages)
+    return scans
+
+
+def _trouble(answer: Counted | Judged | Refused | TooLarge | Lost) -> tuple[str, str]:
+    """How the page counts, and why."""
+    if isinstance(answer, Refused):
+        return answer.code, answer.message
+    return TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, str(answer)
+
+
+def _reader(original: Path, password: str) -> Callable[[int], Answer]:
+    """In the process apart. The file stays open, for as long as the process lives."""
+    opened = pdf.open_book(original, password)
+    refused: Refused | None = None
+    try:
+        book = opened.__enter__()
+    except pdf.Locked:
+        refused = Refused("PDF_ENCRYPTED", _locked(password))
+    except (pdf.Broken, pdf.PageTooLarge) as error:
+        refused = Refused("BROKEN", f"the file cannot be opened ({error}): download it again")
+
+    def read(number: int) -> Answer:
+        if refused is not None:
+            return refused
+        if number == 0:
+            return Counted(book.pages, book.was_repaired)
+        try:
+            return look(book, number)
+        except pdf.PageTooLarge as error:
+            return Refused(TOO_LARGE, str(error))
+        except pdf.Broken as error:
+            return Refused(UNREADABLE, str(error))
+
+    # It is closed when its process ends.
+    read.opened = opened  # type: ignore[attr-defined]
+    return read
+
+
+def look(book: pdf.Book, number: int) -> Judged:
+    found = book.text(number)
+    needs_look = found.may_be_scan or not found.text.strip()
+    verdict = judge(found.text, book.drawn(number) if needs_look else Drawn())
+    if verdict is Verdict.OCR:
+        return Judged(verdict, scan=Scan(*book.packed(number)))
+    if verdict is Verdict.BLANK:
+        return Judged(verdict, "", layout.written(layout.Layout(found.size)))
+    return Judged(verdict, found.text, layout.written(layout.Layout(found.size, blocks=found.blocks)))
+
+
+def _locked(password: str) -> str:
+    if password:
+        return "the file is encrypted, and this password does not open it: give another with --password-file"
+    return "the file is encrypted: give its password with --password-file"
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content: str) -> Done:
+    with Apart[Places](lambda: sheet_reader(original, kind), Places, cpu_seconds=_TABLE_CPU_SECONDS) as apart:
+        try:
+            places = apart.read(0)
+        except (TooLarge, Lost) as error:
+            raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
+    if isinstance(places, Refused):
+        raise Permanent(places.code, places.message)
+    if not places:
+        raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
+    ranges = [
+        _job(context, "extract_rows", {"pages": written_ranges(numbers), "content": content})
+        for numbers in sheets.ranges(places)
+    ]
+    return _done(context, Kind.SHEET, content, len(places), ranges, "")
+
+
+def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
+    """In the process apart. 0: where all pages are; else text and layout of one."""
+    table = sheets.Table(original, kind)
+    places: list[sheets.Place] = []
+
+    def read(number: int) -> Any:
+        nonlocal places
+        try:
+            places = places or table.places()
+            if number == 0:
+                return places
+            if number > len(places):
+                return Refused("SHEET_BROKEN", f"there is no page {number}")
+            return table.page(places[number - 1])
+        except sheets.Unreadable as error:
+            return Refused("SHEET_BROKEN", f"the spreadsheet cannot be read: {error}")
+
+    return read
+
+
+# --- what follows -----------------------------------------------------------------------------------------
+
+
+def _done(context: Context[Payload], kind: Kind, content: str, pages: int, ranges: list[NewJob], note: str) -> Done:
+    wanted = context.payload
+    assemble = _job(
+        context,
+        "assemble",
+        {
+            "kind": kind.value,
+            "pages": pages,
+            "content": content,
+            "hocr": bool(wanted.hocr),
+            "note": note,
+            "password_file": wanted.password_file,
+            "then": [asdict(one) for one in wanted.then or ()],
+        },
+    )
+    return Done(
+        {"kind": kind.value, "pages": pages, "ranges": len(ranges)},
+        follow_ups=[*ranges, replace(assemble, after_earlier=True, concurrency_key=None)],
+        document=DocumentFacts(kind=kind.value, pages=pages, content=content, note=note or None),
+    )
+
+
+def _job(context: Context[Payload], job_type: str, payload: dict[str, Any]) -> NewJob:
+    text = json.dumps({key: value for key, value in payload.items() if value is not None})
+    # The same range of the same file, wished for by two: the second waits, and finds it read.
+    return NewJob(job_type, context.platform, context.account, text, concurrency_key=digest([job_type, payload]))

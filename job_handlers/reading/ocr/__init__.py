@@ -1,0 +1,1 @@
+"""Read the pixels of a page."""

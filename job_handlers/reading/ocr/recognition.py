@@ -1,0 +1,104 @@
+"""Read one page from its pixels: straighten it if it is skewed, turn it if what is read makes no sense.
+
+Most pages are read once. A second reading is for those whose first was weak, or whose words stand upright.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from job_handlers.reading import layout
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr.gray import (
+    Gray,
+    has_two_tones,
+    is_blank,
+    is_unevenly_lit,
+    skew_of,
+    softened,
+    straightened,
+    turned,
+)
+from job_handlers.reading.ocr.tesseract import Engine
+
+_WEAK = 65.0
+"""Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
+_CHARACTERS_LEAST = 20
+_SOFTEN_BELOW_DPI = 180.0
+_UNEVEN_BELOW_DPI = 250.0
+"""Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
+_UPRIGHT_SHARE = 0.5
+_PAGE_INCHES_LEAST = 5.0
+"""A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    lines: list[list[Word]]
+    turn: int = 0
+    skew: float = 0.0
+    is_blank: bool = False
+
+    @property
+    def confidence(self) -> float | None:
+        return layout.confidence_of(self.lines)
+
+
+def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
+    if is_blank(gray):
+        return Recognised([], is_blank=True)
+    is_uneven = (dpi < _UNEVEN_BELOW_DPI or is_unevenly_lit(gray)) and not has_two_tones(gray)
+    if is_uneven and dpi < _SOFTEN_BELOW_DPI:
+        gray = softened(gray)
+    dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
+    first = _read(engine, gray, dpi, 0, is_uneven)
+    if not is_uneven and (_is_nearly_empty(first) or _is_weak(first, engine)):
+        # There is ink: it may be the threshold that took it for paper.
+        is_uneven = True
+        first = max(first, _read(engine, gray, dpi, 0, is_uneven), key=_worth)
+    if not _is_weak(first, engine):
+        return first
+    turn = engine.turn(gray, dpi)
+    # Where nobody can tell, the other way up is the likeliest.
+    turns = [180, 90, 270] if turn is None and engine.has_confidence else [turn or 0]
+    best = first
+    for turn in turns:
+        if not turn:
+            continue
+        again = _read(engine, gray, dpi, turn, is_uneven)
+        if _worth(again) > _worth(best) or (_stands_upright(first.lines) and not _is_weak(again, engine)):
+            best = again
+        if not _is_weak(best, engine):
+            break
+    return best
+
+
+def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> Recognised:
+    straight = turned(gray, turn)
+    skew = skew_of(straight)
+    if skew:
+        straight = straightened(straight, skew)
+    return Recognised(engine.words(straight, dpi, is_uneven=is_uneven), turn, skew)
+
+
+def _is_nearly_empty(read: Recognised) -> bool:
+    return sum(len(word.text) for line in read.lines for word in line) < _CHARACTERS_LEAST
+
+
+def _is_weak(read: Recognised, engine: Engine) -> bool:
+    if _is_nearly_empty(read):
+        return False
+    weak = engine.has_confidence and (read.confidence or 0.0) < _WEAK
+    return weak or _stands_upright(read.lines)
+
+
+def _stands_upright(lines: Sequence[Sequence[Word]]) -> bool:
+    """The engine reads writing that runs up or down the page as well; its boxes show it."""
+    long = [word for line in lines for word in line if len(word.text) > 3]
+    upright = sum(word.y1 - word.y0 > 1.5 * (word.x1 - word.x0) for word in long)
+    return bool(long) and upright > len(long) * _UPRIGHT_SHARE
+
+
+def _worth(read: Recognised) -> float:
+    return sum(len(word.text) * max(word.confidence - 30, 0) for line in read.lines for word in line)

@@ -1,0 +1,273 @@
+"""Read the words of an image. The only file that knows an OCR engine.
+
+In process where tesserocr is there: no program is started and no image written, which is half of the time; else by
+pytesseract, which needs the program only; else by what PyMuPDF brings, which needs trained data only. One thread each:
+the threads of one engine get in each other's way, and there is a process for every page that can be read at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from job_handlers.reading import pdf
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr.gray import Gray, image_of
+from worker_service.handlers import Permanent
+
+try:
+    import tesserocr  # type: ignore[import-untyped]
+except ImportError:
+    tesserocr = None
+
+# Where distributions and people put trained data; first those of a best quality, which are optional.
+DATA = {
+    "best": ("/usr/local/share/tessdata_best", "/usr/share/tessdata_best"),
+    "fast": (
+        "/usr/share/tesseract-ocr/5/tessdata",
+        "/usr/share/tesseract-ocr/4.00/tessdata",
+        "/usr/share/tessdata",
+        "/usr/share/tesseract/tessdata",
+        "/usr/local/share/tessdata",
+    ),
+}
+_PLAUSIBLE_DPI = (70, 600)
+_COLUMNS = 12
+_BLOCK_BYTES = 1 << 16
+_PSM_AUTO = 3
+_OTSU, _SAUVOLA = "0", "2"
+_DIRECTIONS = "\u200e\u200f"
+
+
+class Engine(Protocol):
+    name: str
+    """And version."""
+    has_confidence: bool
+
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
+        neighbourhood, not for the page as a whole."""
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    languages: Sequence[str]
+    quality: str
+
+
+def missing() -> str | None:
+    """What this machine lacks to read a page."""
+    if not _data_directories("fast"):
+        return "there is no trained data for OCR: apt-get install tesseract-ocr-eng tesseract-ocr-osd"
+    return None
+
+
+def engine_for(wanted: Wanted) -> Engine:
+    data = _data_for(wanted)
+    if tesserocr is not None:
+        return _InProcess(wanted, data)
+    if shutil.which("tesseract"):
+        return _Program(wanted, data)
+    return _BuiltIn(wanted, data)
+
+
+def identity(wanted: Wanted) -> str:
+    """Of engine and trained data: what can change the words that are read. Without an engine: none."""
+    try:
+        data = _data_for(wanted)
+    except Permanent:
+        return "none"
+    return " ".join([_engine_name(), *(_sum_of(data / f"{one}.traineddata") for one in wanted.languages)])
+
+
+def _sum_of(path: Path) -> str:
+    """Bit by bit: to find room for all of it takes longer than to add it up."""
+    found = 0
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+@cache
+def _engine_name() -> str:
+    if tesserocr is not None:
+        return f"tesseract {tesserocr.tesseract_version().split()[1]} (tesserocr)"
+    if shutil.which("tesseract"):
+        import pytesseract  # type: ignore[import-untyped]
+
+        return f"tesseract {pytesseract.get_tesseract_version()} (program)"
+    return f"tesseract ({pdf.LIBRARY})"
+
+
+# --- trained data -----------------------------------------------------------------------------------------
+
+
+def _data_directories(quality: str) -> list[Path]:
+    return [Path(one) for one in DATA[quality] if any(Path(one).glob("*.traineddata"))]
+
+
+def _data_for(wanted: Wanted) -> Path:
+    """The directory that has all of the languages."""
+    found = _data_directories(wanted.quality)
+    if not found:
+        raise Permanent(
+            "QUALITY_MISSING" if wanted.quality != "fast" else "CAPABILITY_MISSING",
+            f"there is no trained data of quality {wanted.quality}: put it into {DATA[wanted.quality][0]}",
+        )
+    for directory in found:
+        if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
+            return directory
+    lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
+    # Debian writes chi_sim as chi-sim.
+    packages = " ".join(f"tesseract-ocr-{one}".replace("_", "-") for one in lacking)
+    names = ", ".join(lacking)
+    raise Permanent("LANGUAGE_MISSING", f"there is no trained data for {names}: apt-get install {packages}")
+
+
+# --- the engines ------------------------------------------------------------------------------------------
+
+
+class _InProcess:
+    has_confidence = True
+
+    def __init__(self, wanted: Wanted, data: Path) -> None:
+        self.name = _engine_name()
+        self._data = f"{data}/"
+        self._reader = tesserocr.PyTessBaseAPI(
+            path=self._data, lang="+".join(wanted.languages), psm=tesserocr.PSM.AUTO, oem=tesserocr.OEM.LSTM_ONLY
+        )
+        self._turner: Any = None
+
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
+        _show(self._reader, gray, dpi)
+        try:
+            if not self._reader.Recognize():
+                return []
+            return _found(self._reader)
+        finally:
+            self._reader.Clear()
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        if not Path(self._data, "osd.traineddata").is_file():
+            return None
+        if self._turner is None:
+            self._turner = tesserocr.PyTessBaseAPI(path=self._data, lang="osd", psm=tesserocr.PSM.OSD_ONLY)
+        _show(self._turner, gray, dpi)
+        found = self._turner.DetectOrientationScript()
+        self._turner.Clear()
+        return None if found is None else -int(found["orient_deg"]) % 360
+
+
+def _found(reader: Any) -> list[list[Word]]:
+    """What its table would say, which takes it three times as long to write."""
+    word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
+    lines: list[list[Word]] = []
+    begins_line = begins_paragraph = False
+    for at in tesserocr.iterate_level(reader.GetIterator(), word_level):
+        if at.Empty(word_level):
+            continue
+        if at.IsAtBeginningOf(line_level):
+            begins_line = True
+            begins_paragraph = begins_paragraph or at.IsAtBeginningOf(tesserocr.RIL.PARA)
+        text = at.GetUTF8Text(word_level).lstrip(_DIRECTIONS).strip()
+        if not text:
+            continue
+        if begins_line:
+            if begins_paragraph and lines:
+                lines.append([])
+            lines.append([])
+            begins_line = begins_paragraph = False
+        left, top, right, bottom = at.BoundingBox(word_level)
+        lines[-1].append(Word(left, top, right, bottom, max(at.Confidence(word_level), 0.0), text))
+    return lines
+
+
+def _show(reader: Any, gray: Gray, dpi: float) -> None:
+    reader.SetImageBytes(gray.samples, gray.width, gray.height, 1, gray.width)
+    reader.SetSourceResolution(_plausible(dpi))
+
+
+class _Program:
+    has_confidence = True
+
+    def __init__(self, wanted: Wanted, data: Path) -> None:
+        import pytesseract
+
+        os.environ["OMP_THREAD_LIMIT"] = "1"
+        self.name = _engine_name()
+        self._pytesseract = pytesseract
+        self._language = "+".join(wanted.languages)
+        self._data = data
+
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        method = _SAUVOLA if is_uneven else _OTSU
+        said = self._pytesseract.image_to_data(
+            image_of(gray),
+            lang=self._language,
+            config=f"--psm {_PSM_AUTO} --oem 1 --dpi {_plausible(dpi)} -c thresholding_method={method}"
+            f' --tessdata-dir "{self._data}"',
+        )
+        return _lines(said.splitlines()[1:])
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        if not (self._data / "osd.traineddata").is_file():
+            return None
+        with suppress(self._pytesseract.TesseractError):
+            said = self._pytesseract.image_to_osd(
+                image_of(gray),
+                config=f'--dpi {_plausible(dpi)} --tessdata-dir "{self._data}"',
+                output_type=self._pytesseract.Output.DICT,
+            )
+            return -int(said["orientation"]) % 360
+        return None
+
+
+class _BuiltIn:
+    has_confidence = False
+
+    def __init__(self, wanted: Wanted, data: Path) -> None:
+        self.name = _engine_name()
+        self._language = "+".join(wanted.languages)
+        self._data = data
+
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        return pdf.recognised(gray, dpi, self._language, self._data)
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        return None
+
+
+def _plausible(dpi: float) -> int:
+    return round(min(max(dpi, _PLAUSIBLE_DPI[0]), _PLAUSIBLE_DPI[1]))
+
+
+def _lines(rows: Iterable[str]) -> list[list[Word]]:
+    """Of the engine's table: level, page, block, paragraph, line, word, left, top, width, height, confidence, text."""
+    lines: list[list[Word]] = []
+    line = paragraph = None
+    for row in rows:
+        cells = row.split("\t", _COLUMNS - 1)
+        if len(cells) < _COLUMNS or cells[0] != "5" or not cells[11].strip():
+            continue
+        if cells[2:4] != paragraph:
+            if lines:
+                lines.append([])
+            paragraph = cells[2:4]
+        if cells[2:5] != line:
+            lines.append([])
+            line = cells[2:5]
+        left, top, width, height = map(int, cells[6:10])
+        lines[-1].append(Word(left, top, left + width, top + height, max(float(cells[10]), 0.0), cells[11].strip()))
+    return lines

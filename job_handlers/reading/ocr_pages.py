@@ -1,0 +1,165 @@
+"""Recognise a range of pages, one by one: each is kept as soon as it is read, so that a killed range goes on there.
+
+While one page is read it is asked of the next whether anybody still wants it, and whether somebody has read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from job_handlers.reading import layout, pdf
+from job_handlers.reading.contents import check_content, check_current
+from job_handlers.reading.ingest import original_of, password_of
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr.recognition import recognise
+from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_settings import (
+    TOO_LARGE,
+    UNREADABLE,
+    Quality,
+    check_languages,
+    job_digest,
+    ocr_digest,
+    read_ranges,
+)
+from worker_service.handlers import (
+    Context,
+    Done,
+    Handler,
+    KnownPages,
+    Limits,
+    PageResult,
+    Retryable,
+)
+
+_MIB = 1 << 20
+_PAGE_CPU_SECONDS = 90
+_PAGES_MAX = 1000
+_AHEAD = 2
+"""The page that is read, and the next, so that nothing waits between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    pages: str
+    """Such as 1-12, or 3,7-9."""
+    content: str
+    """SHA-256 of the file."""
+    languages: tuple[str, ...] = ("eng",)
+    quality: Quality = "fast"
+    password_file: str | None = None
+
+
+class Read(msgspec.Struct, frozen=True):
+    text: str
+    method: str
+    confidence: float | None = None
+    layout: str | None = None
+    why: str = ""
+
+
+def run(context: Context[Payload]) -> Done:
+    wanted = context.payload
+    check_languages(wanted.languages)
+    numbers = read_ranges(wanted.pages, _PAGES_MAX)
+    original = original_of(context)
+    password = password_of(wanted.password_file)
+    engine = tesseract.Wanted(wanted.languages, wanted.quality)
+    identity = tesseract.identity(engine)
+    if identity == "none":
+        # Says what is lacking.
+        tesseract.engine_for(engine)
+    read = 0
+    with Apart[Read](
+        lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS, ahead=_AHEAD
+    ) as apart:
+        # The engine starts meanwhile.
+        apart.begin()
+        check_content(context, original, wanted.content)
+        digests = {
+            number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
+            for number in numbers
+        }
+        context.progress(0, f"0 of {len(numbers)} pages done")
+        for number, found in apart.read_all(_to_recognise(context, digests)):
+            context.save_page(_page(context, number, found, digests[number]))
+            done = numbers.index(number) + 1
+            context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")
+            read += 1
+            if done < len(numbers):
+                # The next one has hardly begun.
+                _stop_if_asked(context)
+    context.progress(100, f"{len(numbers)} pages" if len(numbers) > 1 else f"page {numbers[0]}")
+    return Done({"pages": len(numbers), "recognised": read, "engine": identity})
+
+
+ocr_pages = Handler(
+    "ocr_pages",
+    run,
+    Payload,
+    limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
+    missing=tesseract.missing,
+    credentials=["password*"],
+)
+
+
+def _to_recognise(context: Context[Payload], digests: Mapping[int, str]) -> Iterator[int]:
+    """Asked while the page before it is read: has somebody read it meanwhile, and does anybody still want it?"""
+    for number, digest in digests.items():
+        _stop_if_asked(context)
+        known = context.ask(KnownPages([digest, job_digest(digest, context.idempotency_key)])).digests
+        if known:
+            context.save_page(PageResult(number, known[0]))
+            continue
+        check_current(context)
+        yield number
+
+
+def _stop_if_asked(context: Context[Payload]) -> None:
+    if context.cancelled():
+        raise Retryable("it was asked to stop", code="STOPPED")
+
+
+def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost, digest: str) -> PageResult:
+    if isinstance(found, Lost):
+        raise Retryable(f"page {number}: {found} while it was read", code="ENGINE_CRASHED") from found
+    read = Read("", TOO_LARGE, why=str(found)) if isinstance(found, TooLarge) else found
+    if read.method in (TOO_LARGE, UNREADABLE):
+        context.log(f"page {number} is left out: {read.why}")
+        return PageResult(number, job_digest(digest, context.idempotency_key), "", read.method)
+    return PageResult(number, digest, read.text, read.method, read.confidence, read.layout)
+
+
+def _reader(original: Path, password: str, wanted: tesseract.Wanted) -> Callable[[int], Read]:
+    """In the process apart, which holds file and engine."""
+    opened = pdf.open_book(original, password)
+    book = opened.__enter__()
+    engine = tesseract.engine_for(wanted)
+
+    def read(number: int) -> Read:
+        try:
+            return read_page(book, engine, number)
+        except pdf.PageTooLarge as error:
+            return Read("", TOO_LARGE, why=str(error))
+        except pdf.Broken as error:
+            return Read("", UNREADABLE, why=str(error))
+
+    # It is closed when its process ends.
+    read.opened = opened  # type: ignore[attr-defined]
+    return read
+
+
+def read_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> Read:
+    size = book.size(number)
+    gray, dpi = book.picture(number)
+    found = recognise(engine, gray, dpi)
+    if found.is_blank:
+        return Read("", "blank", layout=layout.written(layout.Layout(size)))
+    lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)
+    written = layout.written(layout.Layout(size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi)))
+    confidence = found.confidence if engine.has_confidence else None
+    return Read(layout.text_of(lines), "ocr", confidence, written)

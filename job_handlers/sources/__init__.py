@@ -1,0 +1,1 @@
+"""Where documents come from: a folder for each kind of place."""

@@ -1,0 +1,223 @@
+"""One file behind a URL, for `fetch`: https, redirects that are bounded and checked, resumed only by a validator.
+
+Plain http is taken only from the networks of WORKER_DOWNLOAD_ALLOW, which may also be private ones (`addresses`).
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from urllib.parse import unquote, urljoin, urlsplit
+
+from job_handlers.addresses import Place, Target, allowed_networks, checked_places, connected, is_within, read_url
+from job_handlers.download.fetch import Wanted
+from job_handlers.download.part import Facts, Part
+from job_handlers.download.troubles import Patience, Trouble
+from job_handlers.sources.http_bodies import Watchdog, Wire, check_range, of_status, range_total
+from worker_service.handlers import Permanent, Retryable
+
+ALLOW = "WORKER_DOWNLOAD_ALLOW"
+
+_REDIRECTS_MAX = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+_SMALL_BYTES = 1 << 16
+_STRONG_SECONDS = 60.0
+
+
+class HttpsSource:
+    def __init__(self, url: str, wanted: Wanted, patience: Patience, is_stopping: Callable[[], bool]) -> None:
+        self._url = url
+        self._wanted = wanted
+        self._patience = patience
+        self._watchdog = Watchdog(is_stopping)
+        self._at = url
+        """Where the redirects led, for as long as that works."""
+        self._connection: tuple[tuple[bool, str, int], http.client.HTTPConnection] | None = None
+        self._validator = ""
+        self._allowed = allowed_networks(ALLOW)
+        self.host = read_url(url).host
+
+    def facts(self) -> Facts:
+        with self._answered({"Range": "bytes=0-0"}) as answer:
+            headers = answer.headers
+            self._check(answer)
+            size = _length(headers) if answer.status == 200 else range_total(headers)
+            name = _name(headers, self._url)
+            mime = headers.get_content_type() if "Content-Type" in headers else ""
+            if answer.status == 206:
+                # One byte, and the connection is as good as new.
+                answer.read1(_SMALL_BYTES)
+            self._validator = _validator(headers)
+            can_resume = answer.status == 206 and size is not None and bool(self._validator or self._is_known)
+            if size is None and not self._is_known and headers.get("Transfer-Encoding", "").lower() != "chunked":
+                raise Trouble("LENGTH_UNKNOWN", host=self.host)
+            key = self._validator or f"{self._wanted.sha256}{self._wanted.md5}"
+            return Facts(name, mime, size, key, can_resume=can_resume)
+
+    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+        wanted: dict[str, str] = {}
+        if facts.can_resume and length is not None:
+            wanted["Range"] = f"bytes={part.length}-{part.length + length - 1}"
+            if self._validator:
+                wanted["If-Range"] = self._validator
+        with self._answered(wanted) as answer:
+            self._check(answer)
+            now = _validator(answer.headers)
+            if now and self._validator and now != self._validator:
+                raise Trouble("CHANGED")
+            if answer.status == 206:
+                check_range(answer.headers, part.length, facts.size, self.host)
+            elif part.length:
+                raise Trouble("RANGE_IGNORED", host=self.host)
+            told = _length(answer.headers)
+            if answer.status == 200 and facts.size is not None and told not in (None, facts.size):
+                raise Trouble("CHANGED")
+            most = facts.size if answer.status == 200 else length
+            before = part.length
+            yield from self._wire.poured(answer, part, most)
+            if told is not None and part.length - before < min(told, told if most is None else most):
+                # http.client says nothing of it.
+                raise Trouble("CUT_SHORT", host=self.host)
+
+    def close(self) -> None:
+        self._hang_up()
+        self._watchdog.close()
+
+    @property
+    def _is_known(self) -> bool:
+        return bool(self._wanted.sha256 or self._wanted.md5)
+
+    @property
+    def _wire(self) -> Wire:
+        return Wire(self.host, self._watchdog, self._patience)
+
+    def _check(self, answer: http.client.HTTPResponse) -> None:
+        if answer.status == 416 and range_total(answer.headers) == 0:
+            raise Trouble("EMPTY")
+        if answer.status not in (200, 206):
+            self._at = self._url
+            raise of_status(answer.status, answer.headers, self.host)
+        if answer.headers.get_content_type() == "text/html" and "Content-Type" in answer.headers:
+            raise Trouble("HTML_INSTEAD", host=self.host)
+        if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise Trouble("ANSWER_GARBLED", host=self.host)
+
+    # --- the conversation -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _answered(self, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
+        """The answer at the end of the redirects. Read to its end, the connection is kept; else it is dropped."""
+        with self._wire.talking():
+            answer: http.client.HTTPResponse | None = None
+            is_whole = False
+            try:
+                answer = self._follow(headers)
+                yield answer
+                is_whole = not answer.will_close and (answer.isclosed() or answer.length == 0)
+            finally:
+                if answer is not None:
+                    # Else a connection would go on waiting for the rest of nothing.
+                    answer.close()
+                if not is_whole:
+                    self._hang_up()
+
+    def _follow(self, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        for _ in range(_REDIRECTS_MAX + 1):
+            target = read_url(self._at)
+            answer = self._ask(target, headers)
+            if answer.status not in _REDIRECTS:
+                return answer
+            to = urljoin(self._at, answer.headers.get("Location", ""))
+            answer.close()
+            self._hang_up()
+            if urlsplit(to).scheme not in ("https", "http") or (target.is_secure and not to.startswith("https")):
+                break
+            self._at = to
+        self._at = self._url
+        raise Trouble("REDIRECTS", host=self.host)
+
+    def _ask(self, target: Target, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        whom = (target.is_secure, target.host, target.port)
+        is_old = self._connection is not None and self._connection[0] == whom
+        if not is_old:
+            self._hang_up()
+        connection = self._connection[1] if self._connection is not None else self._connect(target)
+        self._connection = (whom, connection)
+        everything = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "pagemill", **headers}
+        try:
+            connection.request("GET", target.path, headers=everything)
+            return connection.getresponse()
+        except (ConnectionError, http.client.RemoteDisconnected):
+            self._hang_up()
+            if not is_old or self._watchdog.has_stopped or self._watchdog.is_late:
+                raise
+            # A server may end an idle connection whenever it likes; that is no failure.
+            return self._ask(target, headers)
+
+    def _connect(self, target: Target) -> http.client.HTTPConnection:
+        sock = connected(self._places(target), self._patience.connect_seconds)
+        try:
+            self._watchdog.hold(sock)
+            sock.settimeout(self._patience.idle_seconds)
+            if not target.is_secure:
+                connection = http.client.HTTPConnection(target.host, target.port)
+            else:
+                trust = ssl.create_default_context()
+                connection = http.client.HTTPSConnection(target.host, target.port, context=trust)
+                with self._watchdog.holding(sock):
+                    sock = trust.wrap_socket(sock, server_hostname=target.host)
+                self._watchdog.hold(sock)
+        except BaseException:
+            sock.close()
+            raise
+        # It never connects by itself, to an address that nobody has checked.
+        connection.auto_open = 0
+        connection.sock = sock
+        return connection
+
+    def _places(self, target: Target) -> list[Place]:
+        try:
+            places = checked_places(target, self._allowed, ALLOW)
+        except Retryable as error:
+            raise Trouble("HOST_UNKNOWN", host=target.host) from error
+        if not target.is_secure and not all(is_within(place, self._allowed) for _, place in places):
+            raise Permanent(
+                "URL_INSECURE", f"http:// is taken only from networks in {ALLOW}: give the URL with https://"
+            )
+        return places
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
+
+
+def _length(headers: Message) -> int | None:
+    told = headers.get("Content-Length", "").strip()
+    return int(told) if told.isascii() and told.isdigit() else None
+
+
+def _validator(headers: Message) -> str:
+    """What may stand in If-Range: a strong ETag, or a date that lies far enough back to be one."""
+    tag = headers.get("ETag", "").strip()
+    if tag.startswith('"'):
+        return tag
+    modified, now = headers.get("Last-Modified", ""), headers.get("Date", "")
+    try:
+        age = parsedate_to_datetime(now) - parsedate_to_datetime(modified)
+    except (TypeError, ValueError):
+        return ""
+    return modified if age.total_seconds() >= _STRONG_SECONDS and not tag else ""
+
+
+def _name(headers: Message, url: str) -> str:
+    try:
+        told = headers.get_filename() or ""
+    except (LookupError, ValueError):
+        told = ""
+    path = urlsplit(url)
+    return told or unquote(path.path.rstrip("/").rpartition("/")[2]) or path.hostname or ""

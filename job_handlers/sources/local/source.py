@@ -1,0 +1,126 @@
+"""One file of this machine, for `fetch`: taken when nobody seems to write it any more, and left where it is.
+
+Only WORKER_DOWNLOAD_ROOTS may be read, if that is set (directories with colons between them); never the credentials.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from job_handlers.download.part import Facts, Part
+from job_handlers.download.troubles import Patience, Trouble
+
+ROOTS = "WORKER_DOWNLOAD_ROOTS"
+
+_STEP_BYTES = 1 << 20
+_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+"""What systemd hides from the service."""
+_NOT_BY_THE_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM)
+
+
+class LocalSource:
+    def __init__(self, path: str, patience: Patience) -> None:
+        self._path = path
+        self._actual = actual_path(path)
+        self._patience = patience
+        self._by_the_kernel = True
+
+    def facts(self) -> Facts:
+        try:
+            found = self._actual.stat()
+        except OSError as error:
+            raise self._trouble(error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise Trouble("NO_FILE", what=self._path)
+        age = time.time() - found.st_mtime
+        if 0 <= age < self._patience.stable_seconds:
+            left = min(self._patience.stable_seconds - age, self._patience.longest_wait)
+            raise Trouble("STILL_WRITTEN", after=left, what=self._path)
+        key = f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
+        return Facts(Path(self._path).name, "", found.st_size, key)
+
+    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+        try:
+            descriptor = os.open(self._actual, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise self._trouble(error) from error
+        try:
+            left = length if length is not None else facts.size or 0
+            while left > 0:
+                count = self._step(descriptor, part, min(left, _STEP_BYTES))
+                if count == 0:
+                    # It has become shorter.
+                    raise Trouble("CHANGED")
+                left -= count
+                yield count
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Nothing is held between two steps."""
+
+    def _step(self, descriptor: int, part: Part, most: int) -> int:
+        if self._by_the_kernel:
+            try:
+                return part.copy_from(descriptor, part.length, most)
+            except OSError as error:
+                if error.errno not in _NOT_BY_THE_KERNEL:
+                    raise self._trouble(error) from error
+                self._by_the_kernel = False
+        try:
+            block = os.pread(descriptor, most, part.length)
+        except OSError as error:
+            raise self._trouble(error) from error
+        return part.append(block) if block else 0
+
+    def _trouble(self, error: OSError) -> Trouble:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Trouble("DISK_FULL")
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
+            return Trouble("UNREADABLE", what=self._path, reason=_why_unreadable(self._path, error))
+        return Trouble("CONNECTION_LOST", host=self._path)
+
+
+def readable(written: str) -> list[Path]:
+    """For the sandbox of a child that is to read it; nothing, if it will be refused in words."""
+    try:
+        return [actual_path(written)]
+    except Trouble:
+        return []
+
+
+def actual_path(written: str) -> Path:
+    """Without symbolic links, and only where jobs may read."""
+    if not written.startswith("/") or "\0" in written:
+        raise Trouble("PATH_REFUSED", what=written[:200])
+    try:
+        actual = Path(os.path.realpath(written))
+    except OSError as error:
+        raise Trouble("UNREADABLE", what=written, reason=_why_unreadable(written, error)) from error
+    secret = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    roots = [root for root in os.environ.get(ROOTS, "").split(":") if root]
+    is_secret = bool(secret) and actual.is_relative_to(os.path.realpath(secret))
+    is_inside = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
+    # What is no file of a disk tells of other processes, or never ends.
+    if is_secret or not is_inside or actual.parts[1:2] in (("proc",), ("sys",), ("dev",)):
+        raise Trouble("PATH_REFUSED", what=written)
+    return actual
+
+
+def _why_unreadable(path: str, error: OSError) -> str:
+    said = error.strerror or f"error {error.errno}"
+    if any(Path(path).is_relative_to(place) for place in _HIDDEN):
+        return (
+            f"{said}; homes and /tmp are hidden from a worker under systemd: put it elsewhere, such as /srv, or show "
+            "it to the service, as is told in pagemill.service"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        file = shlex.quote(path)
+        return f"{said} to the user of this worker: chgrp pagemill {file} && chmod g+r {file}, then retry"
+    return said

@@ -1,0 +1,88 @@
+"""A directory of this machine as a tree to crawl. Symbolic links and hidden names are passed over.
+
+Like a download it looks only where jobs may read (`local`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime
+from mimetypes import guess_type
+from pathlib import Path
+
+from job_handlers.download.troubles import Trouble
+from job_handlers.sources.local.source import actual_path
+from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
+
+PAGE_ENTRIES = 1000
+_NO_DISK = ("proc", "sys", "dev")
+
+
+class LocalTree:
+    platform = "local"
+    source = ""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = Path(os.path.normpath(directory))
+        self.root_name = str(self._directory)
+
+    def root(self) -> Entry:
+        try:
+            actual = actual_path(self.root_name)
+        except Trouble as trouble:
+            raise ItemTrouble(trouble.sentence) from trouble
+        if not actual.is_dir():
+            raise ItemTrouble(f"{self._directory} is no directory that the daemon can see")
+        return Entry(self.root_name, self._directory.name or "/", "folder")
+
+    def entry(self, item_id: str, key: str) -> Entry:
+        raise ItemTrouble(f"{item_id}: a directory has no shortcuts")
+
+    def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
+        """By name; a page begins after the last name of the one before."""
+        after = bytes.fromhex(page)
+        try:
+            found = os.listdir(os.fsencode(folder_id))  # noqa: PTH208  names as they are, which need not be text
+        except OSError as error:
+            raise ItemTrouble(f"it cannot be read: {error.strerror}") from error
+        names = sorted(name for name in found if name > after and not name.startswith(b"."))
+        shown = names[:PAGE_ENTRIES]
+        entries = [entry for name in shown if (entry := _entry_at(folder_id, name)) is not None]
+        return Listing(entries, shown[-1].hex() if len(names) > PAGE_ENTRIES else "")
+
+    def change_token(self, corpus: str) -> str:
+        return ""
+
+    def changes(self, corpus: str, token: str) -> Changes:
+        raise ListingExpired("a directory does not tell what has changed")
+
+
+def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
+    path = Path(parent_id, os.fsdecode(raw))
+    if parent_id == "/" and path.name in _NO_DISK:
+        return None
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        shown = raw.decode("utf-8", "backslashreplace")
+        return Entry(f"{parent_id}/{shown}", shown, "file", [parent_id], refusal="its name is not UTF-8: rename it")
+    try:
+        found = path.lstat()
+    except OSError:
+        # It went while we looked.
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        return Entry(str(path), name, "folder", [parent_id])
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Entry(
+        str(path),
+        name,
+        "file",
+        [parent_id],
+        guess_type(name)[0] or "",
+        found.st_size,
+        f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}",
+        datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
+    )

@@ -1,0 +1,261 @@
+"""What the tests of crawls are written with: a real store, a Drive that is as strict as the real one with Google's own
+client before it, and crawls in this process that can be stopped at any of their words.
+
+A crawl has no effect but what it says to the store, so that whoever raises after its nth word has done to it what a
+SIGKILL would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from job_handlers.crawl.drive_crawl import crawl
+from job_handlers.crawl.wanted import Payload
+from job_handlers.sources.drive.client import Drive
+from job_handlers.sources.drive.pacer import Pacer
+from job_handlers.sources.drive.tree import DriveTree
+from job_handlers.sources.local.tree import LocalTree
+from job_handlers.sources.references import Reference
+from tests.drive_server import DriveServer, Item
+from tests.job_handlers.fetching import SOON, drive_for
+from tests.store.kit import ByHand, lay_out
+from worker_service.clock import wall_clock
+from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
+from worker_service.jobs.documents import DocumentRequest, Question
+from worker_service.jobs.model import Checkpoint, Completion, Failure, HandlerFacts, Job, Status, Worker
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+from worker_service.store.opening import open_store
+
+QUICK = replace(SOON, first_wait=0.01)
+ALICE = "alice"
+PDF = b"%PDF-1.7\n"
+_WORKER = "w1"
+
+
+class Sigkill(BaseException):
+    """What nobody can catch."""
+
+
+@dataclass
+class Attempt:
+    """A handler's context over a real store."""
+
+    store: Store
+    job: Job
+    payload: Payload
+    state: Any
+    stop_at: int
+    words: int = 0
+    lines: list[str] = field(default_factory=list)
+    is_over: bool = False
+
+    @property
+    def platform(self) -> str:
+        return self.job.platform
+
+    @property
+    def account(self) -> str | None:
+        return self.job.account
+
+    @property
+    def owner(self) -> str:
+        return self.job.owner
+
+    def progress(self, percent: float, message: str = "") -> None:
+        """May be lost, so it is no word."""
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def cancelled(self) -> bool:
+        return self.is_over
+
+    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
+        self.store.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
+        self.words += 1
+        if self.words == self.stop_at:
+            raise Sigkill
+
+    def ask(self, question: Question[Any]) -> Any:
+        """Changes nothing, so it is no word."""
+        return self.store.answer(self.job.lease, question)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a crawl ended."""
+
+    result: Mapping[str, Any]
+    error: HandlerError | None
+    words: int
+    lines: Sequence[str]
+    job_id: int
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        return {name: value for name, value in self.result.items() if name != "crawl"}
+
+    def __getattr__(self, name: str) -> int:
+        """A count."""
+        return int(self.result.get(name, 0))
+
+
+class Crawls:
+    def __init__(self, server: DriveServer, place: Path, tree_of: type[DriveTree] = DriveTree) -> None:
+        lay_out(place / "crawls.db")
+        self.server = server
+        self.tree_of = tree_of
+        self.store = open_store(place / "crawls.db")
+        self.by_hand = ByHand(place / "crawls.db")
+        self._google = Drive(patience=QUICK, pacer=Pacer(1e6))
+        types = [HandlerFacts(name, "io", missing=None, at_most_once=False) for name in ("drive_crawl", "download")]
+        self.store.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
+
+    def close(self) -> None:
+        self._google.close()
+        self.store.close()
+
+    # ── Crawls ──
+
+    def run(self, folder: Item | str | Path, *, owner: str = ALICE, stop_at: int = 0, **asked: Any) -> Ran:
+        return self.go_on(self.begin(folder, owner=owner, **asked), stop_at=stop_at)
+
+    def begin(self, folder: Item | str | Path, *, owner: str = ALICE, **asked: Any) -> int:
+        """Enqueue it only."""
+        named = folder.id if isinstance(folder, Item) else str(folder)
+        platform = "local" if named.startswith("/") else "gdrive"
+        payload = json.dumps({"folder": named, **asked})
+        return self.store.enqueue(NewJob("drive_crawl", platform=platform, payload=payload, owner=owner)).job_id
+
+    def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
+        """One attempt; if it is killed, a second."""
+        attempt = self._claim(job_id, stop_at)
+        attempt.is_over = is_asked_to_stop
+        try:
+            return self._attempt(attempt)
+        except Sigkill:
+            self.store.release(attempt.job.lease)
+            again = self._claim(job_id, 0)
+            return self._attempt(again)
+
+    def stopped(self, job_id: int, *, stop_at: int) -> None:
+        """One attempt that is stopped, and no other."""
+        attempt = self._claim(job_id, stop_at)
+        with pytest.raises(Sigkill):
+            self._attempt(attempt)
+        self.store.release(attempt.job.lease)
+
+    def fail(self, job_id: int, *, stop_at: int) -> None:
+        """For good, after its nth word."""
+        attempt = self._claim(job_id, stop_at)
+        with pytest.raises(Sigkill):
+            self._attempt(attempt)
+        self.store.fail(attempt.job.lease, Failure("CRASHED", "for good"), retry_at=None)
+
+    def retry(self, job_id: int) -> None:
+        self.store.retry(Selector(ids=(job_id,)), actor="a person")
+
+    def _claim(self, job_id: int, stop_at: int) -> Attempt:
+        self.store.pause("type", "download")
+        claimed = {job.id: job for job in self.store.claim(_WORKER, 100, "io")}
+        job = claimed.pop(job_id)
+        for other in claimed.values():
+            self.store.release(other.lease)
+        state = self.store.checkpoint_of(job_id)
+        payload = msgspec.json.decode(job.payload or "", type=Payload)
+        return Attempt(self.store, job, payload, None if state is None else json.loads(state), stop_at)
+
+    def tree_at(self, folder_id: str) -> DriveTree:
+        reference = Reference("gdrive", folder_id)
+        return self.tree_of(self._google, reference, is_stopping=lambda: False, patience=QUICK)
+
+    def _attempt(self, attempt: Attempt) -> Ran:
+        folder = attempt.payload.folder
+        if folder.startswith("/"):
+            tree: LocalTree | DriveTree = LocalTree(Path(folder))
+        else:
+            tree = self.tree_at(folder)
+        lease = attempt.job.lease
+        try:
+            done = crawl(cast("Any", attempt), tree)
+        except Snooze as later:
+            self.store.snooze(lease, wall_clock())
+            return Ran({}, later, attempt.words, attempt.lines, attempt.job.id)
+        except HandlerError as error:
+            code = getattr(error, "code", "")
+            retry_at = None if isinstance(error, Permanent) else wall_clock()
+            self.store.fail(lease, Failure(code, str(error)), retry_at=retry_at)
+            return Ran({}, error, attempt.words, attempt.lines, attempt.job.id)
+        except Stopped as stopped:
+            self.store.release(lease)
+            raise stopped
+        return self._completed(attempt, done)
+
+    def _completed(self, attempt: Attempt, done: Done) -> Ran:
+        self.store.complete_many([Completion(attempt.job.lease, json.dumps(done.result))])
+        result = cast("dict[str, Any]", done.result)
+        return Ran(result, None, attempt.words, attempt.lines, attempt.job.id)
+
+    # ── What became of it ──
+
+    def downloads(self, owner: str = ALICE, status: Status | None = None) -> list[str]:
+        """The names that were enqueued, however often."""
+        statuses = () if status is None else (status,)
+        jobs = self.store.list(Selector(job_types=("download",), owners=(owner,), statuses=statuses), most=100_000)
+        return sorted(json.loads(job.payload or "")["name"] for job in jobs)
+
+    def keys(self, owner: str) -> Counter[str]:
+        """What was enqueued, as the queue tells one from another."""
+        jobs = self.store.list(Selector(job_types=("download",), owners=(owner,)), most=100_000)
+        return Counter((job.unique_key or "").replace(f":{owner}:", "::") + f" {job.status}" for job in jobs)
+
+    def remembered(self, owner: str) -> list[dict[str, object]]:
+        """Every item as the crawls of this owner know it, but for the time."""
+        return self.by_hand(
+            "SELECT i.id, parent_id, name, kind, revision, note, detail, walk, gone_at IS NOT NULL AS gone "
+            f"FROM crawl_item i JOIN crawl c ON c.key = i.crawl WHERE c.owner = '{owner}' ORDER BY i.id"
+        )
+
+    def finish_downloads(self, owner: str = ALICE) -> None:
+        """All that wait, as if they had been fetched."""
+        self.store.unpause("type", "download")
+        while jobs := self.store.claim(_WORKER, 100, "io"):
+            for job in jobs:
+                self.store.complete(job.lease)
+
+    def document(self, item: Item, owner: str = ALICE) -> int:
+        """As its download would have made it."""
+        request = DocumentRequest(item.id, item.name)
+        return self.store.record_document(request, platform="gdrive", owner=owner)
+
+    def is_gone(self, item: Item, owner: str = ALICE) -> bool:
+        row = f"SELECT gone_at IS NOT NULL FROM document WHERE source_key = '{item.id}' AND owner = '{owner}'"
+        return bool(self.by_hand.one(row))
+
+    # ── What it cost ──
+
+    def calls(self) -> int:
+        """Of the API, since the last time."""
+        number = sum(one.on != "token" for one in self.server.log)
+        self.server.log.clear()
+        return number
+
+
+@contextmanager
+def crawls_in(monkeypatch: pytest.MonkeyPatch, place: Path) -> Iterator[Crawls]:
+    with drive_for(monkeypatch, place) as server:
+        crawls = Crawls(server, place)
+        try:
+            yield crawls
+        finally:
+            crawls.close()

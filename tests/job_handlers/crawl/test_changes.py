@@ -1,0 +1,400 @@
+"""What a later run hears of what has changed since, and what becomes of what is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.drive_server import Fault, Item
+from tests.job_handlers.crawl.kit import PDF, Crawls
+from worker_service.handlers import Permanent, Snooze
+from worker_service.jobs.model import Status
+
+
+@pytest.fixture
+def top(crawls: Crawls) -> Item:
+    return crawls.server.store.folder("top")
+
+
+def test_a_later_run_enqueues_only_what_is_new_or_has_changed(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    same, other = (store.add(name, PDF, parents=[top.id]) for name in ("same.pdf", "other.pdf"))
+    crawls.run(top)
+    crawls.finish_downloads()
+    store.write(other, PDF + b"more")
+    store.add("new.pdf", PDF, parents=[top.id])
+    store.add("elsewhere.pdf", PDF)
+    store.edit(same, lambda item: setattr(item, "name", "renamed.pdf"))
+    # Drive gives a new revision to whatever is edited; a name alone is none.
+    same.revision -= 1
+    crawls.calls()
+
+    ran = crawls.run(top)
+
+    assert crawls.downloads(status=Status.PENDING) == ["new.pdf", "other.pdf"]
+    assert (ran.enqueued, crawls.calls()) == (2, 1)
+    assert crawls.run(top).enqueued == 0
+
+
+def test_what_changes_during_the_walk_is_not_missed(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    first = store.folder("first", parents=[top.id], id="folder-1-first")
+    second = store.folder("second", parents=[top.id], id="folder-2-second")
+    moved = store.add("moved.pdf", PDF, parents=[second.id])
+    inside = store.folder("inside", parents=[second.id])
+    store.add("deep.pdf", PDF, parents=[inside.id])
+
+    def move() -> None:
+        """From a folder that is yet to be listed into one that is listed already."""
+        for item in (moved, inside):
+            store.edit(item, lambda one: setattr(one, "parents", [first.id]))
+        store.add("late.pdf", PDF, parents=[first.id])
+
+    crawls.server.arm(Fault("deed", on="list", skip=2, deed=move))
+
+    crawls.run(top)
+
+    assert crawls.downloads() == ["deep.pdf", "late.pdf", "moved.pdf"]
+
+
+def test_a_folder_that_goes_during_the_walk_is_found_by_a_second_one(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    files = [store.add(f"{number}.pdf", PDF, parents=[top.id]) for number in range(5)]
+    going = store.folder("going", parents=[top.id])
+    file = store.add("gone.pdf", PDF, parents=[going.id])
+    for item in (*files, file):
+        crawls.document(item)
+    crawls.server.page_size_max = 2
+    crawls.server.arm(Fault("deed", on="list", skip=3, deed=lambda: store.trash(going)))
+
+    ran = crawls.run(top)
+
+    assert (ran.enqueued, ran.gone) == (6, 1)
+    assert [crawls.is_gone(item) for item in (*files, file)] == [False] * 5 + [True]
+
+
+def test_a_new_folder_is_walked_and_a_new_folder_in_it_too(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    crawls.run(top)
+    outside = store.folder("came from outside")
+    store.add("inside it.pdf", PDF, parents=[outside.id])
+    crawls.run(top)
+    store.edit(outside, lambda item: setattr(item, "parents", [top.id]))
+    new = store.folder("new", parents=[top.id])
+    newer = store.folder("newer", parents=[new.id])
+    store.add("newest.pdf", PDF, parents=[newer.id])
+
+    ran = crawls.run(top)
+
+    assert crawls.downloads() == ["inside it.pdf", "newest.pdf"]
+    assert (ran.found, ran.enqueued) == (2, 2)
+
+
+def test_what_is_tidied_away_into_new_folders_stays_what_it_was(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    file = store.add("a.pdf", PDF, parents=[top.id])
+    old = store.folder("old", parents=[top.id])
+    inside = store.add("b.pdf", PDF, parents=[old.id])
+    for item in (file, inside):
+        crawls.document(item)
+    crawls.run(top)
+
+    archive = store.folder("archive", parents=[top.id])
+    year = store.folder("2026", parents=[archive.id])
+    for item in (file, old):
+        store.edit(item, lambda one: setattr(one, "parents", [year.id]))
+        item.revision -= 1
+    ran = crawls.run(top)
+
+    assert (ran.enqueued, ran.gone, crawls.downloads(status=Status.CANCELLED)) == (0, 0, [])
+    assert not crawls.is_gone(file)
+    store.remove(archive)
+    assert crawls.run(top).gone == 2
+    assert crawls.is_gone(inside)
+
+
+@pytest.mark.parametrize("how", ["removed", "trashed", "moved away", "no longer shared"])
+def test_a_file_that_went_is_marked_and_its_pending_download_cancelled(crawls: Crawls, top: Item, how: str) -> None:
+    store = crawls.server.store
+    gone = store.add("gone.pdf", PDF, parents=[top.id])
+    kept = store.add("kept.pdf", PDF, parents=[top.id])
+    crawls.document(gone)
+    crawls.document(kept)
+    crawls.run(top)
+
+    _take_away(crawls, gone, how)
+    ran = crawls.run(top)
+
+    assert (crawls.is_gone(gone), crawls.is_gone(kept)) == (True, False)
+    assert crawls.downloads(status=Status.CANCELLED) == ["gone.pdf"]
+    assert crawls.downloads(status=Status.PENDING) == ["kept.pdf"]
+    assert ran.gone == 1
+    [row] = crawls.by_hand("SELECT error_code FROM worker_job_queue WHERE status = 'cancelled'")
+    assert row == {"error_code": "SOURCE_GONE"}
+
+
+def test_a_file_that_comes_back_is_no_longer_gone_and_enqueued_again(crawls: Crawls, top: Item) -> None:
+    file = crawls.server.store.add("a.pdf", PDF, parents=[top.id])
+    crawls.document(file)
+    crawls.run(top)
+    crawls.server.store.trash(file)
+    crawls.run(top)
+
+    crawls.server.store.edit(file, lambda item: setattr(item, "is_trashed", False))
+    crawls.run(top)
+
+    assert not crawls.is_gone(file)
+    assert crawls.downloads(status=Status.PENDING) == ["a.pdf"]
+
+
+@pytest.mark.parametrize("how", ["removed", "trashed", "moved away", "no longer shared"])
+def test_a_folder_takes_along_what_is_below_it_in_the_same_run(crawls: Crawls, top: Item, how: str) -> None:
+    store = crawls.server.store
+    folder = store.folder("folder", parents=[top.id])
+    inner = store.folder("inner", parents=[folder.id])
+    deep = store.add("deep.pdf", PDF, parents=[inner.id])
+    kept = store.add("kept.pdf", PDF, parents=[top.id])
+    crawls.document(deep)
+    crawls.document(kept)
+    crawls.run(top)
+
+    _take_away(crawls, folder, how)
+    ran = crawls.run(top)
+
+    assert (crawls.is_gone(deep), crawls.is_gone(kept)) == (True, False)
+    assert ran.gone == 1
+    crawls.calls()
+    # What is still told of things below it is none of ours.
+    store.add("later.pdf", PDF, parents=[inner.id])
+    assert crawls.run(top).enqueued == 0
+    assert crawls.calls() == 1
+
+
+def test_what_changes_in_a_folder_that_went_is_not_enqueued(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    folder = store.folder("folder", parents=[top.id])
+    file = store.add("a.pdf", PDF, parents=[folder.id])
+    crawls.run(top)
+    store.trash(folder)
+    store.write(file, PDF + b"more")
+
+    ran = crawls.run(top)
+
+    assert (ran.enqueued, ran.gone) == (0, 1)
+    assert crawls.downloads() == ["a.pdf"]
+
+
+def test_a_folder_that_comes_back_brings_what_was_added_meanwhile(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    folder = store.folder("folder", parents=[top.id])
+    inner = store.folder("inner", parents=[folder.id])
+    store.add("before.pdf", PDF, parents=[inner.id])
+    crawls.run(top)
+    crawls.finish_downloads()
+    store.edit(folder, lambda item: setattr(item, "parents", ["away"]))
+    crawls.run(top)
+    store.add("meanwhile.pdf", PDF, parents=[inner.id])
+    crawls.run(top)
+
+    store.edit(folder, lambda item: setattr(item, "parents", [top.id]))
+    crawls.run(top)
+
+    assert "meanwhile.pdf" in crawls.downloads(status=Status.PENDING)
+
+
+def test_a_file_that_moves_from_one_crawled_folder_to_another_is_not_lost_by_either(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    other = store.folder("other")
+    file = store.add("a.pdf", PDF, parents=[top.id])
+    crawls.document(file)
+    crawls.run(top)
+    crawls.run(other)
+    crawls.finish_downloads()
+
+    store.edit(file, lambda item: setattr(item, "parents", [other.id]))
+    crawls.run(other)
+    crawls.run(top)
+
+    assert crawls.downloads(status=Status.PENDING) == ["a.pdf"]
+    assert not crawls.is_gone(file)
+    store.remove(file)
+    crawls.run(other)
+    assert crawls.is_gone(file)
+
+
+def test_what_a_shortcut_leads_to_is_heard_of_until_the_shortcut_goes(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    file, far = store.add("file.pdf", PDF), store.folder("far")
+    links = [store.shortcut(item.name, item.id, parents=[top.id]) for item in (file, far)]
+    crawls.run(top)
+
+    store.write(file, PDF + b"1")
+    store.edit(far, lambda item: setattr(item, "name", "very far"))
+    store.add("in far.pdf", PDF, parents=[far.id])
+    assert crawls.run(top).enqueued == 2
+    for link in links:
+        store.remove(link)
+    assert crawls.run(top).gone == 2
+    store.write(file, PDF + b"2")
+    store.add("in far too.pdf", PDF, parents=[far.id])
+
+    assert crawls.run(top).enqueued == 0
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["shortcut last", "shortcut first"])
+def test_a_file_with_a_shortcut_beside_it_is_there_until_both_went(crawls: Crawls, top: Item, is_first: bool) -> None:
+    store = crawls.server.store
+    links = [store.shortcut("to a", "file-of-both", parents=[top.id])] if is_first else []
+    file = store.add("a.pdf", PDF, id="file-of-both", parents=[top.id])
+    [link] = links or [store.shortcut("to a", "file-of-both", parents=[top.id])]
+    crawls.document(file)
+    crawls.run(top)
+
+    store.edit(file, lambda item: setattr(item, "parents", ["away"]))
+    crawls.run(top)
+    assert not crawls.is_gone(file)
+
+    store.remove(link)
+    crawls.run(top)
+    assert crawls.is_gone(file)
+
+
+def test_what_a_dangling_shortcut_leads_to_is_enqueued_once_it_is_there(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    hidden, folder = store.add("hidden.pdf", PDF, readers=set()), store.folder("hidden", readers=set())
+    store.add("in it.pdf", PDF, parents=[folder.id])
+    for item in (hidden, folder):
+        store.shortcut(f"to {item.name}", item.id, parents=[top.id])
+    assert crawls.run(top).dangling == 2
+
+    for item in (hidden, folder):
+        store.edit(item, lambda one: one.readers.add("robot@project.iam.gserviceaccount.com"))
+    crawls.run(top)
+
+    assert crawls.downloads() == ["hidden.pdf", "in it.pdf"]
+
+
+def test_what_went_without_a_word_is_found_by_a_full_walk_on_request(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    file = store.add("a.pdf", PDF, parents=[top.id])
+    store.add("b.pdf", PDF, parents=[top.id])
+    crawls.document(file)
+    crawls.run(top)
+    file.readers.clear()
+
+    quiet = crawls.run(top)
+    ran = crawls.run(top, reconcile=True)
+
+    assert quiet.gone == 0
+    assert (ran.gone, ran.unchanged, ran.enqueued) == (1, 1, 0)
+    assert crawls.is_gone(file)
+
+
+def test_folders_that_are_too_deep_stay_so_when_something_changes_in_them(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    one = store.folder("one", parents=[top.id])
+    two = store.folder("two", parents=[one.id])
+    crawls.run(top, wanted={"depth": 1})
+    store.add("too deep.pdf", PDF, parents=[two.id])
+    store.add("fine.pdf", PDF, parents=[one.id])
+
+    crawls.run(top, wanted={"depth": 1})
+    assert crawls.downloads() == ["fine.pdf"]
+
+    store.edit(two, lambda item: setattr(item, "parents", [top.id]))
+    crawls.run(top, wanted={"depth": 1})
+    assert crawls.downloads() == ["fine.pdf", "too deep.pdf"]
+
+    store.edit(two, lambda item: setattr(item, "parents", [one.id]))
+    assert crawls.run(top, wanted={"depth": 1}).gone == 1
+
+
+def test_a_token_that_is_no_longer_known_is_followed_by_a_walk(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    store.add("a.pdf", PDF, parents=[top.id])
+    crawls.run(top)
+    store.add("b.pdf", PDF, parents=[top.id])
+    crawls.server.arm(Fault("status", on="changes", status=400, reason="invalid"))
+
+    ran = crawls.run(top)
+    crawls.calls()
+
+    assert (ran.enqueued, ran.unchanged) == (1, 1)
+    assert crawls.run(top).found == 0
+    assert crawls.calls() == 1
+
+
+def test_the_changes_may_take_many_pages(crawls: Crawls, top: Item) -> None:
+    crawls.run(top)
+    for number in range(9):
+        crawls.server.store.add(f"{number}.pdf", PDF, parents=[top.id])
+    crawls.server.page_size_max = 2
+
+    assert crawls.run(top).enqueued == 9
+
+
+def test_a_folder_of_ours_that_went_ends_the_crawl_and_loses_nothing(crawls: Crawls, top: Item) -> None:
+    store = crawls.server.store
+    file = store.add("a.pdf", PDF, parents=[top.id])
+    crawls.document(file)
+    crawls.run(top)
+    store.trash(top)
+
+    ended = crawls.run(top)
+    store.edit(top, lambda item: setattr(item, "is_trashed", False))
+    store.add("b.pdf", PDF, parents=[top.id])
+    crawls.run(top)
+
+    assert isinstance(ended.error, Permanent)
+    assert not crawls.is_gone(file)
+    assert crawls.downloads() == ["a.pdf", "b.pdf"]
+
+
+def test_a_crawl_that_watches_comes_again_and_begins_anew(crawls: Crawls, top: Item) -> None:
+    crawls.server.store.add("a.pdf", PDF, parents=[top.id])
+
+    first = crawls.run(top, watch_seconds=60)
+    state = crawls.store.checkpoint_of(first.job_id)
+    crawls.server.store.add("b.pdf", PDF, parents=[top.id])
+    second = crawls.go_on(first.job_id)
+
+    assert isinstance(first.error, Snooze)
+    assert isinstance(second.error, Snooze)
+    assert first.error.after == 60
+    assert state == "null"
+    assert "1 enqueued" in str(second.error)
+    assert crawls.downloads() == ["a.pdf", "b.pdf"]
+
+
+def test_a_crawl_that_fails_after_it_got_further_costs_no_attempt(crawls: Crawls, top: Item) -> None:
+    crawls.server.store.add("a.pdf", PDF, parents=[top.id])
+    crawls.server.arm(Fault("status", on="list", times=6, status=503))
+
+    first = crawls.run(top)
+    second = crawls.go_on(first.job_id)
+
+    assert isinstance(first.error, Snooze)
+    assert second.enqueued == 1
+
+
+def _take_away(crawls: Crawls, item: Item, how: str) -> None:
+    store = crawls.server.store
+    if how == "removed":
+        store.remove(item)
+    elif how == "trashed":
+        store.trash(item)
+    elif how == "moved away":
+        store.edit(item, lambda one: setattr(one, "parents", ["away"]))
+    else:
+        store.edit(item, lambda one: one.readers.clear())
+
+
+def test_what_is_to_be_read_in_another_way_is_enqueued_beside_what_still_waits(crawls: Crawls, top: Item) -> None:
+    report = crawls.server.store.add("report.pdf", PDF, parents=[top.id])
+    crawls.run(top, download={"read": {}})
+    crawls.run(top, download={"read": {"languages": ["deu"]}})
+    assert crawls.downloads(status=Status.PENDING) == ["report.pdf", "report.pdf"]
+
+    crawls.server.store.trash(report)
+    crawls.run(top, download={"read": {}})
+
+    assert crawls.downloads(status=Status.PENDING) == []

@@ -1,0 +1,61 @@
+"""The crawl handler as it runs: in a real child with its sandbox. What it finds and remembers: its neighbours here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from job_handlers.crawl.drive_crawl import drive_crawl
+from job_handlers.sources.local import source as local
+from tests.job_handlers.fetching import drive_for, pdf
+from worker_service.testing import How, run_handler
+
+
+def test_a_dry_run_over_a_drive_needs_no_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with drive_for(monkeypatch, tmp_path) as server:
+        top = server.store.folder("top")
+        server.store.add("a.pdf", pdf(100), parents=[server.store.folder("inner", parents=[top.id]).id])
+
+        url = f"https://drive.google.com/drive/folders/{top.id}?usp=sharing"
+        run = run_handler(drive_crawl, {"folder": url, "dry_run": True}, directory=tmp_path / "run", platform="gdrive")
+
+    assert run.how is How.DONE, run.ended.message
+    assert run.result["would_enqueue"] == ["a.pdf"]
+    assert (run.result["folders"], run.result["found"]) == (2, 1)
+    assert run.checkpoints == []
+
+
+def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "a.pdf").write_bytes(pdf(100))
+    (tmp_path / "b.pdf").write_bytes(pdf(100))
+    (folder / "up").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe.pdf")
+
+    run = run_handler(drive_crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "run")
+    monkeypatch.setenv(local.ROOTS, str(folder / "below"))
+    refused = run_handler(drive_crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "again")
+
+    assert run.result["would_enqueue"] == ["a.pdf"]
+    assert (refused.how, refused.ended.code) == (How.PERMANENT, "FOLDER_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        ({"folder": "https://example.com/folder"}, "FOLDER_UNKNOWN"),
+        ({"folder": "reports"}, "SOURCE_UNKNOWN"),
+        ({"folder": "/tmp", "watch_seconds": 0}, "PAYLOAD_INVALID"),
+        ({"folder": "/tmp", "wanted": {"newer_than": "soon"}}, "PAYLOAD_INVALID"),
+        ({"folder": "https://drive.google.com/drive/folders/1AbCdEfGhIjKl"}, "PAYLOAD_INVALID"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, payload: dict[str, object], code: str) -> None:
+    run = run_handler(drive_crawl, payload, directory=tmp_path)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, code)
+    assert run.ended.message != code

@@ -1,0 +1,549 @@
+"""Whatever happens on the way, the file is right or there is none: faults of real servers under the real clients.
+
+PAGEMILL_FULL=1 tries thousands of random schedules instead of hundreds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_handlers.download import download, fetch
+from job_handlers.download.fetch import Fetched
+from job_handlers.download.part import Facts, Part
+from job_handlers.sources.drive.client import Drive
+from job_handlers.sources.drive.pacer import Pacer
+from job_handlers.sources.drive.source import DriveSource
+from job_handlers.sources.https import source as https
+from job_handlers.sources.local.source import LocalSource
+from tests.drive_server import DriveServer, Fault, serving
+from tests.drive_server.answers import Plain
+from tests.job_handlers.certificates import certificate_in
+from tests.job_handlers.fetching import SOON, Fetching, drive_for, pdf
+from tests.length import short
+from worker_service.handlers import Context, Done, HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
+from worker_service.testing import How, run_handler
+
+CHUNK = SOON.chunk_bytes
+CONTENT = pdf(4 * CHUNK + 5000)
+SOURCES = ("drive", "https")
+PLACES = {"first": 0, "middle": 2, "last": 4}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
+    with drive_for(monkeypatch, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def fetching(tmp_path: Path) -> Fetching:
+    return Fetching(tmp_path / "keep")
+
+
+class File:
+    """The same content behind either source."""
+
+    def __init__(self, server: DriveServer, kind: str, content: bytes = CONTENT) -> None:
+        self.server, self.kind = server, kind
+        self.on = "media" if kind == "drive" else "plain"
+        # The first look at a URL is a request like any other.
+        self.skip = 0 if kind == "drive" else 1
+        self.item = server.store.add("report.pdf", content)
+        self.plain = server.plain["report.pdf"] = Plain(content)
+
+    def write(self, content: bytes) -> None:
+        self.server.store.write(self.item, content)
+        self.plain.content = content
+        self.plain.headers["ETag"] = f'"{self.item.revision}"'
+
+    def fetched(self, fetching: Fetching) -> Fetched:
+        if self.kind == "drive":
+            return fetching.from_drive(self.item.id)
+        return fetching.from_url(f"{self.server.url}/plain/report.pdf")
+
+    def begins(self) -> list[int]:
+        """Where the requests for bytes began."""
+        return [one.begin for one in self.server.asked(self.on) if one.end != 1]
+
+
+# --- every fault, everywhere --------------------------------------------------------------------------
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "500": {"kind": "status", "status": 500},
+    "503": {"kind": "status", "status": 503},
+    "408": {"kind": "status", "status": 408},
+    "429": {"kind": "status", "status": 429},
+    "page with 403": {"kind": "page", "status": 403},
+    "page with 200": {"kind": "page", "status": 200},
+    "stall": {"kind": "stall", "at": 3000},
+    "stall at once": {"kind": "stall", "at": 0},
+    "drip": {"kind": "drip", "at": 3000},
+    "header drip": {"kind": "header drip"},
+    "cut": {"kind": "cut", "at": 3000},
+    "reset": {"kind": "reset", "at": 3000},
+    "hang up": {"kind": "hang up"},
+    "garbage": {"kind": "garbage"},
+    "short": {"kind": "short"},
+    "other offset": {"kind": "offset"},
+    "other total": {"kind": "total"},
+    "range ignored": {"kind": "whole"},
+}
+DRIVE_ONLY: dict[str, dict[str, Any]] = {
+    "rateLimitExceeded": {"kind": "status", "status": 403, "reason": "rateLimitExceeded"},
+    "userRateLimitExceeded": {"kind": "status", "status": 403, "reason": "userRateLimitExceeded"},
+    "sharingRateLimitExceeded": {"kind": "status", "status": 403, "reason": "sharingRateLimitExceeded"},
+    "token refused once": {"kind": "status", "status": 401, "reason": "authError"},
+    # Of an ordinary web server, only a digest that the person gives could tell.
+    "swapped": {"kind": "swapped"},
+}
+CASES = [(name, source) for name in FAULTS for source in SOURCES] + [(name, "drive") for name in DRIVE_ONLY]
+
+
+@pytest.mark.parametrize(("name", "source"), CASES)
+def test_a_fault_in_any_chunk_costs_time_and_nothing_else(
+    server: DriveServer, tmp_path: Path, name: str, source: str
+) -> None:
+    file = File(server, source)
+    for place, skip in PLACES.items():
+        server.log.clear()
+        fetching = Fetching(tmp_path / place)
+        if name == "page with 403" and source == "https":
+            # For an ordinary web server a 403 is an answer.
+            continue
+        fault = Fault(on=file.on, skip=file.skip + skip, **{**FAULTS, **DRIVE_ONLY}[name])
+        server.arm(fault)
+
+        got = file.fetched(fetching)
+
+        assert got.part.read_bytes() == CONTENT, place
+        assert fault.met == 1, place
+        assert got.bytes_fetched == len(CONTENT) or got.restarts, place
+        assert got.restarts <= 1, place
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", ["cut", "stall", "drip"])
+def test_what_has_arrived_is_kept_and_the_next_request_begins_there(
+    server: DriveServer, fetching: Fetching, source: str, kind: str
+) -> None:
+    file = File(server, source)
+    server.arm(Fault(kind, on=file.on, skip=file.skip + 1, at=3000))
+
+    got = file.fetched(fetching)
+
+    begins = file.begins()
+    assert begins[:2] == [0, CHUNK]
+    assert begins[2] >= CHUNK + 3000
+    assert got.bytes_fetched == len(CONTENT)
+
+
+def test_a_healthy_download_uses_one_connection_for_all_its_chunks(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+
+    file.fetched(fetching)
+
+    assert file.begins() == [0, CHUNK, 2 * CHUNK, 3 * CHUNK, 4 * CHUNK]
+    assert len({one.connection for one in server.asked("media")}) == 1
+
+
+# --- how often, and how long --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_five_retries_in_a_row_double_their_wait_and_the_sixth_failure_gives_back(
+    server: DriveServer, fetching: Fetching, source: str
+) -> None:
+    file = File(server, source)
+    server.arm(Fault("status", on=file.on, skip=file.skip, times=6, status=503))
+
+    with pytest.raises(Retryable) as ended:
+        file.fetched(fetching)
+
+    assert ended.value.code == "SERVER_ERROR"
+    # 2 + 4 + 8 + 16 + 32, and up to a quarter more.
+    assert 62 <= fetching.waited <= 62 * 1.25
+    assert len(fetching.teller.lines) == 6
+
+
+def test_any_new_byte_restores_the_budget(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(*(Fault("cut", at=2000) for _ in range(20)))
+
+    assert file.fetched(fetching).part.read_bytes() == CONTENT
+    assert 40 <= fetching.waited <= 40 * 1.25
+
+
+def test_the_same_bytes_again_do_not_restore_it(server: DriveServer, fetching: Fetching) -> None:
+    """A server without ranges that cuts each answer at the same place."""
+    server.plain["report.pdf"] = Plain(CONTENT, has_ranges=False)
+    server.arm(Fault("cut", on="plain", skip=1, at=2000, times=50))
+
+    with pytest.raises(Retryable):
+        fetching.from_url(f"{server.url}/plain/report.pdf")
+
+
+def test_nothing_is_asked_before_retry_after(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(Fault("status", status=429, headers={"Retry-After": "50"}))
+
+    file.fetched(fetching)
+
+    assert 50 <= fetching.waited <= 51
+
+
+def test_a_longer_retry_after_gives_the_slot_back(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(Fault("status", status=503, headers={"Retry-After": "1800"}))
+
+    with pytest.raises(Retryable) as ended:
+        file.fetched(fetching)
+
+    assert (ended.value.after, fetching.waited) == (1800, 0)
+
+
+def test_a_rate_limit_without_end_rests_the_source(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(Fault("status", status=403, reason="userRateLimitExceeded", times=6))
+
+    with pytest.raises(Rest):
+        file.fetched(fetching)
+
+
+def test_a_page_instead_of_a_reason_is_believed_the_third_time(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(Fault("page", status=403, times=3))
+
+    with pytest.raises(Permanent) as ended:
+        file.fetched(fetching)
+
+    assert ended.value.code == "BLOCKED"
+
+
+# --- the file itself ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_that_changes_meanwhile_is_fetched_anew(
+    server: DriveServer, fetching: Fetching, source: str, place: str
+) -> None:
+    file = File(server, source)
+    fresh = pdf(len(CONTENT) + 100, seed=1)
+    server.arm(Fault("deed", on=file.on, skip=file.skip + PLACES[place], deed=lambda: file.write(fresh)))
+
+    got = file.fetched(fetching)
+
+    assert got.part.read_bytes() == fresh
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_file_that_never_rests_is_left_for_later(server: DriveServer, fetching: Fetching, source: str) -> None:
+    file = File(server, source)
+    seeds = iter(range(1, 100))
+    server.arm(
+        Fault(
+            "deed", on=file.on, skip=file.skip, times=99, deed=lambda: file.write(pdf(len(CONTENT), seed=next(seeds)))
+        )
+    )
+
+    with pytest.raises(Retryable) as ended:
+        file.fetched(fetching)
+
+    assert (ended.value.code, ended.value.after) in (("CHANGED", 3600), ("SPOILT", 3600))
+
+
+def test_wrong_bytes_twice_are_what_the_source_has(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    file.item.md5, file.item.has_sha256 = "0" * 32, False
+
+    with pytest.raises(Permanent) as ended:
+        file.fetched(fetching)
+
+    assert ended.value.code == "DIGEST_WRONG"
+    assert "0" * 32 in ended.value.message
+    assert len(server.asked("media")) == 10
+
+
+def test_a_cut_is_noticed_where_the_length_is_told_nowhere(server: DriveServer, fetching: Fetching) -> None:
+    server.plain["report.pdf"] = Plain(CONTENT, has_ranges=False, is_without_length=True)
+
+    with pytest.raises(Permanent) as ended:
+        fetching.from_url(f"{server.url}/plain/report.pdf")
+
+    assert ended.value.code == "LENGTH_UNKNOWN"
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_chunked_answer_is_whole_or_tried_again(server: DriveServer, fetching: Fetching, cut: bool) -> None:
+    server.plain["report.pdf"] = Plain(CONTENT, has_ranges=False, is_chunked=True)
+    if cut:
+        server.arm(Fault("cut", on="plain", skip=1, at=100_000))
+
+    got = fetching.from_url(f"{server.url}/plain/report.pdf")
+
+    assert got.part.read_bytes() == CONTENT
+    assert bool(fetching.teller.lines) is cut
+
+
+def test_bytes_of_another_revision_are_not_gone_on_with(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(Fault("status", skip=2, times=6))
+    with pytest.raises(Retryable):
+        file.fetched(fetching)
+    fresh = pdf(len(CONTENT), seed=3)
+    file.write(fresh)
+    server.log.clear()
+
+    got = file.fetched(Fetching(fetching.keep))
+
+    assert got.part.read_bytes() == fresh
+    assert file.begins()[0] == 0
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"1"'}])
+def test_without_a_strong_validator_nothing_is_resumed(
+    server: DriveServer, fetching: Fetching, headers: dict[str, str]
+) -> None:
+    server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf", **headers})
+    server.arm(Fault("cut", on="plain", skip=1, at=100_000))
+
+    got = fetching.from_url(f"{server.url}/plain/report.pdf")
+
+    assert got.part.read_bytes() == CONTENT
+    assert {one.begin for one in server.asked("plain")} == {0}
+
+
+# --- https only ---------------------------------------------------------------------------------------
+
+
+def test_redirects_are_followed_but_not_for_ever(server: DriveServer, tmp_path: Path) -> None:
+    server.plain |= {"report.pdf": Plain(CONTENT), "a": Plain(b"", redirect="/plain/b")}
+    server.plain |= {"b": Plain(b"", redirect="report.pdf"), "round": Plain(b"", redirect="/plain/round")}
+
+    got = Fetching(tmp_path / "one").from_url(f"{server.url}/plain/a")
+
+    assert got.part.read_bytes() == CONTENT
+    with pytest.raises(Permanent) as ended:
+        Fetching(tmp_path / "two").from_url(f"{server.url}/plain/round")
+    assert ended.value.code == "REDIRECTS"
+    assert len([one for one in server.log if one.path == "/plain/round"]) == 6
+
+
+@pytest.mark.parametrize("to", ["http://10.0.0.1/report.pdf", "http://169.254.169.254/latest", "file:///etc/passwd"])
+def test_a_redirect_leads_nowhere_that_a_url_may_not(server: DriveServer, fetching: Fetching, to: str) -> None:
+    server.plain["a"] = Plain(b"", redirect=to)
+
+    with pytest.raises(Permanent) as ended:
+        fetching.from_url(f"{server.url}/plain/a")
+
+    assert ended.value.code in ("ADDRESS_REFUSED", "REDIRECTS")
+
+
+def test_a_certificate_that_nobody_signed_is_refused(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(https.ALLOW, "127.0.0.0/8")
+    authority, context = certificate_in(tmp_path)
+    with serving(context) as server:
+        server.plain["report.pdf"] = Plain(CONTENT)
+        url = f"https://localhost:{server.port}/plain/report.pdf"
+
+        with pytest.raises(HandlerError, match="certificate"):
+            fetching.from_url(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        server.arm(Fault("drip", on="plain", skip=2, at=3000), Fault("header drip", on="plain", skip=3))
+
+        got = Fetching(tmp_path / "again").from_url(url)
+
+        assert got.part.read_bytes() == CONTENT
+
+
+# --- local only ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["grows", "is replaced", "shrinks", "is touched"])
+def test_a_local_file_that_changes_meanwhile_is_copied_anew(tmp_path: Path, fetching: Fetching, how: str) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(CONTENT)
+    fresh = {"grows": CONTENT + b"more", "shrinks": CONTENT[:100_000], "is touched": CONTENT}.get(how, pdf(400_000, 2))
+
+    class Changing(LocalSource):
+        is_done = False
+
+        def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+            yield from super().pour(facts, part, length)
+            if not self.is_done:
+                self.is_done = True
+                if how == "is replaced":
+                    path.unlink()
+                path.write_bytes(fresh)
+
+    got = fetching.of(Changing(str(path), SOON))
+
+    assert got.part.read_bytes() == fresh
+
+
+# --- stopped ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", ["stall", "header drip", "status"])
+def test_a_stop_is_seen_while_it_waits_for_a_byte_a_header_or_the_next_try(
+    server: DriveServer, tmp_path: Path, source: str, kind: str
+) -> None:
+    file = File(server, source)
+    patience = replace(SOON, idle_seconds=60.0, chunk_seconds=60.0)
+    fetching = Fetching(tmp_path / "keep", patience, is_patient=True)
+
+    def stop() -> None:
+        fetching.teller.is_over = True
+
+    def stop_soon() -> None:
+        if not later.ident:
+            later.start()
+
+    later = threading.Timer(0.1, stop)
+    server.arm(Fault(kind, on=file.on, skip=file.skip + 1, at=3000, times=9, status=503, deed=stop_soon))
+
+    with pytest.raises(Stopped):
+        file.fetched(fetching)
+
+    later.join()
+    assert CHUNK <= (fetching.keep / "file.part").stat().st_size <= CHUNK + 3000
+
+
+# --- a full disk --------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_defers_and_keeps_what_there_is(
+    server: DriveServer, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = File(server, "drive")
+    monkeypatch.setattr(fetch, "_MARGIN_BYTES", 1 << 60)
+
+    with pytest.raises(Snooze) as ended:
+        file.fetched(fetching)
+
+    assert "disk is full" in ended.value.message
+    assert server.asked("media") == []
+
+
+# --- anything, in any order ---------------------------------------------------------------------------
+
+TINY = replace(SOON, chunk_bytes=4096, chunk_seconds=0.4, idle_seconds=0.25)
+QUICK_KINDS = (
+    "status", "page", "cut", "reset", "short", "offset", "total", "whole", "swapped", "hang up", "garbage", "deed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(short(4, full=60)))
+def test_of_hundreds_of_random_schedules_none_ends_with_a_wrong_file(
+    server: DriveServer, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    drive = Drive(patience=TINY, pacer=Pacer(1e6))
+    good = 0
+    for number in range(50):
+        content = pdf(chance.randrange(10, 24_000), seed=number)
+        file = File(server, chance.choice(SOURCES), content)
+        allowed = {content}
+
+        def edit(file: File = file, allowed: set[bytes] = allowed, number: int = number) -> None:
+            fresh = pdf(chance.randrange(10, 24_000), seed=1000 + number + len(allowed))
+            allowed.add(fresh)
+            file.write(fresh)
+
+        server.faults.clear()
+        for _ in range(chance.randrange(1, 7)):
+            kind = chance.choice(QUICK_KINDS) if chance.random() > 0.02 else chance.choice(("stall", "drip"))
+            if kind == "swapped" and file.kind == "https":
+                continue
+            server.arm(
+                Fault(
+                    kind,
+                    on=file.on,
+                    skip=chance.randrange(0, 5),
+                    times=chance.choice((1, 1, 2, 3)),
+                    at=chance.randrange(0, 4096),
+                    status=chance.choice((200, 403, 408, 429, 500, 502, 503, 504)),
+                    deed=edit if kind == "deed" else lambda: None,
+                )
+            )
+        fetching = Fetching(tmp_path / str(number), TINY)
+        # Two attempts of one job.
+        for _ in range(2):
+            try:
+                if file.kind == "drive":
+                    source = _Shared(drive, file.item.id)
+                    got = fetching.of(source)
+                else:
+                    got = file.fetched(fetching)
+            except HandlerError:
+                continue
+            assert got.part.read_bytes() == file.plain.content, (seed, number, server.log)
+            good += 1
+            break
+    drive.close()
+    assert good > 25
+
+
+class _Shared(DriveSource):
+    """Its Drive outlives it."""
+
+    def close(self) -> None:
+        pass
+
+
+# --- SIGKILL ------------------------------------------------------------------------------------------
+
+
+def run_until(context: Context[download.Payload]) -> Done:
+    """Its own process is killed once there are as many bytes as the payload's name says."""
+    most = int(context.payload.name)
+    append = Part.append
+
+    def append_and_die(part: Part, block: bytes) -> int:
+        count = append(part, block[:5000])
+        if part.length >= most:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return count + (append_and_die(part, block[5000:]) if len(block) > 5000 else 0)
+
+    setattr(Part, "append", append_and_die)  # noqa: B010 - typed otherwise
+    return download.run(context, replace(SOON, chunk_seconds=30.0, idle_seconds=10.0))
+
+
+mortal = replace(download.download, run=run_until)
+
+
+def test_a_download_that_is_killed_again_and_again_wastes_nothing(server: DriveServer, tmp_path: Path) -> None:
+    item = server.store.add("a.pdf", CONTENT)
+    keep, lengths = tmp_path / "run" / "keep", [0]
+    for fence, most in enumerate((1, CHUNK + 7, len(CONTENT)), 1):
+        ended = run_handler(
+            mortal, {"source": item.id, "name": str(most)}, directory=tmp_path / "run", sandbox="off", fence=fence
+        )
+
+        assert (ended.how, ended.ended.usage.signal) == (How.CRASHED, "SIGKILL")
+        assert list(ended.files) == []
+        lengths.append(next(keep.rglob("file.part")).stat().st_size)
+
+    last = run_handler(
+        mortal, {"source": item.id, "name": "999999999"}, directory=tmp_path / "run", sandbox="off", fence=9
+    )
+
+    assert last.how is How.DONE, last.ended.message
+    assert last.files[0].read_bytes() == CONTENT
+    assert last.result["bytes_fetched"] == 0
+    begins = [one.begin for one in server.asked("media")]
+    assert set(lengths[:-1]) <= set(begins)
+    # What was on its way when the process died is all that was asked for twice.
+    assert sorted(begins) == begins

@@ -1,0 +1,338 @@
+"""The parts of a download that know nothing of the network: names, kinds, references, patience, credentials."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+import unicodedata
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from job_handlers.download.names import safe_name
+from job_handlers.download.part import Facts, Part
+from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble, Wait
+from job_handlers.download.verify import CSV, JPEG, ODS, PDF, PNG, XLS, XLSX, Kind, kind_of
+from job_handlers.sources.drive import credentials as drive_credentials
+from job_handlers.sources.references import read_reference
+from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
+
+
+def _zipped(name: str, content: str) -> bytes:
+    """As an office program begins its archives."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
+ODS_HEAD = _zipped("mimetype", ODS.mimes[0])
+FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
+
+# --- names --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("Report.pdf", "Report.pdf"),
+        ("Report", "Report.pdf"),
+        ("REPORT.PDF", "REPORT.PDF"),
+        ("../../etc/passwd", "_.._etc_passwd.pdf"),
+        ("/", "_.pdf"),
+        ("", "file.pdf"),
+        (".", "file.pdf"),
+        ("..", "file.pdf"),
+        (".hidden", "hidden.pdf"),
+        ("a\0b\nc\x1b[31m", "ab c[31m.pdf"),
+        ("gnp.\u202efdp.exe", "gnp.fdp.exe.pdf"),
+        ("zero\u200bwidth\ufeff", "zerowidth.pdf"),
+        ("a\u2215b\uff0fc\\d", "a_b_c_d.pdf"),
+        ("con.pdf", "file con.pdf"),
+        ("  spaces \u3000 everywhere  ", "spaces everywhere.pdf"),
+        ("Zu\u0308rich", "Zürich.pdf"),
+        ("half \ud800", "half ?.pdf".replace("?", "_")),
+    ],
+)
+def test_a_name_is_made_safe(name: str, safe: str) -> None:
+    assert safe_name(name, ".pdf") == safe
+
+
+@given(st.text(), st.sampled_from(["", ".pdf", ".xlsx"]))
+def test_any_name_is_one_plain_name_in_its_directory(name: str, suffix: str) -> None:
+    safe = safe_name(name, suffix)
+
+    assert 0 < len(safe.encode()) <= 200
+    assert Path("/x", safe).resolve().parent == Path("/x")
+    assert not safe.startswith(".")
+    assert safe.lower().endswith(suffix)
+    assert all(unicodedata.category(one)[0] != "C" for one in safe)
+    assert not set("/\\\0") & set(safe)
+
+
+def test_a_long_name_keeps_its_ending() -> None:
+    assert safe_name("ü" * 300 + ".pdf", ".pdf") == "ü" * 98 + ".pdf"
+
+
+# --- kinds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "mime", "name", "kind"),
+    [
+        (b"%PDF-1.4", "application/pdf", "a", PDF),
+        (b"%PDF-1.4", "application/octet-stream", "a.pdf", PDF),
+        (b"%PDF-1.4", "", "", PDF),
+        (b"\x89PNG\r\n\x1a\n", "image/png", "a.png", PNG),
+        (b"\xff\xd8\xff\xe0", "image/png", "a.png", JPEG),
+        (b"PK\3\4", XLSX.mimes[0], "a", XLSX),
+        (b"PK\3\4", "application/octet-stream", "a.xlsx", XLSX),
+        (OLD_OFFICE, "application/vnd.ms-excel", "a", XLS),
+        (OLD_OFFICE, "application/octet-stream", "a.xls", XLS),
+        (ODS_HEAD, ODS.mimes[0], "a", ODS),
+        (ODS_HEAD, "application/octet-stream", "a.ods", ODS),
+        (ODS_HEAD, "", "", ODS),
+        (b"PK\3\4", "", "a.ods", ODS),
+        (b"PK\3\4", "application/vnd.ms-excel", "a.xlsx", XLSX),
+        (b"a;b\n1;2\n", "application/vnd.ms-excel", "a.csv", CSV),
+        (b"a;b\n1;2\n", "text/csv", "a.csv", CSV),
+        (b"a;b\n1;2\n", "text/plain; charset=utf-8", "a.csv", CSV),
+    ],
+)
+def test_a_kind_is_known_by_its_first_bytes(head: bytes, mime: str, name: str, kind: Kind) -> None:
+    assert kind_of(head, mime, name) == kind
+
+
+@pytest.mark.parametrize(
+    ("head", "mime", "name"),
+    [
+        (b"<html>", "application/pdf", "a.pdf"),
+        (b" \n<!DOCTYPE html>", "text/csv", "a.csv"),
+        (b"<?xml version='1.0'?><html>", "", "a.csv"),
+        (b"PK\3\4", "application/pdf", "a.pdf"),
+        (b"PK\3\4", "", "a.docx"),
+        (OLD_OFFICE, "application/msword", "a.doc"),
+        (OLD_OFFICE, "application/pdf", "a.pdf"),
+        (ODS_HEAD, "application/pdf", "a.pdf"),
+        (b"%PDF-1.4", "application/vnd.ms-excel", "a.xls"),
+        (b"%PDF-1.4", "image/png", "a.png"),
+        (b"\0\1\2", "text/csv", "a.csv"),
+        (b"root:x:0:0", "", "passwd"),
+        (b" %PDF-1.4", "application/pdf", "a.pdf"),
+    ],
+)
+def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime: str, name: str) -> None:
+    with pytest.raises(Trouble):
+        kind_of(head, mime, name)
+
+
+# --- digests ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_md5", [True, False])
+def test_digests_are_of_what_is_on_the_disk(tmp_path: Path, has_md5: bool) -> None:
+    content = os.urandom(3_000_001)
+
+    with Part(tmp_path) as part:
+        part.adopt(FACTS, has_md5=has_md5)
+        for begin in range(0, len(content), 70_001):
+            part.append(content[begin : begin + 70_001])
+        found = part.digests(lambda done: None)
+
+    assert found.sha256 == hashlib.sha256(content).hexdigest()
+    assert found.md5 == (hashlib.md5(content).hexdigest() if has_md5 else "")
+
+
+def test_digests_include_what_an_earlier_attempt_left(tmp_path: Path) -> None:
+    with Part(tmp_path) as part:
+        part.adopt(FACTS)
+        part.append(b"a" * 2_000_000)
+
+    with Part(tmp_path) as part:
+        part.adopt(FACTS)
+        part.append(b"b")
+        found = part.digests(lambda done: None)
+
+    assert found.sha256 == hashlib.sha256(b"a" * 2_000_000 + b"b").hexdigest()
+
+
+@given(steps=st.lists(st.one_of(st.none(), st.integers(1, 1_500_000)), max_size=8))
+def test_digests_begin_anew_with_the_file(tmp_path_factory: pytest.TempPathFactory, steps: list[int | None]) -> None:
+    content = b""
+    with Part(tmp_path_factory.mktemp("keep")) as part:
+        part.adopt(FACTS)
+        for number, step in enumerate(steps):
+            if step is None:
+                part.clear()
+                content = b""
+            else:
+                part.append(bytes([number]) * step)
+                content += bytes([number]) * step
+        found = part.digests(lambda done: None)
+
+    assert found.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_what_was_written_and_cannot_be_read_back_is_no_digest(tmp_path: Path) -> None:
+    with Part(tmp_path) as part:
+        part.adopt(FACTS)
+        part.append(b"a" * 5_000)
+        os.truncate(part.path, 1_000)
+
+        with pytest.raises(Retryable, match="cannot be read"):
+            part.digests(lambda done: None)
+
+
+def test_waiting_for_digests_can_be_given_up(tmp_path: Path) -> None:
+    def give_up(done: int) -> None:
+        raise Stopped
+
+    with Part(tmp_path) as part:
+        part.adopt(FACTS)
+    os.truncate(part.path, 4 << 30)
+
+    with Part(tmp_path) as part:
+        part.adopt(FACTS, has_md5=True)
+        with pytest.raises(Stopped):
+            part.digests(give_up)
+
+
+# --- references ---------------------------------------------------------------------------------------
+
+ID = "1AbC-dEf_GhIjKlMnOpQ"
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        ID,
+        f"  {ID}\n",
+        f"https://drive.google.com/file/d/{ID}/view?usp=sharing",
+        f"https://drive.google.com/open?id={ID}",
+        f"https://drive.google.com/uc?id={ID}&export=download",
+        f"https://drive.usercontent.google.com/download?id={ID}",
+        f"https://docs.google.com/document/d/{ID}/edit#heading=h.1",
+        f"https://docs.google.com/spreadsheets/d/{ID}/edit?gid=0",
+    ],
+)
+def test_a_drive_file_is_known_in_whatever_form(link: str) -> None:
+    found = read_reference(link)
+
+    assert (found.platform, found.key, found.is_folder) == ("gdrive", ID, False)
+
+
+def test_folders_keys_urls_and_paths_are_told_apart() -> None:
+    folder = read_reference(f"https://drive.google.com/drive/u/0/folders/{ID}?resourcekey=0-x_Y")
+
+    assert (folder.key, folder.resource_key, folder.is_folder) == (ID, "0-x_Y", True)
+    assert read_reference("https://example.com/a.pdf?x=1").platform == "https"
+    assert read_reference("file:///srv/a%20b.pdf").key == "/srv/a b.pdf"
+    # What only looks like Google's.
+    assert read_reference(f"https://drive.google.com.example.com/file/d/{ID}").platform == "https"
+
+
+# --- patience -----------------------------------------------------------------------------------------
+
+
+def test_every_rule_has_a_sentence_that_can_be_filled() -> None:
+    for code, rule in RULES.items():
+        assert "{" not in Trouble(code).sentence, code
+        assert rule.sentence
+
+
+def ends(judge: Judge, code: str) -> HandlerError:
+    for _ in range(20):
+        try:
+            judge.after(Trouble(code))
+        except HandlerError as error:
+            return error
+    raise AssertionError(code)
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_every_trouble_comes_to_an_end_of_its_kind(code: str) -> None:
+    end = ends(Judge(Patience()), code)
+
+    if code == "RATE_LIMITED":
+        assert isinstance(end, Rest)
+        return
+    rule = RULES[code]
+    expected = {
+        "RETRY": Retryable,
+        "DEFER": Snooze,
+        "REST": Rest,
+        "PERMANENT": Permanent,
+        "ASK": Permanent,
+        "RESTART": Permanent if rule.then == "PERMANENT" else Retryable,
+    }[rule.kind]
+    assert isinstance(end, expected)
+
+
+def test_a_changing_file_is_begun_three_times_anew() -> None:
+    judge = Judge(Patience())
+
+    answers = [judge.after(Trouble("CHANGED")) for _ in range(3)]
+
+    assert answers == [StartAgain()] * 3
+    with pytest.raises(Retryable):
+        judge.after(Trouble("CHANGED"))
+
+
+def test_a_deferral_grows_from_an_hour_to_a_day() -> None:
+    waits = []
+    for deferrals in (0, 1, 2, 4, 5, 30):
+        end = ends(Judge(Patience(), deferrals), "QUOTA_USED_UP")
+        assert isinstance(end, Snooze)
+        waits.append((end.after or 0) / 3600)
+
+    assert waits == [1, 2, 4, 16, 24, 24]
+
+
+def test_waits_double_with_a_little_chance() -> None:
+    judge = Judge(Patience())
+
+    waits = []
+    for _ in range(5):
+        answer = judge.after(Trouble("TIMED_OUT"))
+        assert isinstance(answer, Wait)
+        waits.append(answer.seconds)
+
+    for wait, step in zip(waits, (2, 4, 8, 16, 32), strict=True):
+        assert step <= wait <= step * 1.25
+
+
+# --- credentials --------------------------------------------------------------------------------------
+
+
+def test_the_access_list_that_systemd_writes_for_us_is_not_taken_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    key = tmp_path / "drive"
+    key.write_text("{}")
+    key.chmod(0o600)
+    undefined = 0xFFFFFFFF
+
+    def access(*entries: tuple[int, int, int]) -> bytes:
+        return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+    def rights(user: int) -> bytes:
+        return access((1, 6, undefined), (2, 4, user), (4, 0, undefined), (16, 4, undefined), (32, 0, undefined))
+
+    try:
+        os.setxattr(key, "system.posix_acl_access", rights(os.geteuid()))
+    except OSError:
+        pytest.skip("this file system keeps no access lists")
+
+    assert key.stat().st_mode & 0o070
+    assert drive_credentials.credential_text("drive") == {}
+
+    os.setxattr(key, "system.posix_acl_access", rights(os.geteuid() + 1))
+    with pytest.raises(Permanent, match="others may read"):
+        drive_credentials.credential_text("drive")

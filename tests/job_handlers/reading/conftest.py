@@ -1,0 +1,21 @@
+"""One nursery with the shipped handlers for each module; what it has read is forgotten after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.job_handlers.reading.kit import Library, open_library
+
+
+@pytest.fixture(scope="module")
+def _opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    with open_library(tmp_path_factory.mktemp("library")) as library:
+        yield library
+
+
+@pytest.fixture
+def library(_opened: Library) -> Library:
+    _opened.forget()
+    return _opened

@@ -1,0 +1,142 @@
+"""A document read from its file to its text by the shipped handlers, each in a child of its own, without a store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from worker_service.children.alone import heard
+from worker_service.children.asking import answer_to_nothing
+from worker_service.children.model import Ended, How, Order, PagesRead
+from worker_service.children.nursery import Nursery
+from worker_service.handlers import DocumentPages, IsCurrent, KnownPages, NewJob, PageResult, SameContent
+from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
+from worker_service.testing import Run
+
+HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]
+PATIENCE_SECONDS = 90.0
+
+
+@contextmanager
+def open_library(directory: Path, *, sandbox: str = "strict") -> Iterator[Library]:
+    credentials = directory / "credentials"
+    credentials.mkdir()
+    # As systemd would say where they are.
+    with patch.dict(os.environ, CREDENTIALS_DIRECTORY=str(credentials)):
+        nursery = Nursery(
+            staging_root=directory / "staging",
+            keep_root=directory / "keep",
+            lock_fd=None,
+            sandbox=sandbox,
+            grace_seconds=1.0,
+            extra_handlers=HANDLERS,
+            is_without_installed=True,
+        )
+    try:
+        refused = [one.set_aside for one in nursery.start() if one.set_aside]
+        assert not refused, refused
+        yield Library(nursery, credentials)
+    finally:
+        nursery.close()
+
+
+@dataclass(slots=True)
+class Library:
+    """Handlers in one nursery, and what the store would remember: pages by digest, and by number for one document."""
+
+    nursery: Nursery
+    credentials: Path
+    by_digest: dict[str, PageResult] = field(default_factory=dict)
+    by_number: dict[int, PageResult] = field(default_factory=dict)
+    runs: list[tuple[str, Run]] = field(default_factory=list)
+    is_current: bool = True
+    _jobs: int = 0
+
+    def forget(self) -> None:
+        self.by_digest, self.by_number, self.runs, self.is_current = {}, {}, [], True
+
+    def read(self, original: Path, **payload: object) -> Run:
+        """Returns the last run: of `assemble`, or of the first that did not end well."""
+        self.by_number, self.runs = {}, []
+        last = self.run("ingest", payload, original)
+        for job in last.follow_ups if last.how is How.DONE else ():
+            last = self.run_job(job, original)
+            if last.how is not How.DONE:
+                break
+        return last
+
+    def run_job(self, job: NewJob, original: Path) -> Run:
+        return self.run(job.job_type, json.loads(job.payload or "{}"), original)
+
+    def run(
+        self,
+        job_type: str,
+        payload: object,
+        original: Path | None,
+        *,
+        job_id: int | None = None,
+        document_id: int | None = 1,
+        timeout_seconds: int | None = None,
+    ) -> Run:
+        self._jobs += 1
+        order = Order(
+            job_id or self._jobs,
+            self._jobs,
+            job_type,
+            "local",
+            None,
+            json.dumps(payload),
+            timeout_seconds,
+            None,
+            document_id,
+            None if document_id is None else 1,
+            {} if original is None else {"original": original.absolute()},
+        )
+        self.nursery.launch(order)
+        happenings = []
+        for one in heard(self.nursery, seconds=PATIENCE_SECONDS, answer=self.answer):
+            happenings.append(one)
+            if isinstance(one, PagesRead):
+                for page in one.pages:
+                    self.keep(page)
+        run = Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
+        self.runs.append((job_type, run))
+        return run
+
+    def keep(self, page: PageResult) -> None:
+        if page.text is not None:
+            self.by_digest.setdefault(page.digest, page)
+        self.by_number[page.number] = replace(self.by_digest[page.digest], number=page.number)
+
+    def answer(self, question: Question[Any]) -> Answer:
+        match question:
+            case KnownPages(digests):
+                return KnownDigests([one for one in digests if one in self.by_digest])
+            case DocumentPages(first, last):
+                return Pages([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
+            case IsCurrent():
+                return Currency(self.is_current)
+            case SameContent(sha256):
+                return Files([PublishedFile(77, 1, "original", "a.pdf", "objects/1-1/a.pdf", 1, sha256, "")])
+        return answer_to_nothing(question)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(page.text or "" for _, page in sorted(self.by_number.items()))
+
+    @property
+    def methods(self) -> list[str]:
+        return [page.method for _, page in sorted(self.by_number.items())]
+
+    def jobs(self, job_type: str) -> Sequence[Run]:
+        return [run for name, run in self.runs if name == job_type]
+
+
+def published(run: Run) -> dict[str, Path]:
+    return {one.role: one.path for one in run.published}

@@ -1,0 +1,231 @@
+"""Files that are broken, locked, empty, huge or hostile: each ends with its text or with a code, and in time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pymupdf as partly_typed
+import pytest
+
+from tests.job_handlers.reading.documents import bomb, digital, jpeg, picture, prose, scan, tiff, workbook
+from tests.job_handlers.reading.kit import Library
+from worker_service.testing import How
+
+pymupdf: Any = partly_typed
+
+FUZZ_SECONDS = 15.0
+FUZZ_FILES = 60
+
+
+def test_an_encrypted_pdf_asks_for_its_password_and_opens_with_it(library: Library, tmp_path: Path) -> None:
+    text = prose(1)
+    original = digital(
+        tmp_path / "locked.pdf", [text], encryption=pymupdf.PDF_ENCRYPT_AES_256, user_pw="secret", owner_pw="o"
+    )
+    (library.credentials / "password-reports").write_text("secret\n")
+    (library.credentials / "password-old").write_text("wrong\n")
+
+    without = library.read(original)
+    wrong = library.read(original, password_file="password-old")
+    right = library.read(original, password_file="password-reports")
+
+    assert (without.how, without.ended.code) == (How.PERMANENT, "PDF_ENCRYPTED")
+    assert "--password-file" in without.ended.message
+    assert wrong.ended.code == "PDF_ENCRYPTED"
+    assert "does not open it" in wrong.ended.message
+    assert right.how is How.DONE
+    assert library.text.split() == text.split()
+
+
+@pytest.mark.parametrize("name", ["webhook", "../password", "password/x"])
+def test_no_other_credential_can_be_asked_for(library: Library, tmp_path: Path, name: str) -> None:
+    run = library.read(digital(tmp_path / "a.pdf", ["x"]), password_file=name)
+
+    assert run.ended.code == "PAYLOAD_INVALID"
+
+
+def test_a_broken_pdf_is_repaired_and_says_so(library: Library, tmp_path: Path) -> None:
+    whole = digital(tmp_path / "whole.pdf", [prose(at) for at in range(5)]).read_bytes()
+    broken = tmp_path / "broken.pdf"
+    broken.write_bytes(whole[: len(whole) * 2 // 3])
+
+    run = library.read(broken)
+
+    assert run.how is How.DONE, run.ended
+    assert library.text.split()[:300] == prose(0).split()[:300]
+    assert run.ended.document is not None
+    assert "has been repaired" in (run.ended.document.note or "")
+
+
+NO_PAGES = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[]/Count 0>>endobj\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "FILE_EMPTY"),
+        (b"%PDF-1.4\nhello", "PDF_BROKEN"),
+        (NO_PAGES + b"trailer<</Root 1 0 R>>\n%%EOF", "PDF_BROKEN"),
+        (b"\x89PNG\r\n\x1a\n and no more", "IMAGE_BROKEN"),
+        (b"just words\n", "KIND_UNSUPPORTED"),
+    ],
+)
+def test_what_cannot_be_opened_fails_with_a_code_and_a_sentence(
+    library: Library, tmp_path: Path, content: bytes, code: str
+) -> None:
+    original = tmp_path / "report.pdf"
+    original.write_bytes(content)
+
+    run = library.read(original)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, code)
+    assert len(run.ended.message.split()) > 4
+
+
+def test_a_pdf_without_a_page_is_empty(library: Library, tmp_path: Path) -> None:
+    original = tmp_path / "none.pdf"
+    body = NO_PAGES
+    offsets = [body.index(b"1 0 obj"), body.index(b"2 0 obj")]
+    table = b"xref\n0 3\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % at for at in offsets)
+    original.write_bytes(body + table + b"trailer<</Root 1 0 R/Size 3>>\nstartxref\n%d\n%%%%EOF\n" % len(body))
+
+    run = library.read(original)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "PDF_EMPTY")
+
+
+def test_a_language_without_data_is_named_with_what_to_install(library: Library, tmp_path: Path) -> None:
+    run = library.read(scan(tmp_path / "a.pdf", [picture("x", dpi=150)], dpi=150), languages=["tlh"])
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "LANGUAGE_MISSING")
+    assert "tesseract-ocr-tlh" in run.ended.message
+
+
+def test_a_monstrous_page_costs_that_page_and_not_the_document(library: Library, tmp_path: Path) -> None:
+    original = tmp_path / "odd.pdf"
+    words = "A page that has enough text of its own to be taken as it is, after the ones that have not."
+    with pymupdf.open() as document:
+        document.new_page(width=14400, height=14400).draw_line((0, 0), (14000, 14000), width=20)
+        document.new_page()
+        document.new_page().insert_text((72, 72), words)
+        _put_huge_image(document)
+        document.save(original)
+
+    run = library.read(original)
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["too_large", "too_large", "layer"]
+    assert library.by_number[3].text is not None
+    assert library.by_number[3].text.split() == words.split()
+    assert run.ended.document is not None
+    assert "left out as broken or too large: pages 1-2" in (run.ended.document.note or "")
+
+
+def test_a_page_that_unpacks_to_gigabytes_costs_that_page(library: Library, tmp_path: Path) -> None:
+    run = library.read(bomb(tmp_path / "bomb.pdf"))
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["layer", "too_large"]
+
+
+def test_a_poster_is_read_at_a_resolution_that_fits(library: Library, tmp_path: Path) -> None:
+    image = picture("POSTER", dpi=100)
+    with pymupdf.open() as document:
+        page = document.new_page(width=2384, height=3370)
+        page.insert_image(page.rect, stream=jpeg(image))
+        document.save(tmp_path / "a0.pdf")
+
+    assert library.run("ingest", {}, tmp_path / "a0.pdf").how is How.DONE
+
+
+def seeds(tmp_path: Path) -> list[bytes]:
+    image = picture("Some words to read", dpi=60)
+    made = [
+        digital(tmp_path / "a.pdf", [prose(1, 60), "", prose(2, 60)]),
+        scan(tmp_path / "b.pdf", [image], dpi=60),
+        tiff(tmp_path / "c.tif", [image, image], dpi=60),
+        workbook(tmp_path / "d.xlsx", {"One": [[row, f"text {row}"] for row in range(150)]}),
+    ]
+    return [*(path.read_bytes() for path in made), b"a;b\n1;2\n3;4\n" * 20]
+
+
+def truncated(content: bytes, chance: random.Random) -> bytes:
+    return content[: chance.randrange(1, len(content))]
+
+
+def flipped(content: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(content)
+    for _ in range(chance.choice((1, 10, 100))):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def swapped(content: bytes, chance: random.Random) -> bytes:
+    one, other, length = (chance.randrange(len(content)) for _ in range(3))
+    length = min(length, 400)
+    first, second = sorted((one, other))
+    middle = max(first, second - length)
+    return content[:first] + content[second : second + length] + content[middle:]
+
+
+def test_whatever_is_done_to_a_file_it_ends_with_its_text_or_with_a_code(library: Library, tmp_path: Path) -> None:
+    chance = random.Random(20261118)
+    whole = seeds(tmp_path)
+    ways: tuple[Callable[[bytes, random.Random], bytes], ...] = (truncated, flipped, swapped)
+    began = time.monotonic()
+    ends: dict[str, int] = {}
+
+    for at in range(FUZZ_FILES):
+        if time.monotonic() - began > FUZZ_SECONDS:
+            break
+        original = tmp_path / f"{at}.bin"
+        original.write_bytes(ways[at % 3](whole[at % len(whole)], chance))
+
+        run = library.run("ingest", {}, original, timeout_seconds=60)
+        for job in run.follow_ups if run.how is How.DONE else ():
+            if job.job_type != "ocr_pages":
+                run = library.run_job(job, original)
+
+        ends[run.ended.code or "done"] = ends.get(run.ended.code or "done", 0) + 1
+        assert run.how in (How.DONE, How.PERMANENT), (at, run.ended)
+        assert run.how is How.DONE or (run.ended.code.isupper() and run.ended.message), (at, run.ended)
+        library.forget()
+
+    assert sum(ends.values()) >= 10, ends
+    assert len(ends) >= 3, ends
+
+
+def test_thousands_of_pages_are_assembled_in_little_memory(library: Library, tmp_path: Path) -> None:
+    original = tmp_path / "long.pdf"
+    with pymupdf.open() as document:
+        for number in range(1000):
+            document.new_page(width=200, height=200).insert_text((20, 20), f"Page number {number + 1}")
+        document.save(original)
+
+    run = library.read(original)
+
+    assert run.how is How.DONE, run.ended
+    assert library.by_number[734].text == "Page number 734\n"
+    assert max(run.ended.usage.memory_peak_bytes or 0 for _, run in library.runs) < 150 << 20
+
+
+def test_the_nursery_stays_one_thread_with_all_of_it_loaded(library: Library) -> None:
+    assert library.nursery.threads == 1
+
+
+def _put_huge_image(document: Any) -> None:
+    """A billion pixels, in a megabyte."""
+    page = document[1]
+    image, content = document.get_new_xref(), document.get_new_xref()
+    document.update_object(
+        image, "<</Type/XObject/Subtype/Image/Width 40000/Height 40000/BitsPerComponent 1/ColorSpace/DeviceGray>>"
+    )
+    document.update_stream(image, bytes(1_000_000), compress=True)
+    document.update_object(content, "<<>>")
+    document.update_stream(content, b"q 595 0 0 842 0 0 cm /I Do Q")
+    document.xref_set_key(page.xref, "Resources", f"<</XObject<</I {image} 0 R>>>>")
+    document.xref_set_key(page.xref, "Contents", f"{content} 0 R")

@@ -1,0 +1,105 @@
+"""Which pages go together, and which are the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from job_handlers.reading.page_settings import (
+    RANGE_PAGES_MAX,
+    Scan,
+    costs_of,
+    layer_digest,
+    ocr_digest,
+    parts,
+    read_ranges,
+    written_ranges,
+)
+from worker_service.handlers import Permanent
+
+
+@pytest.mark.parametrize(
+    ("pages", "slots", "sizes"),
+    [
+        (0, 2, []),
+        (1, 2, [1]),
+        (12, 1, [12]),
+        (12, 2, [6, 6]),
+        (13, 2, [7, 6]),
+        (24, 2, [12, 12]),
+        (25, 2, [7, 6, 6, 6]),
+        (30, 4, [8, 8, 7, 7]),
+        (100, 2, [10] * 10),
+    ],
+)
+def test_ranges_are_at_most_twelve_pages_and_fill_the_slots(pages: int, slots: int, sizes: list[int]) -> None:
+    found = parts(list(range(1, pages + 1)), slots, {})
+
+    assert [len(one) for one in found] == sizes
+    assert [number for one in found for number in one] == list(range(1, pages + 1))
+
+
+@pytest.mark.parametrize(("pages", "slots"), [(2, 2), (12, 2), (13, 2), (24, 2), (25, 2), (60, 2), (30, 4), (100, 3)])
+def test_ranges_that_run_side_by_side_end_together(pages: int, slots: int) -> None:
+    numbers = list(range(1, pages + 1))
+    chance = random.Random(pages)
+    costs = {number: chance.uniform(0.2, 1.8) for number in numbers}
+
+    found = parts(numbers, slots, costs)
+
+    assert len(found) == len(parts(numbers, slots, {}))
+    assert sorted(number for one in found for number in one) == numbers
+    for one in found:
+        assert one == sorted(one)
+        assert 1 <= len(one) <= RANGE_PAGES_MAX
+    dearest = max(costs.values())
+    for at in range(0, len(found), slots):
+        beside = [sum(costs[number] for number in one) for one in found[at : at + slots]]
+        assert max(beside) - min(beside) <= dearest
+    if pages == 12:
+        first, second = (sum(costs[number] for number in each) for each in found)
+        assert abs(first - second) < 0.1
+
+
+def test_neighbours_stay_together_where_nothing_is_gained() -> None:
+    numbers = list(range(1, 15))
+
+    assert parts(numbers, 2, {number: 1 + number % 3 / 100 for number in numbers}) == parts(numbers, 2, {})
+
+
+def test_a_page_costs_what_it_is_packed_into_beside_its_like() -> None:
+    scans = {1: Scan("jpeg", 300), 2: Scan("jpeg", 200), 3: Scan("jpeg", 100), 4: Scan("fax", 10), 5: Scan("", 0)}
+    photographs = {number: Scan("jpeg", 100) for number in range(1, 12)} | {12: Scan("jpeg", 10_000)}
+
+    assert costs_of(scans) == {1: 1.5, 2: 1.0, 3: 0.5, 4: 1.0}
+    assert costs_of(photographs)[12] == 2.0
+    assert costs_of(photographs)[1] == 1.0
+    assert costs_of({}) == {}
+
+
+def test_ranges_are_read_as_they_are_written() -> None:
+    assert written_ranges([9, 1, 2, 3, 7, 8, 12]) == "1-3,7-9,12"
+    assert read_ranges("1-3,7-9,12", 20) == [1, 2, 3, 7, 8, 9, 12]
+
+
+@pytest.mark.parametrize("text", ["", "0", "3-1", "1-", "a", "1-21", "1,,2", "1-999999999"])
+def test_what_names_no_pages_is_refused(text: str) -> None:
+    with pytest.raises(Permanent, match="names no pages"):
+        read_ranges(text, 20)
+
+
+def test_the_digest_of_a_page_with_text_knows_no_language_and_that_of_a_read_page_does() -> None:
+    assert layer_digest("c", 1, "p") != layer_digest("c", 2, "p")
+    assert layer_digest("c", 1, "p") != layer_digest("d", 1, "p")
+    base = ocr_digest("c", 1, ["eng"], "fast", "e 5", "p")
+    others = {
+        ocr_digest("d", 1, ["eng"], "fast", "e 5", "p"),
+        ocr_digest("c", 2, ["eng"], "fast", "e 5", "p"),
+        ocr_digest("c", 1, ["deu"], "fast", "e 5", "p"),
+        ocr_digest("c", 1, ["eng", "deu"], "fast", "e 5", "p"),
+        ocr_digest("c", 1, ["eng"], "best", "e 5", "p"),
+        ocr_digest("c", 1, ["eng"], "fast", "e 6", "p"),
+        ocr_digest("c", 1, ["eng"], "fast", "e 5", "q"),
+    }
+    assert len({base, *others}) == 8

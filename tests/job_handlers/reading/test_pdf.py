@@ -1,0 +1,68 @@
+"""A page's own text: the quick way and the careful way tell the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pymupdf as partly_typed
+import pytest
+
+from job_handlers.reading import pdf, pdf_text
+
+pymupdf: Any = partly_typed
+
+
+def plain(page: Any) -> None:
+    page.insert_text((50, 100), ["first line", "second line"])
+    page.insert_text((50, 300), 'another, with "quotes", a \\ and é')
+
+
+def ligatures(page: Any) -> None:
+    page.insert_htmlbox((50, 50, 500, 200), "<p>field, ﬁeld, oﬀice — naïve</p><p>第二段</p>")
+
+
+def beyond_the_edge(page: Any) -> None:
+    plain(page)
+    page.insert_text((page.rect.width + 100, 100), "not to be seen")
+    page.insert_text((page.rect.width - 20, 500), "cut off at the edge")
+
+
+def turned(page: Any) -> None:
+    plain(page)
+    page.set_rotation(90)
+
+
+def nothing(page: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("draw", [plain, ligatures, beyond_the_edge, turned, nothing])
+def test_the_quick_way_tells_the_text_that_stands_on_the_page(
+    draw: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pymupdf.open() as document:
+        draw(document.new_page())
+        document.save(tmp_path / "page.pdf")
+
+    with pdf.open_book(tmp_path / "page.pdf") as book:
+        quick = book.text(1)
+        monkeypatch.setattr(pdf_text, "_paragraphs", lambda page, whole: [])
+        careful = book.text(1)
+
+    assert (quick.text, quick.size) == (careful.text, careful.size)
+    assert [(one.begin, one.end) for one in quick.blocks] == [(one.begin, one.end) for one in careful.blocks]
+    for one, other in zip(quick.blocks, careful.blocks, strict=True):
+        assert (one.x0, one.y0, one.x1, one.y1) == pytest.approx((other.x0, other.y0, other.x1, other.y1), abs=3)
+    assert "not to be seen" not in quick.text
+
+
+def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_text, "_paragraphs_of", None)
+    with pymupdf.open() as document:
+        plain(document.new_page())
+        document.save(tmp_path / "page.pdf")
+
+    with pdf.open_book(tmp_path / "page.pdf") as book:
+        assert book.text(1).text.startswith("first line\nsecond line\n")

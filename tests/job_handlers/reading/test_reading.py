@@ -1,0 +1,383 @@
+"""Documents of every kind become text, page by page, through real children."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pymupdf as partly_typed
+import pytest
+from PIL import Image
+
+from job_handlers.reading.contents import sha256_of
+from job_handlers.reading.ocr_pages import ocr_pages
+from tests.job_handlers.reading.documents import (
+    character_errors,
+    digital,
+    drawn_only,
+    garbage,
+    jpeg,
+    picture,
+    plain,
+    prose,
+    scan,
+    tiff,
+    workbook,
+)
+from tests.job_handlers.reading.kit import Library, published
+from worker_service.handlers import NewJob, PageResult
+from worker_service.jobs.documents import FileAgain
+from worker_service.testing import How, run_stopped_and_again
+
+pymupdf: Any = partly_typed
+
+TEXT = prose(1, 60)
+OTHER = prose(2, 60)
+
+
+# --- pages with text of their own ---
+
+
+def test_a_page_with_good_text_is_taken_as_it_is(library: Library, tmp_path: Path) -> None:
+    texts = [prose(1), prose(2), prose(3)]
+
+    run = library.read(digital(tmp_path / "report.pdf", texts))
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["layer"] * 3
+    assert plain(library.text) == plain(" ".join(texts))
+    assert [job for job, _ in library.runs] == ["ingest", "assemble"]
+    assert run.ended.publishes
+    files = published(run)
+    assert plain(files["text"].read_text().replace("\f", " ")) == plain(" ".join(texts))
+    assert files["thumbnail"].read_bytes().startswith(b"\xff\xd8\xff")
+    assert run.published_again == [FileAgain(77, "pdf", "report.pdf")]
+    assert {one.name for one in run.published} == {"report.txt", "report.pages.json", "report.jpg"}
+    pages = json.loads(files["pages"].read_text())["pages"]
+    assert [page["number"] for page in pages] == [1, 2, 3]
+    assert pages[0]["layout"]["size"] == [595.0, 842.0]
+
+
+@pytest.mark.parametrize("rotation", [90, 270])
+def test_blocks_of_a_turned_page_lie_where_they_are_shown(library: Library, tmp_path: Path, rotation: int) -> None:
+    library.read(digital(tmp_path / "turned.pdf", ["A single line."], rotation=rotation))
+
+    layout = json.loads(library.by_number[1].layout or "")
+    x0, y0, x1, y1, begin, end = layout["blocks"][0]
+    assert layout["size"] == [842.0, 595.0]
+    assert (library.by_number[1].text or "")[begin:end] == "A single line.\n"
+    assert x1 - x0 < y1 - y0
+    assert (x0 > 700) == (rotation == 90)
+
+
+def test_pages_that_hold_nothing_are_blank_and_cost_no_ocr(library: Library, tmp_path: Path) -> None:
+    library.read(digital(tmp_path / "a.pdf", ["Some words", "", "More words"]))
+
+    assert library.methods == ["layer", "blank", "layer"]
+    assert not library.jobs("ocr_pages")
+
+
+# --- pages that have to be looked at ---
+
+
+def test_a_scan_becomes_text_words_with_boxes_and_a_searchable_pdf(library: Library, tmp_path: Path) -> None:
+    image = picture(TEXT, dpi=200)
+    original = scan(tmp_path / "scan.pdf", [image, Image.new("L", image.size, 255)], dpi=200)
+
+    run = library.read(original, hocr=True)
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["ocr", "blank"]
+    assert character_errors(library.text, TEXT) < 0.01
+    assert (library.by_number[1].confidence or 0) > 85
+    files = published(run)
+    assert set(files) == {"text", "pages", "hocr", "pdf", "thumbnail"}
+    assert files["pdf"].stat().st_size < original.stat().st_size + 10_000
+    with pymupdf.open(original) as before, pymupdf.open(files["pdf"]) as after:
+        for number in range(2):
+            assert before[number].get_pixmap(dpi=80).samples == after[number].get_pixmap(dpi=80).samples
+        assert character_errors(after[0].get_text(), TEXT) < 0.02
+        word = next(word for line in json.loads(library.by_number[1].layout or "")["lines"] for word in line)
+        found = after[0].search_for(word[5])[0]
+        assert tuple(found) == pytest.approx(word[:4], abs=1.0)
+    hocr = ElementTree.fromstring(files["hocr"].read_text().partition("\n")[2])
+    words = [one.text for one in hocr.iter("span") if one.get("class") == "ocrx_word"]
+    assert character_errors(" ".join(filter(None, words)), TEXT) < 0.01
+
+
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_a_page_that_lies_the_wrong_way_is_turned(library: Library, tmp_path: Path, turn: int) -> None:
+    run = library.read(scan(tmp_path / "turned.pdf", [picture(TEXT, dpi=150, turn=turn)], dpi=150))
+
+    layout = json.loads(library.by_number[1].layout or "")
+    assert layout["turn"] == 360 - turn
+    assert character_errors(library.text, TEXT) < 0.02
+    # The invisible words run as the shown ones do.
+    with pymupdf.open(published(run)["pdf"]) as document:
+        assert character_errors(document[0].get_text(), TEXT) < 0.02
+        line = document[0].get_text("dict")["blocks"][0]["lines"][0]
+    assert [round(one) for one in line["dir"]] == {90: [0, 1], 180: [-1, 0], 270: [0, -1]}[turn]
+
+
+def test_a_skewed_page_is_straightened_and_its_words_stay_where_they_are_shown(
+    library: Library, tmp_path: Path
+) -> None:
+    straight = library.read(scan(tmp_path / "straight.pdf", [picture(TEXT, dpi=200)], dpi=200))
+    assert straight.how is How.DONE
+    upright = json.loads(library.by_number[1].layout or "")["lines"]
+    library.read(scan(tmp_path / "skewed.pdf", [picture(TEXT, dpi=200, skew=2.0)], dpi=200))
+
+    layout = json.loads(library.by_number[1].layout or "")
+    assert character_errors(library.text, TEXT) < 0.01
+    assert layout["skew"] == pytest.approx(2.0, abs=0.1)
+    # A word at the right of the page's middle has sunk by the slope.
+    before = {word[5]: word for line in upright for word in line}
+    after = {word[5]: word for line in layout["lines"] for word in line}
+    unique = [text for text in before if text in after and TEXT.split().count(text) == 1]
+    assert len(unique) > 5
+    for text in unique:
+        sunk = after[text][1] - before[text][1]
+        middle = (before[text][0] + before[text][2]) / 2 - 297.5
+        assert sunk == pytest.approx(middle * 0.0349, abs=2.0)
+
+
+@pytest.mark.parametrize(("dpi", "noise", "bound"), [(150, 60.0, 0.02), (200, 60.0, 0.02)])
+def test_character_errors_on_noisy_scans_stay_below_a_loose_bound(
+    library: Library, tmp_path: Path, dpi: int, noise: float, bound: float
+) -> None:
+    image = picture(TEXT, dpi=dpi, noise=noise)
+
+    library.read(scan(tmp_path / "noisy.pdf", [image], dpi=dpi, quality=60))
+
+    assert character_errors(library.text, TEXT) < bound
+    assert json.loads(library.by_number[1].layout or "")["dpi"] == dpi
+
+
+def test_text_that_somebody_elses_ocr_hid_under_a_scan_is_not_trusted(library: Library, tmp_path: Path) -> None:
+    library.read(scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150, hidden="wrong words " * 20))
+
+    assert library.methods == ["ocr"]
+    assert character_errors(library.text, TEXT) < 0.02
+
+
+def test_garbage_and_drawings_are_looked_at(library: Library, tmp_path: Path) -> None:
+    ingest = library.run("ingest", {}, garbage(tmp_path / "garbage.pdf"))
+    drawn = library.run("ingest", {}, drawn_only(tmp_path / "drawn.pdf"))
+
+    assert [job.job_type for job in ingest.follow_ups] == ["ocr_pages", "assemble"]
+    assert [job.job_type for job in drawn.follow_ups] == ["ocr_pages", "assemble"]
+
+
+def test_images_are_documents_of_their_own_pages(library: Library, tmp_path: Path) -> None:
+    pages = [picture(TEXT, dpi=150), picture(OTHER, dpi=150)]
+
+    run = library.read(tiff(tmp_path / "two.tif", pages, dpi=150))
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["ocr", "ocr"]
+    assert character_errors(library.text, f"{TEXT} {OTHER}") < 0.02
+    with pymupdf.open(published(run)["pdf"]) as document:
+        assert [
+            character_errors(page.get_text(), text) < 0.02 for page, text in zip(document, (TEXT, OTHER), strict=True)
+        ]
+
+
+def test_a_photo_that_says_nothing_of_its_size_is_read_pixel_by_pixel(library: Library, tmp_path: Path) -> None:
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(jpeg(picture(TEXT, dpi=200)))
+
+    run = library.read(photo)
+
+    assert character_errors(library.text, TEXT) < 0.01
+    assert json.loads(library.by_number[1].layout or "")["dpi"] < 120
+    assert published(run)["pdf"].stat().st_size < photo.stat().st_size + 10_000
+
+
+# --- nothing is read twice ---
+
+
+def mixed(path: Path) -> Path:
+    """A page with text, a scan, and a page with text."""
+    image = scan(path.with_name("image.pdf"), [picture(TEXT, dpi=150)], dpi=150)
+    with pymupdf.open(digital(path, [prose(5), prose(6)])) as document, pymupdf.open(image) as scanned:
+        document.insert_pdf(scanned, start_at=1)
+        path.write_bytes(document.tobytes())
+    return path
+
+
+def test_what_is_known_is_not_read_again_and_a_change_of_language_reads_only_what_it_must(
+    library: Library, tmp_path: Path
+) -> None:
+    original = mixed(tmp_path / "mixed.pdf")
+    library.read(original)
+    assert library.methods == ["layer", "ocr", "layer"]
+    first = library.text
+    assert len(library.jobs("ocr_pages")) == 1
+
+    # By another owner, under another name.
+    library.read(original.rename(tmp_path / "other name.pdf"))
+    assert library.text == first
+    assert not library.jobs("ocr_pages")
+    assert all(page.text is None for page in library.jobs("ingest")[0].pages)
+
+    again = library.run("ingest", {"languages": ["deu"]}, tmp_path / "other name.pdf")
+    assert [page.number for page in again.pages] == [1, 3]
+    assert all(page.text is None for page in again.pages)
+    assert json.loads(again.follow_ups[0].payload or "")["pages"] == "2"
+
+
+def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) -> None:
+    run = library.run("ingest", {"force_ocr": True}, mixed(tmp_path / "mixed.pdf"))
+
+    assert not run.pages
+    asked = [json.loads(job.payload or "")["pages"] for job in run.follow_ups if job.job_type == "ocr_pages"]
+    assert ",".join(asked) in ("1-3", "1-2,3", "1,2,3")
+
+
+def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150), picture(OTHER, dpi=150)], dpi=150)
+
+    # It asks for its file, says how far it is, asks twice for this page and twice for the next, and keeps the first.
+    killed, again = run_stopped_and_again(
+        ocr_pages,
+        {"pages": "1-2", "content": sha256_of(original)},
+        directory=tmp_path,
+        step=7,
+        document_id=1,
+        inputs={"original": original},
+    )
+
+    assert killed.how is How.CRASHED
+    assert [(page.number, page.text is None) for page in killed.pages] == [(1, False)]
+    assert again.result["recognised"] == 1
+    assert [(page.number, page.text is None) for page in again.pages] == [(1, True), (2, False)]
+
+
+def test_work_that_is_stale_is_refused_before_the_expensive_call(library: Library, tmp_path: Path) -> None:
+    original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150)
+    jobs = library.run("ingest", {}, original).follow_ups
+    library.is_current = False
+
+    for job in jobs:
+        run = library.run_job(job, original)
+
+        assert (run.how, run.ended.code) == (How.PERMANENT, "STALE_GENERATION")
+        assert not run.pages
+
+
+@pytest.mark.parametrize(
+    ("job_type", "payload"),
+    [
+        ("ocr_pages", {"pages": "1"}),
+        ("extract_rows", {"pages": "1"}),
+        ("assemble", {"kind": "pdf", "pages": 1}),
+    ],
+)
+def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_into_it(
+    library: Library, tmp_path: Path, job_type: str, payload: dict[str, object]
+) -> None:
+    original = digital(tmp_path / "mine.pdf", ["mine"])
+    library.keep(PageResult(1, "d1", "text", "layer"))
+
+    run = library.run(job_type, {**payload, "content": "0" * 64}, original)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+    assert not run.pages
+
+
+def test_pages_that_were_never_read_are_named(library: Library, tmp_path: Path) -> None:
+    original = digital(tmp_path / "a.pdf", [prose(1), prose(2), prose(3)])
+    jobs = library.run("ingest", {}, original).follow_ups
+    del library.by_number[2]
+
+    run = library.run_job(jobs[-1], original)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "PAGES_MISSING")
+    assert "page 2 have not been read" in run.ended.message or "page 2" in run.ended.message
+
+
+def test_pages_too_large_for_one_answer_are_asked_for_in_smaller_parts(library: Library, tmp_path: Path) -> None:
+    original = digital(tmp_path / "a.pdf", ["x"])
+    for number in range(1, 61):
+        library.keep(PageResult(number, f"d{number}", f"{number} " + "word " * 180_000, "layer"))
+
+    run = library.run("assemble", {"kind": "pdf", "pages": 60, "content": sha256_of(original)}, original)
+
+    assert run.how is How.DONE, run.ended
+    pages = published(run)["text"].read_text().split("\f")
+    assert [page.partition(" ")[0] for page in pages[:-1]] == [str(number) for number in range(1, 61)]
+
+
+# --- rows ---
+
+
+def test_a_spreadsheet_becomes_text_and_typed_values(library: Library, tmp_path: Path) -> None:
+    original = workbook(
+        tmp_path / "book.xlsx",
+        {"Figures": [["name", "tonnes", "audited"], ["Scope 1", 12.5, True], ["Scope 2", 7, False]], "Notes": [["n"]]},
+    )
+
+    run = library.read(original)
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["rows", "rows"]
+    assert library.text == "name\ttonnes\taudited\nScope 1\t12.5\tTRUE\nScope 2\t7\tFALSE\nn"
+    pages = json.loads(published(run)["pages"].read_text())["pages"]
+    assert pages[0]["layout"] == {
+        "sheet": "Figures",
+        "first": 1,
+        "values": [["name", "tonnes", "audited"], ["Scope 1", 12.5, True], ["Scope 2", 7, False]],
+    }
+
+
+def test_rows_are_extracted_in_ranges_of_three_thousand(library: Library, tmp_path: Path) -> None:
+    original = tmp_path / "rows.csv"
+    original.write_text("".join(f"{row};{row * row}\n" for row in range(7000)))
+
+    run = library.read(original)
+
+    assert run.how is How.DONE, run.ended
+    assert [job.result["pages"] for job in library.jobs("extract_rows")] == [30, 30, 10]
+    assert library.by_number[31].text is not None
+    assert library.by_number[31].text.startswith("3000\t9000000\n")
+    assert library.text.count("\n") == 6999
+
+
+# --- what follows ---
+
+
+def test_actions_for_afterwards_are_enqueued_by_the_end(library: Library, tmp_path: Path) -> None:
+    then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}, "account": "a"}]
+
+    run = library.read(digital(tmp_path / "a.pdf", ["Words"]), then=then)
+
+    assert [replace(job, after=()) for job in run.follow_ups] == [
+        NewJob("webhook", account="a", payload='{"url": "https://example.com"}')
+    ]
+
+
+def test_the_jobs_of_a_document_wait_for_those_before_them(library: Library, tmp_path: Path) -> None:
+    original = scan(tmp_path / "a.pdf", [picture("x", dpi=150)] * 2, dpi=150)
+
+    *ranges, last = library.run("ingest", {}, original).follow_ups
+
+    assert last.job_type == "assemble"
+    assert last.after_earlier
+    assert {job.job_type for job in ranges} == {"ocr_pages"}
+    assert not any(job.after_earlier for job in ranges)
+    # The same range of the same file waits for its twin, whosever it is.
+    assert [job.concurrency_key for job in library.run("ingest", {}, original).follow_ups[:-1]] == [
+        job.concurrency_key for job in ranges
+    ]
+
+
+def test_a_path_given_by_hand_is_brought_in_first(library: Library) -> None:
+    run = library.run("ingest", {"path": "/srv/report.pdf", "hocr": True}, None, document_id=None)
+    refused = library.run("ingest", {"path": "report.pdf"}, None, document_id=None)
+
+    assert [job.job_type for job in run.follow_ups] == ["download"]
+    assert json.loads(run.follow_ups[0].payload or "") == {"source": "/srv/report.pdf", "read": {"hocr": True}}
+    assert refused.ended.code == "PAYLOAD_INVALID"

@@ -1,0 +1,31 @@
+"""One page from its pixels, by the engine that is here."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image, ImageChops
+
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr.gray import Gray
+from job_handlers.reading.ocr.recognition import recognise
+from tests.job_handlers.reading import documents
+
+
+def unevenly_lit(text: str, dpi: int) -> Gray:
+    """Few lines on paper that is darker at its foot, and grainy: one threshold takes all of it for paper."""
+    page = documents.picture(text, dpi=dpi)
+    light = Image.linear_gradient("L").resize(page.size).point([215 + level * 40 // 255 for level in range(256)])
+    grain = Image.effect_noise(page.size, 35)
+    seen = Image.blend(ImageChops.multiply(page, light), grain, 0.3)
+    return Gray(seen.width, seen.height, seen.tobytes())
+
+
+@pytest.mark.parametrize("dpi", [200, 300])
+def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
+    text = "\n\n".join(f"The board reviewed climate risk number {number} with care." for number in range(6))
+    engine = tesseract.engine_for(tesseract.Wanted(["eng"], "fast"))
+
+    read = recognise(engine, unevenly_lit(text, dpi), dpi)
+
+    words = " ".join(word.text for line in read.lines for word in line)
+    assert documents.character_errors(words, documents.plain(text)) < 0.02

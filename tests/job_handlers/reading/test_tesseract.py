@@ -1,0 +1,118 @@
+"""Three ways to an engine; each reads the same words, and what is lacking is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from job_handlers.reading import layout
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr.gray import Gray
+from job_handlers.reading.ocr.recognition import recognise
+from job_handlers.reading.ocr.tesseract import Wanted, engine_for, identity, missing
+from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
+from worker_service.handlers import Permanent
+
+TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
+ENGLISH = Wanted(("eng",), "fast")
+
+Lack = Callable[[pytest.MonkeyPatch], None]
+
+
+def page(turn: int = 0) -> Gray:
+    image = picture(TEXT, dpi=150, turn=turn)
+    return Gray(image.width, image.height, image.tobytes())
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tesseract._engine_name.cache_clear()
+
+
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tesseract, "tesserocr", None)
+    tesseract._engine_name.cache_clear()
+
+
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    library(monkeypatch)
+    monkeypatch.setenv("PATH", "/nowhere")
+
+
+@pytest.fixture(autouse=True)
+def _names_are_found_again() -> Iterator[None]:
+    yield
+    tesseract._engine_name.cache_clear()
+
+
+@pytest.mark.parametrize("lacking", [nothing, library, program])
+def test_each_engine_reads_the_same_words_at_the_same_places(lacking: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = engine_for(ENGLISH).words(page(), 150)
+    lacking(monkeypatch)
+
+    lines = engine_for(ENGLISH).words(page(), 150)
+
+    assert character_errors(layout.text_of(lines), TEXT) < 0.02
+    words = {word.text: word for line in lines for word in line}
+    for expected in (word for line in reference for word in line):
+        found = words[expected.text]
+        assert (found.x0, found.x1) == pytest.approx((expected.x0, expected.x1), abs=8)
+        assert (found.y0 + found.y1) / 2 == pytest.approx((expected.y0 + expected.y1) / 2, abs=12)
+
+
+@pytest.mark.parametrize("text", [TEXT, prose(1), "", "x"])
+@pytest.mark.parametrize("noise", [0.0, 60.0])
+def test_words_are_those_of_the_engines_own_table(text: str, noise: float) -> None:
+    engine = engine_for(ENGLISH)
+    assert isinstance(engine, tesseract._InProcess)
+    image = picture(text, dpi=150, noise=noise)
+    tesseract._show(engine._reader, Gray(image.width, image.height, image.tobytes()), 150)
+    engine._reader.Recognize()
+
+    found = tesseract._found(engine._reader)
+
+    table = tesseract._lines(engine._reader.GetTSVText(0).splitlines())
+    assert [[places(word) for word in line] for line in found] == [[places(word) for word in line] for line in table]
+    sure = [word.confidence for line in found for word in line]
+    assert sure == pytest.approx([word.confidence for line in table for word in line], abs=1e-5)
+
+
+def places(word: Word) -> tuple[object, ...]:
+    return word.x0, word.y0, word.x1, word.y1, word.text
+
+
+def test_engines_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set()
+    for lacking in (nothing, library, program):
+        with monkeypatch.context() as patch:
+            lacking(patch)
+            names.add(identity(ENGLISH))
+
+    assert len(names) == 3
+    assert identity(ENGLISH) != identity(Wanted(("deu",), "fast"))
+
+
+@pytest.mark.parametrize("lacking", [nothing, library])
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_a_turned_page_is_read_whoever_reads_it(turn: int, lacking: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch)
+
+    read = recognise(engine_for(ENGLISH), page(turn), 150)
+
+    assert plain(layout.text_of(read.lines)) == plain(TEXT)
+    assert read.turn == 360 - turn
+
+
+def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert missing() is None
+    with pytest.raises(Permanent, match="tesseract-ocr-tlh"):
+        engine_for(Wanted(("eng", "tlh"), "fast"))
+    with pytest.raises(Permanent, match="quality best"):
+        engine_for(Wanted(("eng",), "best"))
+
+    monkeypatch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
+
+    assert "install tesseract-ocr" in (missing() or "")
+    assert identity(ENGLISH) == "none"
