@@ -62,7 +62,7 @@ HAPPENINGS: list[Happening] = [
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
 def test_a_happening_arrives_as_it_was(happening: Happening) -> None:
     said = wire.frame_of_happening(happening)
-    inbox = Inbox(1000)
+    inbox = Inbox(2000)
 
     # One byte at a time.
     bodies = [body for at in range(len(said)) for body in inbox.feed(said[at : at + 1])]
@@ -73,14 +73,14 @@ def test_a_happening_arrives_as_it_was(happening: Happening) -> None:
 def test_several_messages_in_one_bite_are_several() -> None:
     said = b"".join(map(wire.frame_of_happening, HAPPENINGS))
 
-    assert len(Inbox(1000).feed(said)) == len(HAPPENINGS)
+    assert len(Inbox(2000).feed(said)) == len(HAPPENINGS)
 
 
 def test_an_order_arrives_as_it_was() -> None:
     inputs = {"original": Path("/w/objects/1-1/a.pdf")}
     launch = wire.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
 
-    (body,) = Inbox(1000).feed(wire.frame(launch))
+    (body,) = Inbox(2000).feed(wire.frame(launch))
 
     assert wire.to_nursery(body) == launch
 
@@ -92,7 +92,7 @@ def test_an_order_arrives_as_it_was() -> None:
 )
 def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
     with pytest.raises(Garbled):
-        Inbox(1000).feed(said)
+        Inbox(2000).feed(said)
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,10 @@ def test_the_times_of_the_unit_fit_those_of_the_daemon(tmp_path: Path) -> None:
 
 
 def test_the_example_settings_can_be_read_with_every_line_in_force(tmp_path: Path) -> None:
-    lines = (PLACE / "pagemill.toml").read_text().splitlines()
+    lines = [line.removeprefix("# ") for line in (PLACE / "pagemill.toml").read_text().splitlines()[1:]]
     file = tmp_path / "pagemill.toml"
-    file.write_text("\n".join(line.removeprefix("# ") for line in lines[1:]))
+    # A program that runs in a directory of its own publishes none of its files: of the two it has one.
+    file.write_text("\n".join(line for line in lines if not line.startswith("cwd =")))
 
     read = load_settings(environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(file)}, directory=tmp_path)
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from tests.length import short
 from tests.store.kit import EVERY_JOB, KINDS, ByHand, Kind, MovableClock, ids, lay_out, new_worker
 from tests.store.model import ModelJob, ModelQueue
-from worker_service.clock import as_text
+from worker_service.clock import as_text, wall_clock
 from worker_service.errors import LeaseLost
 from worker_service.jobs.model import Failure, Job, Lease, NewJob, Report, Status
 from worker_service.jobs.retries import REQUEUES_MAX
@@ -150,8 +150,10 @@ class QueueMachine(RuleBasedStateMachine):
     def cancel(self, pick: int, is_by_hand: bool) -> None:
         if job_id := self._pick(pick):
             is_ended = self.model.jobs[job_id].status.is_ended
-            self.model.cancel(job_id, self.clock.now)
-            if is_by_hand and not is_ended:
+            is_by_hand = is_by_hand and not is_ended
+            # The table's own clock is the machine's.
+            self.model.cancel(job_id, wall_clock() if is_by_hand else self.clock.now)
+            if is_by_hand:
                 ByHand(self.path)(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
             else:
                 self.store.cancel(ids(job_id), actor="ann")

@@ -87,7 +87,9 @@ def test_a_database_that_turns_read_only_is_told_and_waited_for(system: System) 
     system.assert_sound()
 
 
-def test_on_a_read_only_database_no_daemon_starts_and_it_says_why(system: System) -> None:
+def test_on_a_read_only_database_no_daemon_starts_and_it_says_why(
+    system: System, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     job = system.enqueue("noop")
     system.store.close()
 
@@ -95,7 +97,7 @@ def test_on_a_read_only_database_no_daemon_starts_and_it_says_why(system: System
         refused = subprocess.run(
             [sys.executable, "-m", "worker_service"],
             cwd="/",
-            env=system.environment(workspace="/tmp"),
+            env=system.environment(workspace=str(tmp_path_factory.mktemp("workspace"))),
             capture_output=True,
             text=True,
             timeout=30,

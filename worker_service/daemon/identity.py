@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker_service.errors import StoreReadOnly
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -58,9 +60,14 @@ class LifeLock:
     """The worker's own lock, held until every process that has the descriptor is gone."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(exist_ok=True)
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        except OSError as error:
+            raise StoreReadOnly(
+                f"{path.parent} cannot be written ({error.strerror}): a daemon keeps its lock beside its database"
+            ) from error
         fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self, *, is_gone: bool) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import xxhash
-
 
 def canonical(value: object) -> str:
     """The one spelling of a JSON value: sorted keys, no spaces, no NaN."""
@@ -13,4 +11,6 @@ def canonical(value: object) -> str:
 
 
 def digest(value: object) -> str:
+    import xxhash  # only for those who ask: `pagemill ls` does not
+
     return xxhash.xxh3_128_hexdigest(canonical(value).encode())
