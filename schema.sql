@@ -114,6 +114,8 @@ CREATE INDEX job_by_status ON worker_job_queue (status);
 -- prune, and lists by time
 CREATE INDEX job_ended ON worker_job_queue (completed_at) WHERE completed_at IS NOT NULL;
 CREATE INDEX job_by_owner ON worker_job_queue (owner) WHERE owner <> '';
+-- list, count: the jobs about a remote account
+CREATE INDEX job_by_account ON worker_job_queue (account, platform) WHERE account IS NOT NULL;
 CREATE INDEX job_by_batch ON worker_job_queue (batch_id) WHERE batch_id IS NOT NULL;
 -- live work of a document's generation, and its failures
 CREATE INDEX job_by_document ON worker_job_queue (document_id, generation, status) WHERE document_id IS NOT NULL;
@@ -1069,8 +1071,8 @@ SELECT id, job_type, platform, account, owner, priority,
   FROM worker_job_queue;
 
 CREATE VIEW v_queue AS
-SELECT job_type, sum(held = 0) AS ready, sum(held <> 0) AS held, min(created_at) AS oldest
-  FROM worker_job_queue WHERE status = 'pending' GROUP BY job_type;
+SELECT platform, job_type, sum(held = 0) AS ready, sum(held <> 0) AS held, min(created_at) AS oldest
+  FROM worker_job_queue WHERE status = 'pending' GROUP BY platform, job_type;
 
 CREATE VIEW v_workers AS
 SELECT w.id, w.host, w.pid, w.heartbeat_at,

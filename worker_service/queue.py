@@ -41,6 +41,9 @@ _PRUNED_AT_ONCE = 1000
 _POLL_SECONDS = 0.05
 _WATCHING_MOST = 100
 
+# What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
+_FAILS = {"cancel": (_LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
+
 # What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
 # `retry --type ocr_pages` never runs again what has completed, unless it is asked for by its status or id.
 _MEANT = {
@@ -70,6 +73,17 @@ class Waiting:
 Watch = Callable[[Callable[[int], Waiting], bool], None]
 """Called again and again while somebody waits, at last with True. It may look, at so many jobs; a look costs some
 milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Documents that are being read, and will be failed by what is done to their jobs."""
+
+    document_ids: Sequence[int] = ()
+    code: str = ""
+
+
+NO_DOCUMENT_FAILS = Failing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +178,11 @@ class Queue:
         if verb == "delete":
             return self.store.delete(selector, actor=self.actor)
         return self.store.priority(selector, read_priority(priority), actor=self.actor)
+
+    def failing(self, verb: str, selector: Selector) -> Failing:
+        """What becomes of documents, if this is done to these jobs."""
+        statuses, code = _FAILS.get(verb, ((), ""))
+        return Failing(self.store.documents_failing(selector, statuses), code) if statuses else Failing()
 
     def await_ends(
         self, ids: Sequence[int], *, seconds: float, monotonic: Callable[[], float], sleep: Callable[[float], None]

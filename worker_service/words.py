@@ -54,6 +54,7 @@ class SelectorWords:
     statuses: Sequence[str] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
+    accounts: Sequence[str] = ()
     owners: Sequence[str] = ()
     batch_id: int | None = None
     error_code: str | None = None
@@ -228,6 +229,7 @@ def read_selector(words: SelectorWords, *, now: datetime) -> Selector:
         statuses=tuple(dict.fromkeys(map(parse_status, _listed(words.statuses)))),
         job_types=tuple(_listed(words.job_types)),
         platforms=tuple(_listed(words.platforms)),
+        accounts=tuple(_text("--account", account) for account in words.accounts),
         owners=tuple(_text("--owner", owner) for owner in words.owners),
         batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
         error_code=None if words.error_code is None else _text("--error", words.error_code),

@@ -20,9 +20,12 @@ class Shelf:
     store: Store
     workspace: Path
 
-    def wish(self, name: str, owner: str = "", *, key: str = "", content: str = "c1", settings: str = "") -> Job:
+    def ask(self, name: str, owner: str = "", *, key: str = "", content: str = "c1", settings: str = "") -> None:
         request = DocumentRequest(key or f"/srv/{name}", name, content, settings)
         self.store.enqueue(NewJob("ingest", platform="local", owner=owner, document=request))
+
+    def wish(self, name: str, owner: str = "", **fields: str) -> Job:
+        self.ask(name, owner, **fields)
         return claim(self.store, "ingest")
 
     def read(

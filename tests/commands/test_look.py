@@ -198,8 +198,36 @@ def test_stats_counts_by_type_and_sums_up(run: Run, daemon: Daemon) -> None:
 
     lines = [line.split() for line in run("stats").stdout.splitlines()]
 
-    assert lines[-1] == ["all", "2", "1", "0", "1", "0", "0"]
+    assert ["all", "2", "1", "0", "1", "0", "0"] in lines
     assert sum(row["pending"] + row["held"] for row in items(run("stats", "--json"))) == 3
+
+
+def test_stats_counts_what_is_pending_by_platform(run: Run, daemon: Daemon) -> None:
+    for platform in ("instagram", "youtube", "instagram", "gdrive"):
+        run("enqueue", "ocr_pages", "--platform", platform)
+    daemon.claim()
+
+    lines = [line.split() for line in run("stats").stdout.splitlines()]
+    found = json.loads(run("stats", "--json").stdout)["pending_by_platform"]
+
+    pending = {"gdrive": 1, "instagram": 1, "youtube": 1}
+    assert lines[-4:] == [["PLATFORM", "PENDING"], *([platform, str(n)] for platform, n in pending.items())]
+    assert found == [{"platform": platform, "count": n} for platform, n in pending.items()]
+
+
+def test_jobs_are_chosen_by_the_account_that_they_are_about(run: Run) -> None:
+    for platform, account in (("instagram", "user123"), ("tiktok", "user123"), ("instagram", "user,124")):
+        run("enqueue", "scrape_account", "--platform", platform, "--account", account)
+    run("enqueue", "scrape_account")
+
+    def chosen(*words: str) -> list[int]:
+        return sorted(row["id"] for row in items(run("ls", "--json", *words)))
+
+    assert chosen("--account", "user123") == [1, 2]
+    assert chosen("--account", "user123", "--platform", "instagram") == [1]
+    assert chosen("--account", "user,124") == [3]
+    assert chosen("--account", "user123", "--account", "user,124") == [1, 2, 3]
+    assert run("cancel", "--account", "user123", "--yes").stdout == "cancelled 2 jobs\n"
 
 
 def test_errors_counts_by_code_and_shows_the_newest(run: Run, daemon: Daemon) -> None:

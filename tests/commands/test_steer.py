@@ -53,7 +53,7 @@ def test_a_dry_run_counts_shows_some_and_changes_nothing(run: Run) -> None:
 
     assert text.startswith("would cancel 7 jobs\n")
     assert text.endswith("… and 2 more\n")
-    assert answer == {"dry_run": True, "jobs": 7, "items": [7, 6, 5, 4, 3]}
+    assert answer == {"dry_run": True, "jobs": 7, "items": [7, 6, 5, 4, 3], "documents": []}
     assert set(states(run).values()) == {"pending"}
 
 
@@ -66,6 +66,46 @@ def test_yes_changes_all_that_match_and_says_how_to_put_it_back(run: Run) -> Non
     assert result.stdout == "cancelled 3 jobs\n"
     assert "pagemill undo" in result.stderr
     assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled", 4: "pending"}
+
+
+@pytest.mark.parametrize(("verb", "code"), [("cancel", "CANCELLED"), ("delete", "JOB_DELETED")])
+def test_before_and_after_it_is_said_which_documents_will_not_be_read(
+    run: Run, shelf: Shelf, verb: str, code: str
+) -> None:
+    shelf.read("read.pdf", "text")
+    for name in ("a.pdf", "b.pdf"):
+        shelf.ask(name)
+    enqueue(run, 1)
+    sentence = f"2 documents {{}} failed ({code}); pagemill reindex 2 3 reads them again"
+
+    looked = run(verb, "--status", "pending", "--dry-run").stdout
+    told = json.loads(run(verb, "--status", "pending", "--dry-run", "--json").stdout)
+    asked = run(verb, "--status", "pending", fails=1).stderr
+    done = run(verb, "--status", "pending", "--yes").stderr
+
+    assert sentence.format("would be") in looked
+    assert told["documents"] == [2, 3]
+    assert sentence.format("will be") in asked
+    assert sentence.format("are") in done
+    assert [one["error_code"] for one in items(run("documents", "--status", "failed", "--json"))] == [code, code]
+
+
+def test_what_concerns_no_document_says_nothing_of_documents(run: Run, shelf: Shelf) -> None:
+    shelf.fail("a.pdf", "PDF_BROKEN", "half of it is missing")
+    enqueue(run, 1)
+
+    assert "document" not in run("delete", 1, 2, "--yes").stderr
+    assert "documents" not in json.loads(run("retry", "--type", "nothing", "--dry-run", "--json").stdout)
+
+
+def test_a_running_job_that_is_cancelled_leaves_its_document_failed_once_it_has_stopped(run: Run, shelf: Shelf) -> None:
+    job = shelf.wish("a.pdf")
+
+    result = run("cancel", job.id)
+    answer = json.loads(run("cancel", job.id, "--json").stdout)
+
+    assert "1 document will be failed (CANCELLED); pagemill reindex 1 reads it again" in result.stderr
+    assert answer["documents"] == [1]
 
 
 def test_nothing_said_is_not_everything(run: Run) -> None:

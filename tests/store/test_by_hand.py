@@ -559,7 +559,7 @@ def test_schema_sql_loads_and_works_under_the_distributions_own_program(tmp_path
         (1, "pending"),
         (2, "scheduled"),
     ]
-    assert person("SELECT ready, held FROM v_queue") == [{"ready": 1, "held": 1}]
+    assert person("SELECT platform, ready, held FROM v_queue") == [{"platform": "instagram", "ready": 1, "held": 1}]
     assert person("SELECT * FROM v_workers") == []
     assert person.one("PRAGMA integrity_check") == "ok"
 

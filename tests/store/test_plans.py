@@ -123,10 +123,11 @@ def test_a_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[
         (Selector(statuses=(Status.RUNNING,)), "job_by_status"),
         (Selector(statuses=(Status.PENDING,), job_types=("ocr_pages",)), "job_by_status"),
         (Selector(owners=("bob",)), "job_by_owner"),
+        (Selector(accounts=("user123",), platforms=("instagram",)), "job_by_account"),
         (Selector(batch_id=7), "job_by_batch"),
         (Selector(ids=(1, 2, 3)), "INTEGER PRIMARY KEY"),
     ],
-    ids=["all", "running", "pending", "owner", "batch", "ids"],
+    ids=["all", "running", "pending", "owner", "account", "batch", "ids"],
 )
 def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
     plan: Callable[[str], list[str]],

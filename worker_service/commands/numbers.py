@@ -14,11 +14,14 @@ def stats(desk: Desk) -> None:
     pagemill stats
     pagemill stats --json
 
-    How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key.
+    How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key. Below them,
+    pending jobs by platform.
     """
-    types = desk.queue.store.counts_by_type()
+    store = desk.queue.store
+    types, platforms = store.counts_by_type(), store.pending_by_platform()
     if desk.as_json:
-        output.show_json({"items": [output.as_object(counts) for counts in types]})
+        items = [output.as_object(counts) for counts in types]
+        output.show_json({"items": items, "pending_by_platform": [output.as_object(one) for one in platforms]})
         return
     rows: list[tuple[object, ...]] = [
         (t.job_type, t.pending, t.held, t.running, t.completed, t.failed, t.cancelled) for t in types
@@ -26,6 +29,9 @@ def stats(desk: Desk) -> None:
     if len(rows) > 1:
         rows.append(("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))))
     output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
+    if platforms:
+        output.show()
+        output.show_table(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
 
 
 @verb

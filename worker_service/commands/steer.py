@@ -16,11 +16,13 @@ from worker_service.commands.desk import Desk, confirm, confirming, selecting, v
 from worker_service.errors import Refused
 from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import Selector
-from worker_service.queue import Queue, Unended, state_of
+from worker_service.plurals import counted
+from worker_service.queue import NO_DOCUMENT_FAILS, Failing, Queue, Unended, state_of
 from worker_service.words import SelectorWords, read_priority
 
 _SAMPLE = 5
 _REFUSALS_SHOWN = 10
+_NAMED_MOST = 20
 _ENDS_SECONDS = 15.0
 _DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised"}
 
@@ -38,7 +40,8 @@ def cancel(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool, now: bool
 
     Stop jobs. A pending one ends at once; a running one is asked to stop, and ends once its processes are gone.
 
-    With --now the command ends when they are, or after 15 seconds with what still goes on and exit code 1.
+    With --now the command ends when they are, or after 15 seconds with what still goes on and exit code 1. A document
+    that they were reading is failed by it (CANCELLED), until `pagemill retry` or `pagemill reindex` has it read on.
     """
     return _change(desk, "cancel", words, dry_run=dry_run, yes=yes, is_hurried=now)
 
@@ -67,7 +70,8 @@ def delete(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
     pagemill delete 42
     pagemill delete --status cancelled --older-than 7d --yes
 
-    Remove jobs that are not running. `pagemill undo` brings them back, until they are pruned.
+    Remove jobs that are not running. `pagemill undo` brings them back, until they are pruned. A document that a pending
+    one would have read is failed by it (JOB_DELETED). Documents themselves: `pagemill documents rm`.
     """
     return _change(desk, "delete", words, dry_run=dry_run, yes=yes)
 
@@ -160,24 +164,37 @@ def _change(
 ) -> int:
     queue = desk.queue
     selector = queue.meant(verb_name, queue.selector(words))
+    failing = queue.failing(verb_name, selector)
     is_single = len(selector.ids) == 1 and selector == Selector(ids=selector.ids)
     if dry_run or not is_single:
         number = queue.store.count(selector)
         if dry_run:
-            return _show_dry_run(desk, verb_name, queue, selector, number)
+            return _show_dry_run(desk, verb_name, queue, selector, number, failing)
         if number == 0:
             return _show_nothing(desk)
         question = f"{_named(verb_name).capitalize()} {output.jobs(number)}?"
+        if sentence := _of_documents(failing, "will be"):
+            question = f"{sentence}. {question}"
         confirm(question, yes=yes, sample=_sample(queue, selector))
     changed = queue.change(verb_name, selector, priority=level, is_hurried=is_hurried)
     unended: Sequence[Unended] | None = None
     if is_hurried:
         unended = queue.await_ends(changed.asked, seconds=_ENDS_SECONDS, monotonic=time.monotonic, sleep=time.sleep)
-    return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single, unended=unended)
+    return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single, unended=unended, failing=failing)
 
 
 def _named(verb_name: str) -> str:
     return "priority" if verb_name == "priority" else verb_name
+
+
+def _of_documents(failing: Failing, are: str) -> str:
+    """What becomes of them, and how they are read again; empty, where nothing does."""
+    ids = failing.document_ids
+    if not ids:
+        return ""
+    which = " ".join(map(str, ids)) if len(ids) <= _NAMED_MOST else "--status failed"
+    again = f"pagemill reindex {which} reads {'it' if len(ids) == 1 else 'them'} again"
+    return f"{counted(len(ids), 'document')} {are} failed ({failing.code}); {again}"
 
 
 def _sample(queue: Queue, selector: Selector) -> list[str]:
@@ -193,12 +210,17 @@ def _sample(queue: Queue, selector: Selector) -> list[str]:
     )
 
 
-def _show_dry_run(desk: Desk, verb_name: str, queue: Queue, selector: Selector, number: int) -> int:
+def _show_dry_run(
+    desk: Desk, verb_name: str, queue: Queue, selector: Selector, number: int, failing: Failing = NO_DOCUMENT_FAILS
+) -> int:
     if desk.as_json:
         ids = [job.id for job in queue.store.list(selector, most=_SAMPLE)]
-        output.show_json({"dry_run": True, "jobs": number, "items": ids})
+        documents = {"documents": list(failing.document_ids)} if failing.code else {}
+        output.show_json({"dry_run": True, "jobs": number, "items": ids, **documents})
         return 0
     output.show(f"would {_named(verb_name)} {output.jobs(number)}")
+    if sentence := _of_documents(failing, "would be"):
+        output.show(sentence)
     if number:
         for line in _sample(queue, selector):
             output.show(line)
@@ -216,7 +238,13 @@ def _show_nothing(desk: Desk) -> int:
 
 
 def _show_changed(
-    desk: Desk, done: str, changed: Changed, *, is_single: bool, unended: Sequence[Unended] | None = None
+    desk: Desk,
+    done: str,
+    changed: Changed,
+    *,
+    is_single: bool,
+    unended: Sequence[Unended] | None = None,
+    failing: Failing = NO_DOCUMENT_FAILS,
 ) -> int:
     """`unended`: of those that were asked to stop, the ones that were waited for in vain; None: nobody waited."""
     if is_single and changed.refused and not changed.job_ids and not changed.asked:
@@ -228,6 +256,8 @@ def _show_changed(
         items: dict[str, object] = {"action": changed.action_id, "items": list(changed.job_ids), "asked": asked}
         if unended is not None:
             items["unended"] = [{"id": one.job_id, "reason": one.why} for one in unended]
+        if failing.code:
+            items["documents"] = list(failing.document_ids)
         output.show_json({**items, "refused": refused})
         return 1 if changed.refused or unended else 0
     asked_too = {one.job_id for one in unended} if unended is not None else set(changed.asked)
@@ -236,6 +266,9 @@ def _show_changed(
         output.show(f"{done} {output.jobs(number)}")
     if asked_too:
         output.show(f"asked {output.jobs(len(asked_too))} to stop")
+    are = "will be" if asked_too else "is" if len(failing.document_ids) == 1 else "are"
+    if sentence := _of_documents(failing, are):
+        output.say(sentence)
     for one in (unended or ())[:_REFUSALS_SHOWN]:
         output.say(f"job {one.job_id} still stops: {one.why}")
     for job_id, reason in list(changed.refused.items())[:_REFUSALS_SHOWN]:

@@ -363,6 +363,12 @@ class TypeCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class PlatformCount:
+    platform: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorCount:
     code: str
     job_type: str

@@ -20,6 +20,7 @@ class Selector:
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
+    accounts: Sequence[str] = ()
     owners: Sequence[str] = ()
     batch_id: int | None = None
     error_code: str | None = None

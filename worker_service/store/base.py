@@ -37,7 +37,9 @@ from worker_service.jobs.model import (
     LogLine,
     NewJob,
     Pause,
+    PlatformCount,
     Report,
+    Status,
     TypeCounts,
     Usage,
     Worker,
@@ -226,6 +228,11 @@ class Reading(Protocol):
     def counts(self) -> Counts: ...
 
     def counts_by_type(self) -> Sequence[TypeCounts]: ...
+
+    def pending_by_platform(self) -> Sequence[PlatformCount]: ...
+
+    def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
+        """The documents whose reading would end with these of its jobs, if they are of one of the statuses."""
 
     def errors(self, *, since: str) -> Sequence[ErrorCount]: ...
 

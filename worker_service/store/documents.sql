@@ -29,6 +29,12 @@ RETURNING index_generation;
 UPDATE document SET name = :name, gone_at = NULL
  WHERE id = :document_id AND (name <> :name OR gone_at IS NOT NULL) AND :name <> '';
 
+-- name: documents_failing
+SELECT DISTINCT d.id FROM json_each(:job_ids) w
+ CROSS JOIN worker_job_queue q NOT INDEXED ON q.id = w.value
+ CROSS JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
+ WHERE d.index_status IN ('queued', 'indexing') ORDER BY d.id;
+
 -- name: live_work
 SELECT q.id FROM document d
   JOIN worker_job_queue q ON q.document_id = d.id AND q.generation = d.index_generation

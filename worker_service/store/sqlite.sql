@@ -750,6 +750,9 @@ SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AN
        sum(status = 'completed'), sum(status = 'failed'), sum(status = 'cancelled')
   FROM worker_job_queue GROUP BY job_type ORDER BY job_type;
 
+-- name: pending_by_platform
+SELECT platform, count(*) FROM worker_job_queue WHERE status = 'pending' GROUP BY platform ORDER BY platform;
+
 -- name: errors
 SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
        (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id),

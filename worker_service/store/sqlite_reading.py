@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from worker_service.clock import as_text, from_text
@@ -21,6 +22,7 @@ from worker_service.jobs.model import (
     Lease,
     LogLine,
     Pause,
+    PlatformCount,
     Status,
     TypeCounts,
     WorkerState,
@@ -32,7 +34,7 @@ from worker_service.store.sqlite_selecting import where
 JOB_COLUMNS = Job._fields
 _STATUS = JOB_COLUMNS.index("status")
 _STATUSES = {str(status): status for status in Status}
-_NAMED_COLUMNS = ("id", "job_type", "owner", "platform")
+_NAMED_COLUMNS = ("id", "job_type", "owner", "platform", "account")
 
 
 def job_from(row: Row) -> Job:
@@ -133,6 +135,14 @@ class Reading(Connections):
 
     def counts_by_type(self) -> Sequence[TypeCounts]:
         return [TypeCounts(*row) for row in self._read("counts_by_type")]
+
+    def pending_by_platform(self) -> Sequence[PlatformCount]:
+        return [PlatformCount(*row) for row in self._read("pending_by_platform")]
+
+    def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
+        meant = [status for status in selector.statuses or statuses if status in statuses]
+        job_ids = self.ids(replace(selector, statuses=meant), "generation IS NOT NULL") if meant else []
+        return [row[0] for row in self._read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def errors(self, *, since: str) -> Sequence[ErrorCount]:
         return [ErrorCount(*row) for row in self._read("errors", since=since)]

@@ -30,6 +30,9 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
     add_any("status", [str(status) for status in selector.statuses])
     add_any("job_type", selector.job_types)
     add_any("platform", selector.platforms)
+    add_any("account", selector.accounts)
+    if selector.accounts:
+        add("account IS NOT NULL")  # lets the planner use the partial index
     add_any("owner", selector.owners)
     if selector.owners and "" not in selector.owners:
         add("owner <> ''")  # lets the planner use the partial index
