@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,10 @@ from worker_service.children.model import How, Started
 needs_landlock = pytest.mark.skipif(
     sandbox.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"
 )
+
+needs_filter = pytest.mark.skipif(not sandbox.has_seccomp_table(), reason="the system calls of this machine are others")
+
+_GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
 
 
 def level_of(desk: Desk, order_id: int) -> str:
@@ -117,6 +125,74 @@ def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path
         expected |= {"signal the parent"}
     assert allowed == expected
     assert level_of(desk, 1) == ("landlock+seccomp" if sandbox.has_seccomp_table() else "landlock")
+
+
+def _looks_of(path: Path) -> object:
+    """Whatever of a file may change that is not its content, as far as its file system knows it."""
+    told: list[bytes] = []
+    with path.open("rb") as file:
+        for what, room in ((_GETFLAGS, 8), (_GETVERSION, 8), (_FSGETXATTR, 28)):
+            with contextlib.suppress(OSError):
+                told.append(fcntl.ioctl(file, what, bytes(room)))
+    of = path.stat()
+    return of.st_mode, of.st_uid, of.st_gid, of.st_mtime_ns, of.st_size, sorted(os.listxattr(path)), told
+
+
+@needs_landlock
+@needs_filter
+@pytest.mark.parametrize("given", ["strict", "off"])
+def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_read(
+    make_desk: MakeDesk, tmp_path: Path, given: str
+) -> None:
+    unreadable, readable = tmp_path / "pagemill.db", tmp_path / "report.pdf"
+    for file in (unreadable, readable):
+        file.write_text("content")
+        for number in range(1, 5):
+            os.setxattr(file, f"user.{number}", b"x")
+    before = [_looks_of(unreadable), _looks_of(readable)]
+
+    desk = make_desk(sandbox=given)
+    result = desk.run("changes_modes", json.dumps({"path": str(unreadable)}), inputs={"original": readable}).result
+
+    after = [_looks_of(unreadable), _looks_of(readable)]
+    assert (after == before) is (given == "strict")
+    # Without a sandbox it does all of that: these are the calls.
+    assert (result == '["600", 1]') is (given == "strict")
+
+
+@needs_landlock
+def test_what_copies_files_with_their_modes_and_times_works_in_a_sandbox(desk: Desk, tmp_path: Path) -> None:
+    original = tmp_path / "report.pdf"
+    original.write_text("content")
+
+    ended = desk.run("copies", "{}", inputs={"original": original})
+
+    assert (ended.message, ended.result) == ("", '[10, "content"]')
+
+
+@needs_filter
+def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    file.write_text("content")
+    program = (
+        "import os, sys\n"
+        "from worker_service.children import sandbox\n"
+        "sandbox.landlock_version = lambda: 2\n"
+        "sandbox._landlock = lambda door: True\n"
+        "sandbox.shut(sandbox.Door([], [], network=False), 'strict')\n"
+        "for cut in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC)):\n"
+        "    try:\n"
+        "        cut()\n"
+        "    except PermissionError:\n"
+        "        print('refused')\n"
+        "with open(sys.argv[1], 'a') as file:\n"
+        "    file.write(' and more')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program, file], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["refused"] * 2
+    assert file.read_text() == "content and more"
 
 
 @needs_landlock

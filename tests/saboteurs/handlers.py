@@ -7,10 +7,14 @@ import ctypes
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -515,6 +519,69 @@ def looks_over_the_wall(context: Context[At]) -> Done:
             "run a program": _try(lambda: subprocess.run(["/bin/true"], check=True)),
         }
     )
+
+
+@saboteur(At)
+def changes_modes(context: Context[At]) -> Done:
+    """And owners, times, attributes: of what it may name, of what it may read, and of its own."""
+    own = context.staging / "own"
+    own.write_text("x")
+    for place in (Path(context.payload.path), *context.inputs.values(), own):
+        _by_every_call(place)
+    return Done([f"{own.stat().st_mode & 0o777:o}", own.stat().st_size])
+
+
+def _by_every_call(place: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    path, opened, here, long_ago = bytes(place), -1, -100, bytes(64)
+    with contextlib.suppress(OSError):
+        opened = os.open(place, os.O_RDONLY)
+    value = ctypes.create_string_buffer(b"x")
+    arguments = struct.pack("@QII", ctypes.addressof(value), 1, 0)
+    calls: list[tuple[object, ...]] = [
+        (90, path, 0o4), (91, opened, 0o4), (268, here, path, 0o4), (452, here, path, 0o4, 0),
+        (92, path, 1, 1), (93, opened, 1, 1), (94, path, 1, 1), (260, here, path, 1, 1, 0),
+        (132, path, long_ago), (235, path, long_ago), (261, here, path, long_ago),
+        (280, here, path, long_ago, 0), (280, opened, None, long_ago, 0),
+        (188, path, b"user.a", b"x", 1, 0), (189, path, b"user.b", b"x", 1, 0), (190, opened, b"user.c", b"x", 1, 0),
+        (463, here, path, 0, b"user.d", arguments, 16),
+        (197, path, b"user.1"), (198, path, b"user.2"), (199, opened, b"user.3"), (466, here, path, 0, b"user.4"),
+        (469, here, path, struct.pack("@Q4I", 0x80, 0, 0, 0, 0), 24, 0),
+        # FS_IOC_SETFLAGS: not to be dumped. FS_IOC_FSSETXATTR: the same. FS_IOC_SETVERSION.
+        (16, opened, 0x40086602, struct.pack("@q", 0x40)),
+        (16, opened, 0x401C5820, struct.pack("@5I8x", 0x80, 0, 0, 0, 0)),
+        (16, opened, 0x40087602, struct.pack("@q", 7)),
+    ]  # fmt: skip
+    for call in calls:
+        libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in call))
+
+
+@saboteur(At)
+def copies(context: Context[At]) -> Done:
+    """As libraries and programs do: with the modes and times of what they copy."""
+    original = context.inputs["original"]
+    (context.staging / "tree").mkdir()
+    shutil.copy(original, "tree/copy")
+    shutil.copy2(original, "tree/copy2")
+    shutil.copytree("tree", "other")
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.move(shutil.copy2(original, scratch), "moved")
+    with tarfile.open("all.tar", "w") as packed:
+        packed.add(original, "file")
+    with tarfile.open("all.tar") as packed:
+        packed.extractall("unpacked")
+    programs: list[list[str | Path]] = [
+        ["cp", "--preserve=mode,timestamps,xattr", original, "copied"],
+        ["install", "-m", "600", original, "installed"],
+        ["tar", "xf", "all.tar", "--no-same-owner"],
+        ["touch", "-d", "yesterday", "file"],
+        ["chmod", "a+r", "file"],
+        ["dd", f"if={original}", "of=by-dd", "status=none"],
+    ]
+    for program in programs:
+        subprocess.run(program, check=True)
+    found = [path.read_text() for path in context.staging.rglob("*") if path.is_file() and path.suffix != ".tar"]
+    return Done([len(found), *set(found)])
 
 
 @saboteur(At, limits=Limits(network=True))

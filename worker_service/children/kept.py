@@ -61,7 +61,6 @@ class Housekeeping:
             os.write(self._peak, b"5")
         self._cpu_seconds, self._began_at = _cpu_seconds(), time.monotonic()
         if self._before is None:
-            self._touch_none()
             self._before = self._seen()
 
     def used(self) -> Used:
@@ -80,7 +79,7 @@ class Housekeeping:
         try:
             if self._seen() != self._before:
                 return False
-            if self.staging.stat().st_mtime_ns:
+            if os.listdir(self.staging):  # noqa: PTH208
                 self._empty()
         except OSError:
             return False
@@ -90,18 +89,12 @@ class Housekeeping:
         shutil.rmtree(self.staging)
         self.staging.mkdir(mode=0o700)
         os.chdir(self.staging)
-        self._touch_none()
-
-    def _touch_none(self) -> None:
-        """Whatever is made in them from now on gives them another time."""
-        for directory in (self.staging, self._home):
-            os.utime(directory, ns=(0, 0))
 
     def _seen(self) -> object:
         return (
             _THREADS.stat().st_nlink,
             _descriptors(),
-            self._home.stat().st_mtime_ns,
+            os.listdir(self._home),  # noqa: PTH208
             os.getcwd(),  # noqa: PTH109
             os.umask(0o077),
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),

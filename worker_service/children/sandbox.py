@@ -1,14 +1,16 @@
 """Shut the door behind a child: no new privileges, Landlock, and a filter of system calls. Standard library only.
 
 A child reads programs and libraries, and writes its staging and keep directories and nothing else. Without a
-declared network it has no sockets. `strict` refuses to go on where the kernel lacks something; `best-effort` does
-what it can; what was reached is reported with the attempt.
+declared network it has no sockets. Modes, owners, times and attributes it changes nowhere, its own directories
+included: Landlock does not look at those calls, and a filter sees no paths. `strict` refuses to go on where the kernel
+lacks something; `best-effort` does what it can; what was reached is reported with the attempt.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import platform
@@ -53,13 +55,25 @@ _held: dict[bool, list[tuple[int, int]]] = {}
 """Rights and open descriptor of what every child reads, without and with a network."""
 
 # System calls of x86-64. First what no handler needs: to trace others, to mount, keys, BPF, namespaces, io_uring,
-# and to change the priority of others, which the same user otherwise may.
+# to change the priority of others, which the same user otherwise may, and to give files away:
+# chown fchown lchown fchownat.
 _NEVER = (
     101, 141, 142, 144, 155, 161, 165, 166, 169, 175, 176, 246, 248, 249, 250, 251, 272, 298, 304, 308, 310, 311,
     313, 314, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442,
+    92, 93, 94, 260,
 )  # fmt: skip
+# chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat. They are told that it is done, and it is not: what
+# copies a file (shutil.copy, git, unzip) ends with an error if its mode or time cannot be set, and needs neither here.
+_IGNORED = (90, 91, 268, 452, 132, 235, 261, 280)
+# setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat: as where the file system
+# has none. file_setattr is newer than all who could miss it.
+_ATTRIBUTES = (188, 189, 190, 197, 198, 199, 463, 466)
+_FILE_SETATTR = 469
+# Those of the file systems: flags, versions, encryption, verity. They want a descriptor that may only read.
+_FILE_IOCTLS = tuple(ord(letter) << 8 for letter in "fXv")
+_OPEN, _OPENAT, _OPENAT2, _TRUNCATE_BY_PATH = 2, 257, 437, 76
 _SETRLIMIT, _PRLIMIT64 = 160, 302
-_FORK, _VFORK, _CLONE, _CLONE3 = 57, 58, 56, 435
+_FORK, _VFORK, _CLONE, _CLONE3, _IOCTL_CALL = 57, 58, 56, 435, 16
 _CLONE_THREAD = 1 << 16
 # socket connect accept bind listen socketpair accept4. A pair is one too: its ends can send to any address.
 _SOCKETS = (41, 42, 43, 49, 50, 53, 288)
@@ -250,9 +264,19 @@ def _seccomp_program(
     network: bool, starts_programs: bool
 ) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
     """The header that the kernel is given, and the program that it points to."""
-    refused = [*_NEVER, *(() if network else _SOCKETS), *(() if starts_programs else (_FORK, _VFORK))]
-    load, equal, at_least, any_of, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, refuse, absent, end = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38, 0x80000000
+    # Landlock looks at truncating from version 3 on. Who opens a file to read and truncates it writes, too.
+    is_truncated = landlock_version() < 3
+    refused = [
+        *_NEVER,
+        *(() if network else _SOCKETS),
+        *(() if starts_programs else (_FORK, _VFORK)),
+        *((_TRUNCATE_BY_PATH,) if is_truncated else ()),
+    ]
+    # clone3 keeps its flags where no filter sees them, openat2 too: they are not there, and libraries use the older.
+    absent = [_FILE_SETATTR, *(() if starts_programs else (_CLONE3,)), *((_OPENAT2,) if is_truncated else ())]
+    load, equal, at_least, any_of, mask, give = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+    allow, end = 0x7FFF0000, 0x80000000
+    refuse = _answer(errno.EPERM)
     program: list[tuple[int, int, int, int]] = [
         (load, 0, 0, 4),
         (equal, 1, 0, 0xC000003E),
@@ -275,22 +299,49 @@ def _seccomp_program(
         (equal, 0, 1, resource.RLIMIT_RTTIME),
         (give, 0, 0, refuse),
         (load, 0, 0, 0),
+        (equal, 0, 4 + len(_FILE_IOCTLS), _IOCTL_CALL),
+        (load, 0, 0, 24),
+        (mask, 0, 0, 0xFF00),
+        *_each(_FILE_IOCTLS, _answer(errno.ENOTTY)),
+        (load, 0, 0, 0),
     ]
+    if is_truncated:
+        for number, flags in ((_OPEN, 24), (_OPENAT, 32)):
+            program += [
+                (equal, 0, 5, number),
+                (load, 0, 0, flags),
+                (any_of, 0, 2, os.O_TRUNC),
+                (any_of, 1, 0, os.O_ACCMODE),
+                (give, 0, 0, refuse),
+                (load, 0, 0, 0),
+            ]
     if not starts_programs:
         program += [
-            # clone3 keeps its flags where no filter sees them: it is not there, and libraries then use clone.
-            (equal, 0, 1, _CLONE3),
-            (give, 0, 0, absent),
             (equal, 0, 4, _CLONE),
             (load, 0, 0, 16),
             (any_of, 1, 0, _CLONE_THREAD),
             (give, 0, 0, refuse),
             (load, 0, 0, 0),
         ]
-    program += [(equal, len(refused) - at, 0, number) for at, number in enumerate(refused)]
-    program += [(give, 0, 0, allow), (give, 0, 0, refuse)]
+    program += _each(refused, refuse)
+    program += _each(_IGNORED, _answer(0))
+    program += _each(_ATTRIBUTES, _answer(errno.ENOTSUP))
+    program += _each(absent, _answer(errno.ENOSYS))
+    program += [(give, 0, 0, allow)]
     code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
     memory = ctypes.create_string_buffer(code, len(code))
     # struct sock_fprog: a count, and a pointer aligned after it.
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(memory)))
     return header, memory
+
+
+def _answer(number: int) -> int:
+    """The call is not made; 0: and seems to have been."""
+    return 0x00050000 | number
+
+
+def _each(values: Sequence[int], verdict: int) -> list[tuple[int, int, int, int]]:
+    """The verdict on what equals one of them; the rest goes on behind."""
+    equal, give, last = 0x15, 0x06, len(values) - 1
+    checks = [(equal, last - at, 0 if at < last else 1, value) for at, value in enumerate(values)]
+    return [*checks, (give, 0, 0, verdict)]

@@ -217,7 +217,8 @@ class Handler(Generic[P]):
     about: Mapping[str, str] = field(default_factory=dict)
     """What else `pagemill handlers show` tells of it."""
     sandbox: Sandbox = "default"
-    """default: as the settings say; strict, off: whatever they say. Off is for the owner's own programs."""
+    """default: as the settings say; strict, off: whatever they say. Off is for the owner's own programs. Inside one no
+    file gets another mode, owner or time: chmod and utime seem to work, for who copies files, and change nothing."""
     reuse: int = 0
     """For many small, trusted jobs: one child serves so many attempts, one at a time, and is then replaced. What a
     handler keeps in its own variables, the next attempt finds. Each has its staging to itself, emptied before the
