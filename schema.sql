@@ -695,6 +695,19 @@ BEGIN
     SELECT RAISE(ABORT, 'a running job cannot be deleted: set its status to cancelled first');
 END;
 
+-- Else its jobs would belong to nobody. Who can prove that it is gone takes them back first.
+CREATE TRIGGER worker_delete_guard BEFORE DELETE ON worker
+WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'this worker holds running jobs: stop it (systemctl stop pagemill); if it is dead, any daemon takes its jobs back and removes the row');
+END;
+
+CREATE TRIGGER worker_guard BEFORE UPDATE OF id ON worker
+WHEN NEW.id IS NOT OLD.id
+BEGIN
+    SELECT RAISE(ABORT, 'the id of a worker never changes: the jobs that it runs go by it');
+END;
+
 -- What `pagemill delete` removed keeps its history until undo is no longer possible.
 CREATE TRIGGER job_deleted AFTER DELETE ON worker_job_queue
 BEGIN

@@ -46,6 +46,7 @@ DAEMON_ROWS = [
     "begun_p99",
     "idle_cpu",
     "idle_memory",
+    "requeued",
     "recovery",
     "fairness",
 ]

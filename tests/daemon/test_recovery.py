@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.store.kit import MovableClock, new_worker
+from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.identity import Identity, LifeLock, boot_id, is_free, lock_path
 from worker_service.daemon.recovery import Fate, Recovery, Seen, fate
 from worker_service.jobs.model import NewJob, Status
@@ -29,8 +30,9 @@ def seen(
     rebooted: bool = False,
     there: bool = True,
     silent: float = 0.0,
+    row: float = 0.0,
 ) -> Seen:
-    return Seen(free, same, rebooted, there, silent)
+    return Seen(free, same, rebooted, there, silent, row)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,13 @@ def seen(
         (seen(free=None, there=False, silent=300), Fate.SILENT),
         (seen(same=False, there=False), Fate.ALIVE),
         (seen(same=False, there=False, silent=300), Fate.SILENT),
+        # By the wall clock, which may be stepped: only where nothing of it can be here.
+        (seen(row=9999), Fate.ALIVE),
+        (seen(same=False, row=9999), Fate.ALIVE),
+        (seen(free=None, row=9999), Fate.ALIVE),
+        (seen(free=None, there=False, row=299), Fate.ALIVE),
+        (seen(free=None, there=False, row=300), Fate.SILENT),
+        (seen(free=None, same=False, row=300), Fate.SILENT),
     ],
 )
 def test_the_fate_of_a_worker(known: Seen, expected: Fate) -> None:
@@ -67,7 +76,7 @@ def boot() -> Boot:
 
 
 @pytest.fixture
-def recovery(store: Store, database: Path, tmp_path: Path, boot: Boot, log: Any) -> Recovery:
+def recovery(store: Store, database: Path, tmp_path: Path, boot: Boot, clock: MovableClock, log: Any) -> Recovery:
     return Recovery(
         store,
         OWN,
@@ -76,8 +85,14 @@ def recovery(store: Store, database: Path, tmp_path: Path, boot: Boot, log: Any)
         interval_seconds=60,
         orphan_after_seconds=300,
         clock=boot,
+        wall=clock,
         log=log,
     )
+
+
+@pytest.fixture
+def by_hand(database: Path) -> ByHand:
+    return ByHand(database)
 
 
 @pytest.fixture
@@ -143,6 +158,76 @@ def test_a_stepped_wall_clock_frees_nothing(
     assert store.get(job).status is Status.RUNNING
 
 
+def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long_this_daemon_has_watched(
+    recovery: Recovery, store: Store, clock: MovableClock, job: int
+) -> None:
+    store.register(replace(new_worker("w1"), host="elsewhere"))
+    recovery.run()
+    assert store.get(job).status is Status.RUNNING
+
+    clock.advance(301)
+    recovery.run()
+
+    assert (store.get(job).status, store.get(job).requeue_count) == (Status.PENDING, 1)
+    assert store.workers() == []
+
+
+def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
+    recovery: Recovery, store: Store, database: Path, by_hand: ByHand, job: int
+) -> None:
+    lock = LifeLock(lock_path(database, "w1"))
+    _remove_row(by_hand, "w1")
+    recovery.run()
+    assert store.get(job).status is Status.RUNNING
+
+    os.close(lock.fd)
+    recovery.run()
+
+    assert (store.get(job).status, store.get(job).requeue_count) == (Status.PENDING, 1)
+    assert not lock.path.exists()
+
+
+def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
+    recovery: Recovery, store: Store, clock: MovableClock, by_hand: ByHand, job: int
+) -> None:
+    _remove_row(by_hand, "w1")
+    store.cancel(ids(job), actor="ann")
+    assert [line for line in store.audit() if line.startswith("P13")] == [
+        f"P13: job {job} is running on worker w1, which has no row"
+    ]
+    recovery.run()
+    assert store.get(job).status is Status.RUNNING
+
+    clock.advance(301)
+    recovery.run()
+
+    assert store.get(job).status is Status.CANCELLED
+    assert list(store.audit()) == []
+
+
+def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
+    recovery: Recovery, store: Store, database: Path, boot: Boot, by_hand: ByHand
+) -> None:
+    lock = LifeLock(lock_path(database, "w1"))
+    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[lock.fd])
+    name = f"here-{holder.pid}-0123abcd"
+    lock.path.rename(lock_path(database, name))
+    os.close(lock.fd)
+    store.register(_here(name, holder.pid))
+    job_id = store.enqueue(NewJob("ocr_pages")).job_id
+    store.claim(name, 1)
+    _remove_row(by_hand, name)
+
+    recovery.run()
+    boot.now += 301
+    recovery.run()
+
+    assert store.get(job_id).status is Status.PENDING
+    assert holder.poll() is None
+    holder.kill()
+    holder.wait()
+
+
 def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
     recovery: Recovery, store: Store, boot: Boot, job: int, holder: subprocess.Popen[bytes]
 ) -> None:
@@ -179,7 +264,10 @@ def test_the_boot_id_is_one_whoever_tells_it() -> None:
         assert boot_id() == file.read().strip().replace("-", "")
 
 
-def _here(worker_id: str, pid: int) -> Any:
-    from dataclasses import replace
+def _remove_row(by_hand: ByHand, worker_id: str) -> None:
+    """What the table refuses today, and older ones did not."""
+    by_hand(f"DROP TRIGGER worker_delete_guard; DELETE FROM worker WHERE id = '{worker_id}'")
 
+
+def _here(worker_id: str, pid: int) -> Any:
     return replace(new_worker(worker_id), host=OWN.host, boot_id=OWN.boot_id, pid=pid)

@@ -110,6 +110,7 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
         interval_seconds=60.0,
         orphan_after_seconds=ORPHAN_AFTER_SECONDS,
         clock=machine.boot,
+        wall=machine.wall,
         log=log,  # type: ignore[arg-type]
     )
     recovery.machine = machine

@@ -604,3 +604,37 @@ def test_the_views_show_every_state_in_words(
 
     assert states == ["stopping", "running", "scheduled", "waiting", "key-busy", "pending"]
     assert by_hand.one("SELECT running FROM v_workers") == 2
+
+
+# ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("DELETE FROM worker", "this worker holds running jobs: stop it"),
+        ("UPDATE worker SET id = 'w9'", "the id of a worker never changes"),
+    ],
+)
+def test_a_worker_that_holds_jobs_keeps_its_row(
+    store: Store, worker: AddWorker, enqueue: Enqueue, by_hand: ByHand, statement: str, sentence: str
+) -> None:
+    worker()
+    job = enqueue()
+    claim_one(store)
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match=sentence):
+        by_hand(statement)
+
+    assert by_hand.dump() == before
+    store.requeue("w1")
+    assert (status_of(store, job), store.workers()) == (PENDING, [])
+
+
+def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, worker: AddWorker, by_hand: ByHand) -> None:
+    worker()
+
+    by_hand("DELETE FROM worker")
+
+    assert store.workers() == []

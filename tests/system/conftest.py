@@ -129,6 +129,11 @@ class System:
         if shipped is not None:
             installed.keep_of_the_shipped(self._handlers, *shipped)
 
+    def install(self, module: str, source: str) -> None:
+        """A module with `handlers` of somebody else's, found by daemons that begin from now on."""
+        (self._handlers / f"{module}.py").write_text(source)
+        installed.install(self._handlers, f"pagemill-{module}", {module: f"{module}:handlers"})
+
     def environment(self, **settings: object) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("WORKER_", "NOTIFY_"))}
         path = os.pathsep.join([str(self._handlers), str(ROOT)])

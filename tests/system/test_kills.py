@@ -33,6 +33,50 @@ def test_after_kill_9_a_restart_takes_the_jobs_back_at_once(system: System) -> N
     system.assert_sound()
 
 
+def test_jobs_are_taken_back_while_the_handlers_are_still_being_imported(system: System) -> None:
+    job = system.enqueue("sleep")
+    first = system.start()
+    system.pids_of(job)
+    first.signal(signal.SIGKILL)
+    first.ends()
+    is_enough = system.place / "enough"
+    system.install(
+        "slow_to_import",
+        f"""
+import pathlib, time
+while not pathlib.Path({str(is_enough)!r}).exists():
+    time.sleep(0.01)
+handlers = []
+""",
+    )
+
+    second = system.begin()
+    system.wait_for(job, Status.PENDING)
+    assert second.events("daemon.started") == []
+    is_enough.touch()
+
+    second.wait_for("daemon.started")
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+
+
+def test_what_a_worker_left_that_no_longer_has_a_row_runs_again(system: System) -> None:
+    job, cancelled = system.enqueue("sleep"), system.enqueue("sleep")
+    first = system.start()
+    pids = [*system.pids_of(job), *system.pids_of(cancelled)]
+    first.signal(signal.SIGKILL)
+    first.ends()
+    assert "this worker holds running jobs" in system.sqlite3("DELETE FROM worker").stderr
+    system.sqlite3("DROP TRIGGER worker_delete_guard; DELETE FROM worker")
+    system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {cancelled}")
+
+    system.start()
+
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+    system.wait_for(cancelled, Status.CANCELLED)
+    assert [pid for pid in pids if is_running(pid)] == []
+    system.assert_sound()
+
+
 def test_jobs_take_effect_once_however_often_the_daemon_is_killed(system: System) -> None:
     jobs = [system.enqueue("publish") for _ in range(40)]
 

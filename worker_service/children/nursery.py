@@ -8,6 +8,7 @@ publishes them removes it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shutil
@@ -107,13 +108,14 @@ class Nursery:
         self._old: list[Line] = []
         self._waiting: list[Happening] = []
 
-    def start(self) -> Sequence[Described]:
-        """Start it and wait, within bounds, until it has described its handlers."""
+    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
+        """Start it and wait, within bounds, until it has described its handlers. `meanwhile` is what can be done while
+        it imports them; it says in how many seconds to do it again."""
         if self._current is not None:
             raise ChildError("the nursery is there already")
         line = self._open()
         try:
-            self._await_hello(line)
+            self._await_hello(line, meanwhile or (lambda: math.inf))
         except ChildError:
             self._forget(line)
             raise
@@ -273,12 +275,16 @@ class Nursery:
         self._send(line, self._begin)
         return line
 
-    def _await_hello(self, line: Line) -> None:
-        deadline = time.monotonic() + self._start_seconds
+    def _await_hello(self, line: Line, meanwhile: Callable[[], float]) -> None:
+        again_at = time.monotonic()
+        deadline = again_at + self._start_seconds
         while not line.has_said_hello:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= again_at:
+                again_at = time.monotonic() + meanwhile()
+            now = time.monotonic()
+            if now >= deadline:
                 raise ChildError(f"the nursery has not described its handlers within {self._start_seconds:g} s")
+            left = max(0.0, min(deadline, again_at) - now)
             select.select([line.socket], [line.socket] if line.unsent else [], [], left)
             self._waiting += self._listen(line)
             if line.is_broken:

@@ -37,6 +37,12 @@ def own_identity() -> Identity:
     return Identity(f"{host}-{pid}-{secrets.token_hex(4)}", host, boot_id(), pid)
 
 
+def pid_in(worker_id: str) -> int:
+    """The process that gave itself this id; 0 if the id is of another form."""
+    found = re.fullmatch(r".+-(\d+)-[0-9a-f]{8}", worker_id)
+    return int(found[1]) if found else 0
+
+
 def boot_id(environ: Mapping[str, str] | None = None) -> str:
     """This life of the machine; '' if nobody tells. The unit hides /proc/sys, and passes on what systemd knows."""
     try:
@@ -87,7 +93,8 @@ def is_free(path: Path) -> bool | None:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: of two who look at once, neither takes the other for its holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
     else:

@@ -1,9 +1,10 @@
 """Take jobs back from workers that are gone.
 
-Runs once before the first claim, then every `recovery_interval_seconds`, and sooner while a worker is dying. On this
-machine it is known, not guessed, whether a worker is gone: its lock can be taken. A worker that is there and does not
-beat is stopped first, its daemon excepted, which may wake up again and will find that it owns nothing. How often a job
-may be taken back is the store's to say.
+Runs while the handlers are still being imported, before the first claim, then every `recovery_interval_seconds`, and
+sooner while a worker is dying. On this machine it is known, not guessed, whether a worker is gone: its lock can be
+taken. A worker that is there and does not beat is stopped first, its daemon excepted, which may wake up again and will
+find that it owns nothing. Of a worker of another host name only its row tells. How often a job may be taken back is the
+store's to say.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from worker_service import events
 from worker_service.children.gone import house_of, sweep_until_gone
-from worker_service.daemon.identity import Identity, holders, is_free, is_there, lock_path, staging_root
+from worker_service.clock import Clock, from_text
+from worker_service.daemon.identity import Identity, holders, is_free, is_there, lock_path, pid_in, staging_root
 from worker_service.jobs.model import WorkerState
 from worker_service.store.base import Store
 
@@ -54,6 +56,8 @@ class Seen:
     is_daemon_there: bool
     silent_seconds: float
     """How long we have been watching the same beat. By the boot clock: a stepped wall clock frees nothing."""
+    row_silent_seconds: float
+    """How old its last beat is by the wall clock."""
 
 
 def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
@@ -61,7 +65,11 @@ def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
         return Fate.GONE
     if seen.is_lock_free is False and seen.is_same_machine and not seen.is_daemon_there:
         return Fate.DYING
-    return Fate.SILENT if seen.silent_seconds >= orphan_after_seconds else Fate.ALIVE
+    silent_seconds = seen.silent_seconds
+    if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_there):
+        # Nothing of it can be here. To wait for it anew from each start of ours would be to wait for ever.
+        silent_seconds = max(silent_seconds, seen.row_silent_seconds)
+    return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE
 
 
 class Recovery:
@@ -77,6 +85,7 @@ class Recovery:
         interval_seconds: float,
         orphan_after_seconds: float,
         clock: Callable[[], float],
+        wall: Clock,
         log: Log,
     ) -> None:
         self._store = store
@@ -86,13 +95,15 @@ class Recovery:
         self._interval_seconds = interval_seconds
         self._orphan_after_seconds = orphan_after_seconds
         self._clock = clock
+        self._wall = wall
         self._log = log
         self._beats: dict[str, tuple[str, float]] = {}
         self._dying_since: dict[str, float] = {}
 
     def run(self) -> float:
         """Look at each of the others once; return in how many seconds to look again."""
-        others = [worker for worker in self._store.workers() if worker.id != self._own.worker_id]
+        known = [*self._store.workers(), *self._store.absent_workers()]
+        others = [worker for worker in known if worker.id != self._own.worker_id]
         fates = [self._look(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
@@ -128,6 +139,7 @@ class Recovery:
             is_rebooted=is_same_host and not is_same_boot and bool(worker.boot_id and self._own.boot_id),
             is_daemon_there=is_there(worker.pid),
             silent_seconds=now - since,
+            row_silent_seconds=(self._wall() - from_text(worker.heartbeat_at)).total_seconds(),
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
@@ -149,7 +161,7 @@ class Recovery:
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         """What still lives of a worker, its daemon excepted."""
         found = holders(lock_path(self._database, worker.id))
-        return [pid for pid in found if pid not in (worker.pid, os.getpid())]
+        return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
     def _stop_rest(self, worker: WorkerState) -> None:
         for pid in self._rest(worker):

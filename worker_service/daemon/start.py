@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -102,6 +103,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         interval_seconds=settings.recovery_interval_seconds,
         orphan_after_seconds=settings.orphan_after_seconds,
         clock=boot_clock,
+        wall=wall_clock,
         log=log,
     )
     # A child gets the variables that its handler declares from ours, wherever they were set.
@@ -117,7 +119,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)
     is_wanted = partial(wants, settings.types)
-    known = {d.facts.job_type: d for d in nursery.start()}
+    # What the dead left behind can be claimed by others before our own handlers are there.
+    known = {d.facts.job_type: d for d in nursery.start(partial(_recover, recovery, log))}
     described = {job_type: handler for job_type, handler in known.items() if is_wanted(job_type)}
     _tell_set_aside(described, log)
 
@@ -185,6 +188,15 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
             is_gone = True
     log.info(events.DAEMON_STOPPED, exit_code=code)
     return code
+
+
+def _recover(recovery: Recovery, log: Log) -> float:
+    """In how many seconds to look again. What cannot be done now the loop does, as it does any chore."""
+    try:
+        return recovery.run()
+    except PagemillError as error:
+        log.warning(events.CHORE_FAILED, chore=recovery.name, reason=str(error))
+        return math.inf
 
 
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:

@@ -213,6 +213,10 @@ class Reading(Protocol):
     def workers(self) -> Sequence[WorkerState]:
         """All that have a row, alive or not."""
 
+    def absent_workers(self) -> Sequence[WorkerState]:
+        """Those that running jobs name and that have no row. Of them only the id, the jobs and their last beat are
+        known."""
+
     def limits(self) -> Mapping[str, Mapping[str, int]]:
         """By kind, then by name: how many may run at once, as the daemon that started last wrote it."""
 

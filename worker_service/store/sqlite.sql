@@ -725,6 +725,13 @@ SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.dra
        (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id)
   FROM worker w ORDER BY w.started_at, w.id;
 
+-- name: absent_workers
+-- Whom running jobs name, and who has no row: for them nobody beats.
+SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at), max(q.heartbeat_at), count(*)
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
+ GROUP BY q.worker_id ORDER BY q.worker_id;
+
 -- name: limits
 SELECT kind, name, most FROM job_limit ORDER BY kind, name;
 
@@ -794,6 +801,9 @@ SELECT 'P1: an attempt of job ' || job_id || ' is open, and the job does not run
  WHERE ended_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.id = a.job_id AND q.status = 'running' AND q.fence = a.fence)
+ UNION ALL
+SELECT 'P13: job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
+ WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
  UNION ALL
 SELECT 'P8: ' || count(*) || ' jobs run with the concurrency_key ' || concurrency_key FROM worker_job_queue
  WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY concurrency_key HAVING count(*) > 1

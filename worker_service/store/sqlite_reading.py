@@ -41,6 +41,10 @@ def job_from(row: Row) -> Job:
     return Job._make((*row[:_STATUS], _STATUSES[row[_STATUS]], *row[_STATUS + 1 :]))
 
 
+def _worker_from(row: Row) -> WorkerState:
+    return WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:]))
+
+
 class Reading(Connections):
     def get(self, job_id: int) -> Job:
         rows = self._read("get", job_id=job_id)
@@ -97,8 +101,10 @@ class Reading(Connections):
         return [Action(*row) for row in self._read("actions", most=most)]
 
     def workers(self) -> Sequence[WorkerState]:
-        rows = self._read("workers")
-        return [WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:])) for row in rows]
+        return [_worker_from(row) for row in self._read("workers")]
+
+    def absent_workers(self) -> Sequence[WorkerState]:
+        return [_worker_from(row) for row in self._read("absent_workers")]
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
         limits: dict[str, dict[str, int]] = {}
