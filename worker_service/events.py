@@ -15,6 +15,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from worker_service.harmless import as_json, harmless, harmless_text
+
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger, Processor
 
@@ -79,13 +81,14 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
         own = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             structlog.processors.format_exc_info,
+            _without_power,
             structlog.dev.ConsoleRenderer(colors=stream.isatty() and not os.environ.get("NO_COLOR")),
         ]
     else:
         own = [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+            lambda _, __, event: as_json(event),
         ]
     out: _Lines | _Journal = _Journal() if chosen == "journal" else _Lines(stream)
     structlog.configure(
@@ -133,6 +136,14 @@ class _Lines:
     debug = info = warning = warn = error = critical = exception = log = msg
 
 
+def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
+    """For a terminal: what a field holds may be a stranger's."""
+    return {
+        name: (harmless_text if name == "exception" else harmless)(value) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
+
+
 def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
     """Fields of the journal: MESSAGE for eyes, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
     import traceback
@@ -162,7 +173,7 @@ class _Journal:
             self._socket.sendto(b"".join(_field(*field) for field in fields.items()), _JOURNAL)
         except OSError:
             # Too long, or no journal: the plain stream still leads there.
-            sys.stderr.write(fields["MESSAGE"][:2000] + "\n")
+            sys.stderr.write(harmless(fields["MESSAGE"][:2000]) + "\n")
 
     debug = info = warning = warn = error = critical = exception = log = msg
 

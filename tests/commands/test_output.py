@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
-from worker_service.commands.output import clean, length, table_lines
+from worker_service.commands.output import length, table_lines
+from worker_service.harmless import as_json, harmless
 
 
 def test_columns_stand_under_their_headings_and_numbers_to_the_right() -> None:
@@ -60,10 +62,30 @@ def test_wide_letters_count_as_what_the_terminal_gives_them() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("plain", "plain"), ("a\nb\tc", "a b c"), ("\x1b[2J", "\\x1b[2J"), ("‮right", "\\x202eright"), ("Größe", "Größe")],
+    [
+        ("plain", "plain"),
+        ("a\nb\tc", "a b c"),
+        ("\x1b[2J\x7f\x9b2J", "\\x1b[2J\\x7f\\x9b2J"),
+        ("\u202eright", "\\u202eright"),
+        ("caf\udce9", "caf\\xe9"),
+        ("half \ud83d", "half \\ud83d"),
+        ("Gr\u00f6\u00dfe 5\u00a0%", "Gr\u00f6\u00dfe 5\u00a0%"),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
+    ],
 )
 def test_control_characters_are_made_visible(text: str, shown: str) -> None:
-    assert clean(text) == shown
+    assert harmless(text) == shown
+    assert harmless(shown) == shown
+
+
+def test_json_holds_the_real_value_and_escapes_what_would_act() -> None:
+    value = {"name": "\x1b[2J\x7f\x9b\u202e\udce9\U000e0041 Gr\u00f6\u00dfe"}
+
+    written = as_json(value)
+
+    assert json.loads(written) == value
+    assert written.isprintable()
+    assert "Gr\u00f6\u00dfe" in written
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,9 @@ def pagemill(ctx: click.Context, as_json: bool, database: str | None, version: b
     ctx.obj = {"as_json": as_json, "database": database}
     if version:
         from worker_service import VERSION
+        from worker_service.commands import output
 
-        click.echo(f"pagemill {VERSION}")
+        output.show(f"pagemill {VERSION}")
         ctx.exit(0)
     if ctx.invoked_subcommand is not None:
         return
@@ -188,15 +189,15 @@ def _ended(run: Any, *, as_json: bool) -> int:
 
 
 def _say(code: str, sentence: str, exit_code: int, as_json: bool, *, hint: str = "") -> int:
-    if as_json:
-        import json
+    from worker_service.commands import output
 
+    if as_json:
         problem = {"error": {"code": code, "message": sentence, "exit_code": exit_code}}
-        click.echo(json.dumps(problem, ensure_ascii=False), err=True)
+        output.say_json(problem)
     else:
-        click.echo(f"pagemill: {sentence}", err=True)
+        output.say(f"pagemill: {sentence}")
         if hint:
-            click.echo(hint, err=True)
+            output.say(hint)
     return exit_code
 
 

@@ -26,4 +26,4 @@ def completion(desk: Desk, shell: str) -> None:
     if desk.as_json:
         output.show_json({"shell": shell, "script": script})
     else:
-        output.show(script)
+        output.show_text(f"{script}\n")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TextIO
 
 from worker_service.jobs.library import KeywordCount
 
@@ -18,12 +16,6 @@ Names = Mapping[int, str]
 
 def rows(counts: Sequence[KeywordCount], names: Names) -> list[tuple[object, ...]]:
     return [(one.term, one.document_id, names.get(one.document_id, ""), one.number, one.count) for one in counts]
-
-
-def write_csv(to: TextIO, counts: Sequence[KeywordCount], names: Names) -> None:
-    writer = csv.writer(to, lineterminator="\n")
-    writer.writerow([column.lower() for column in COLUMNS])
-    writer.writerows([_plain(cell) for cell in row] for row in rows(counts, names))
 
 
 def write_workbook(to: Path, counts: Sequence[KeywordCount], names: Names) -> None:
@@ -47,8 +39,3 @@ def write_workbook(to: Path, counts: Sequence[KeywordCount], names: Names) -> No
                 at, 0, [document_id, names.get(document_id, ""), *(sums[document_id, term] for term in terms)]
             )
     to.write_bytes(whole.getvalue())
-
-
-def _plain(cell: object) -> object:
-    """Spreadsheet programs take a cell that begins so for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t") else cell

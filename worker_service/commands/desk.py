@@ -15,6 +15,7 @@ import click
 from worker_service.commands import output
 from worker_service.config import Settings, load_settings
 from worker_service.errors import Refused
+from worker_service.harmless import harmless
 from worker_service.jobs.model import Status
 from worker_service.queue import Queue, open_queue
 from worker_service.words import SelectorWords
@@ -81,7 +82,8 @@ def completes(column: str) -> Callable[[click.Context, click.Parameter, str], li
                 as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database")
             )
             try:
-                return [name for name in desk.queue.store.names(column, begun) if name]
+                # A shell's reply is lines: what cannot stand on one, or cannot be seen, has to be typed.
+                return [name for name in desk.queue.store.names(column, begun) if name.isprintable() and name]
             finally:
                 desk.close()
         except Exception:
@@ -164,6 +166,7 @@ def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int
         raise Refused(f"{question} There is nobody to ask, so nothing was done: say --yes, or --dry-run to look first")
     for line in sample:
         output.say(line)
+    question = harmless(question)
     if number is None:
         agrees = click.confirm(question, err=True)
     else:

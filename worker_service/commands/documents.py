@@ -31,9 +31,7 @@ _FILE_COLUMNS = ("ROLE", "NAME", "BYTES", "PATH")
 _SHOWN_PAGES = 50
 # In a text that somebody else has written they mean nothing.
 _OWN_MARKS = ("\x02", "\x03")
-_MARK = re.compile("([\x02\x03])")
-# What a terminal obeys, but for what divides lines and pages.
-_TERMINALS_OWN = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
+_MARKED = re.compile("\x02([^\x02\x03]*)\x03")
 
 
 class DocumentId(click.ParamType[int]):
@@ -102,8 +100,7 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
         ]
         output.show_json({"document": document_id, "name": document.name, "items": items})
     else:
-        whole = "\f".join(f"{(one.text or '').rstrip()}\n" for one in found)
-        click.echo(_TERMINALS_OWN.sub("\N{REPLACEMENT CHARACTER}", whole) if _is_looked_at() else whole, nl=False)
+        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
     if not found:
         output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
     return 0 if found else 1
@@ -165,12 +162,12 @@ def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path
     if xlsx is not None:
         counting.write_workbook(xlsx, counts, names)
         output.say(f"wrote {xlsx}")
-    elif as_csv:
-        counting.write_csv(sys.stdout, counts, names)
     elif desk.as_json:
         output.show_json(
             {"items": [{**output.as_object(one), "name": names.get(one.document_id, "")} for one in counts]}
         )
+    elif as_csv:
+        output.show_csv([column.lower() for column in counting.COLUMNS], counting.rows(counts, names))
     elif counts:
         output.show_table(counting.COLUMNS, counting.rows(counts, names))
     else:
@@ -339,7 +336,7 @@ def show_document(desk: Desk, document_id: int) -> None:
         return
     for name, value in output.as_object(document).items():
         if value not in (None, ""):
-            output.show(f"{name:20} {output.clean(str(value))}")
+            output.show(f"{name:20} {value}")
     if document.error_code:
         output.say(f"to read it again: pagemill reindex {document_id}; pages that are known are not read twice")
     if pages:
@@ -405,15 +402,14 @@ def _row(one: Document, now: datetime) -> tuple[object, ...]:
 
 
 def _hit_line(hit: Hit) -> str:
-    """What came from outside is made harmless, our marks are not."""
-    first, last = ("\x1b[1m", "\x1b[0m") if _is_looked_at() else ("[", "]")
-    parts = _MARK.split(" ".join(hit.snippet.split()))
-    snippet = "".join({_OWN_MARKS[0]: first, _OWN_MARKS[1]: last}.get(part) or output.clean(part) for part in parts)
-    return f"{hit.document_id}:{hit.number}  {output.clean(hit.name)}  {snippet}"
+    parts = _MARKED.split(" ".join(hit.snippet.split()))
+    # Every second one stood between marks.
+    snippet = (_marked(part) if at % 2 else part for at, part in enumerate(parts))
+    return output.joined(f"{hit.document_id}:{hit.number}  {hit.name}  ", *snippet)
 
 
-def _is_looked_at() -> bool:
-    return output.is_terminal(sys.stdout)
+def _marked(word: str) -> str:
+    return output.styled(word, bold=True) if output.is_terminal(sys.stdout) else f"[{word}]"
 
 
 _WORDS: dict[Decision | None, str] = {

@@ -90,10 +90,10 @@ def show(desk: Desk, job_type: str, schema: bool) -> None:
     for name, value in {**values, **_as_table(about)}.items():
         if value not in (None, "", []):
             said = ", ".join(map(str, value)) if isinstance(value, list) else value
-            output.show(f"{name:20} {output.clean(str(said))}")
+            output.show(f"{name:20} {said}")
     if written is not None:
         output.show()
-        output.show(json.dumps(written, ensure_ascii=False, indent=2))
+        output.show_json_text(json.dumps(written, ensure_ascii=False, indent=2))
 
 
 @verb
@@ -119,7 +119,7 @@ def new(desk: Desk, name: str) -> None:
         output.show_json({"files": list(files), "entry_point": lines})
         return
     output.say(f"wrote {' and '.join(files)}; this goes into your pyproject.toml, then install it:")
-    output.show(lines)
+    output.show_text(f"{lines}\n")
 
 
 for command in (ls, show, new):
@@ -182,9 +182,9 @@ def _require(job_type: str, described: Sequence[Described]) -> None:
 
 def _tell(happening: Happening) -> None:
     if isinstance(happening, Logged):
-        output.say(output.clean(happening.line))
+        output.say(happening.line)
     elif isinstance(happening, Progressed):
-        output.say(output.clean(f"{happening.percent:3.0f} % {happening.message}".rstrip()))
+        output.say(f"{happening.percent:3.0f} % {happening.message}".rstrip())
 
 
 def _show_end(desk: Desk, ended: Ended) -> int:
@@ -203,11 +203,11 @@ def _show_end(desk: Desk, ended: Ended) -> int:
             }
         )
     elif is_done:
-        output.show("null" if ended.result is None else ended.result)
+        output.show_json_text("null" if ended.result is None else ended.result)
     for file in ended.files:
-        output.say(f"file: {output.clean(str(file))}")
+        output.say(f"file: {file}")
     for follow_up in ended.follow_ups:
-        output.say(f"it would be followed by: {output.clean(follow_up.job_type)}")
+        output.say(f"it would be followed by: {follow_up.job_type}")
     if not is_done and not desk.as_json:
         _say_why(ended)
     return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
@@ -217,7 +217,7 @@ def _say_why(ended: Ended) -> None:
     after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
     output.say(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
     for line in ended.message.splitlines():
-        output.say(f"    {output.clean(line)}")
+        output.say(f"    {line}")
 
 
 # ── What is installed ───────────────────────────────────────────────────────────────────────────────────────────
@@ -237,7 +237,7 @@ def _chosen(job_type: str, described: Sequence[Described]) -> Described:
         if one.facts.job_type == job_type:
             return one
     known = ", ".join(sorted(one.facts.job_type for one in described)) or "none"
-    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {output.clean(known)}")
+    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {known}")
 
 
 def _row(one: Described, desk: Desk) -> Sequence[object]:

@@ -89,8 +89,8 @@ def doctor(desk: Desk, audit: bool, online: bool) -> int:
     else:
         for finding in findings:
             sign, colour = _SIGNS[finding.level]
-            styled = click.style(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
-            output.show(f"{styled} {output.clean(finding.name)}: {output.clean(finding.detail)}")
+            styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
+            output.show(output.joined(styled, f" {finding.name}: {finding.detail}"))
             if finding.level and finding.fix:
                 output.show(f"    {finding.fix}")
     return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0

@@ -119,7 +119,7 @@ def show(desk: Desk, what: str) -> None:
     _show_section(
         "events", ("AT (UTC)", "FROM", "TO"), [(output.seconds(e.at), e.from_status, e.to_status) for e in events]
     )
-    shown = [(output.clean(file.name), file.size, workspace / file.path) for file in files[:_FILES_SHOWN]]
+    shown = [(file.name, file.size, workspace / file.path) for file in files[:_FILES_SHOWN]]
     _show_section("files", ("NAME", "BYTES", "PATH"), shown)
     if len(files) > len(shown):
         output.say(
@@ -148,11 +148,11 @@ def why(desk: Desk, job_id: int) -> int:
     elif job.status != "pending":
         output.show(_what_it_is(job))
     elif not gates:
-        output.show(output.clean(f"nothing holds {named(job)}: the next claim can take it"))
+        output.show(f"nothing holds {named(job)}: the next claim can take it")
     elif job.name:
-        output.show(output.clean(f"{named(job)} waits:"))
+        output.show(f"{named(job)} waits:")
     for gate in gates if not desk.as_json else ():
-        output.show(f"{gate.code}  {output.clean(gate.detail)}")
+        output.show(f"{gate.code}  {gate.detail}")
         output.show(f"    next: {_next_move(gate, job)}")
     return EXIT_NOT_YET if gates else 0
 
@@ -211,7 +211,7 @@ def _show_row(job: Job) -> None:
     values |= {name: getattr(job, name) for name in Job.__match_args__ if name not in ("id", "held")}
     for name, value in values.items():
         if value not in (None, ""):
-            output.show(f"{name:20} {output.clean(str(value))}")
+            output.show(f"{name:20} {value}")
 
 
 def _attempt_row(attempt: Attempt) -> Sequence[object]:
@@ -233,15 +233,15 @@ def _show_section(title: str, headers: Sequence[str], rows: output.Rows) -> None
 def _what_it_is(job: Job) -> str:
     if job.status == "running":
         asked = ", and was asked to stop" if job.cancel_requested_at else ""
-        return output.clean(f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{asked}")
+        return f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     retry = "" if job.status == "completed" else f"; to run it again: pagemill retry {job.id}"
-    return output.clean(f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}")
+    return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}"
 
 
 def _next_move(gate: Gate, job: Job) -> str:
     move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
-    return output.clean(move.format(id=job.id, job_type=job.job_type, owner=job.owner))
+    return move.format(id=job.id, job_type=job.job_type, owner=job.owner)
 
 
 # ── Log lines ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +256,7 @@ def _show_lines_after(queue: Queue, job_id: int, after_id: int, show_line: Calla
 
 
 def _show_line(line: LogLine) -> None:
-    output.show(f"{output.seconds(line.at)}  {output.clean(line.line)}")
+    output.show(f"{output.seconds(line.at)}  {line.line}")
 
 
 def _show_line_object(line: LogLine) -> None:

@@ -1,7 +1,8 @@
 """How values are shown: tables for eyes, one object with --json. stdout is data, stderr is talk.
 
-Tables are cut to the width of a terminal; where they are piped nothing is cut. What came from outside (a job type, a
-log line) is shown with its control characters made harmless.
+Tables are cut to the width of a terminal; where they are piped nothing is cut. All that a command prints goes through
+here, and is made harmless here: a file, a row or a log line may hold what a terminal obeys. Only what was `styled` here
+keeps its power.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TextIO
 
 import click
 
 from worker_service.clock import as_text, from_text
+from worker_service.harmless import as_json, escaped_json, harmless, harmless_text
 
 Rows = Sequence[Sequence[object]]
 
@@ -25,29 +27,101 @@ _NARROWEST = (10, 5)
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
+_HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
+# What a spreadsheet takes for the beginning of a formula, in whichever width.
+_BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+class Styled(str):
+    """Made harmless already, and with what we want a terminal to obey."""
+
+    __slots__ = ()
+
+
+def styled(text: str, **style: Any) -> Styled:
+    return Styled(click.style(harmless(text), **style))
+
+
+def joined(*parts: str) -> Styled:
+    return Styled("".join(map(_ready, parts)))
 
 
 def say(sentence: str) -> None:
-    """Talk: for the person, not for the next program."""
-    click.echo(sentence, err=True)
+    """Talk: one line for the person, not for the next program."""
+    click.echo(_ready(sentence), err=True)
 
 
-def show(text: str = "") -> None:
-    click.echo(text)
+def show(line: str = "") -> None:
+    click.echo(_ready(line))
+
+
+def show_text(text: str) -> None:
+    """As it is divided into lines and pages."""
+    click.echo(harmless_text(text), nl=False)
 
 
 def show_table(
     headers: Sequence[str], rows: Rows, *, gives_up: Sequence[str] = (), whole: Collection[str] = ()
 ) -> None:
     for line in table_lines(headers, rows, gives_up=gives_up, whole=whole):
-        click.echo(line)
+        show(line)
+
+
+def show_csv(headers: Sequence[str], rows: Rows) -> None:
+    """No cell can become a formula: what stands in it is a stranger's."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerows([as_cell(value) for value in row] for row in (headers, *rows))
+
+
+def as_cell(value: object) -> object:
+    """Of a spreadsheet: a number, or text that stays text."""
+    if not isinstance(value, str):
+        return value
+    return f"'{harmless(value)}" if value.startswith(_BEGINS_FORMULA) else harmless(value)
+
+
+def show_json_text(text: str) -> None:
+    """What is JSON already."""
+    click.echo(escaped_json(text))
 
 
 def show_json(value: Mapping[str, object]) -> None:
-    import json
-
     indent = 2 if is_terminal(sys.stdout) else None
-    click.echo(json.dumps(value, ensure_ascii=False, indent=indent, default=str))
+    click.echo(_json_text(value, sys.stdout, indent=indent))
+
+
+def say_json(value: Mapping[str, object]) -> None:
+    click.echo(_json_text(value, sys.stderr), err=True)
+
+
+def _json_text(value: Mapping[str, object], to: TextIO | None, *, indent: int | None = None) -> str:
+    is_ascii = "utf" not in (getattr(to, "encoding", None) or "utf-8").lower()
+    return as_json(value, indent=indent, is_ascii=is_ascii)
+
+
+def draw(lines: Iterable[str]) -> None:
+    """Over the last picture, not after a cleared screen: that would flicker."""
+    click.echo(_HOME + picture(lines), nl=False)
+
+
+def show_cursor(*, is_shown: bool) -> None:
+    click.echo(f"\x1b[?25{'h' if is_shown else 'l'}", nl=False)
+
+
+def picture(lines: Iterable[str], *, over: int = 0) -> str:
+    """Drawn `over` so many lines of the one before."""
+    up = f"\x1b[{over}A" if over else ""
+    return up + "".join(f"{_ready(line)}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END
+
+
+def over_line(line: str) -> str:
+    return f"\r{harmless(line)}{_TO_LINE_END}"
+
+
+def _ready(line: str) -> str:
+    return line if isinstance(line, Styled) else harmless(line)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -76,7 +150,8 @@ def table_lines(
         width = shutil.get_terminal_size().columns
     if width is not None:
         headers, rows = _without_empty_columns(headers, rows)
-    cells = [[clean(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
+    headers = [harmless(header) for header in headers]
+    cells = [[harmless(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
     if width is not None:
         kept = _kept(headers, widths, width, gives_up, whole)
@@ -84,7 +159,7 @@ def table_lines(
         cells = [[row[i] for i in kept] for row in cells]
         widths = _fitting(widths, width, [header in whole for header in headers])
     numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
-    lines = [_line(list(headers), widths, numeric, is_cut=width is not None)]
+    lines: list[str] = [_line(list(headers), widths, numeric, is_cut=width is not None)]
     lines += [_line(row, widths, numeric, is_cut=width is not None, is_coloured=_has_colour()) for row in cells]
     return lines
 
@@ -122,14 +197,14 @@ def _fitting(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[in
     return widths
 
 
-def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: bool, is_coloured: bool = False) -> str:
+def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: bool, is_coloured: bool = False) -> Styled:
     parts = []
     for cell, width, is_number in zip(row, widths, numeric, strict=True):
         text = cut(cell, width) if is_cut else cell
         padding = " " * (width - _width(text))
         text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
         parts.append(padding + text if is_number else text + padding)
-    return _GAP.join(parts).rstrip()
+    return Styled(_GAP.join(parts).rstrip())
 
 
 def cut(text: str, width: int) -> str:
@@ -155,17 +230,6 @@ def _width(text: str) -> int:
 
 def _has_colour() -> bool:
     return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def clean(text: str) -> str:
-    """Text from outside, on one line and without power over the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in _spaced(text))
-
-
-def _spaced(text: str) -> str:
-    return " ".join(text.split()) if any(letter in "\n\r\t" for letter in text) else text
 
 
 # ── Values ──────────────────────────────────────────────────────────────────────────────────────────────────────

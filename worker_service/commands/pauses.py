@@ -75,4 +75,4 @@ def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[s
 
 
 def _title(scope: str, name: str) -> str:
-    return "everything" if scope == "all" else f"{scope} {output.clean(name)}"
+    return "everything" if scope == "all" else f"{scope} {name}"

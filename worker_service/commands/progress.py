@@ -13,6 +13,7 @@ from typing import Protocol, TextIO
 
 from worker_service.clock import Clock, from_text, wall_clock
 from worker_service.commands import output
+from worker_service.harmless import harmless
 from worker_service.jobs.model import Job, Status
 from worker_service.queue import Waiting, Watch, named, state_of
 
@@ -22,8 +23,6 @@ _JOBS_MOST = 20
 _BAR_COLUMNS = 10
 _TYPE_COLUMNS = 16
 _NAME_COLUMNS = 30
-
-_TO_LINE_END, _TO_SCREEN_END = "\x1b[K", "\x1b[J"
 
 Look = Callable[[int], Waiting]
 
@@ -77,9 +76,7 @@ class Bars:
         lines = [bar(job, now=self._clock(), fill=self._fill) for job in waiting.jobs]
         if waiting.total > len(waiting.jobs):
             lines.append(_counted(waiting))
-        up = f"\x1b[{self._drawn}A" if self._drawn else ""
-        cut = (output.cut(line, columns - 1) for line in lines)
-        self._screen.write(up + "".join(f"{line}{_TO_LINE_END}\n" for line in cut) + _TO_SCREEN_END)
+        self._screen.write(output.picture([output.cut(line, columns - 1) for line in lines], over=self._drawn))
         self._screen.flush()
         self._drawn = len(lines)
 
@@ -106,11 +103,11 @@ def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
     """``42 ocr_pages  ████░░░░░░  40%  3 min  report.pdf  page 4 of 10``"""
     full = round(_BAR_COLUMNS * job.progress_percent / 100)
     parts = [
-        f"{job.id:>5} {output.clean(job.job_type)[:_TYPE_COLUMNS]:{_TYPE_COLUMNS}}",
+        f"{job.id:>5} {harmless(job.job_type)[:_TYPE_COLUMNS]:{_TYPE_COLUMNS}}",
         fill[0] * full + fill[1] * (_BAR_COLUMNS - full),
         f"{job.progress_percent:>3}%",
         f"{_time(job, now=now):>6}",
-        *([output.cut(output.clean(job.name), _NAME_COLUMNS)] if job.name else []),
+        *([output.cut(harmless(job.name), _NAME_COLUMNS)] if job.name else []),
         _said(job),
     ]
     return "  ".join(parts).rstrip()
@@ -130,12 +127,12 @@ def _counted(waiting: Waiting) -> str:
 
 
 def _in_words(job: Job) -> str:
-    return f"{output.clean(named(job))} {job.progress_percent}% {_said(job)}".rstrip()
+    return f"{harmless(named(job))} {job.progress_percent}% {_said(job)}".rstrip()
 
 
 def _said(job: Job) -> str:
     if job.status is Status.RUNNING and job.cancel_requested_at is None:
-        return output.clean(job.progress_message or "")
+        return harmless(job.progress_message or "")
     return " ".join(filter(None, [state_of(job), job.error_code if job.status is Status.FAILED else None]))
 
 

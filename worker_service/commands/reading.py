@@ -49,7 +49,7 @@ def await_reading(desk: Desk, awaited: Sequence[Awaited], *, timeout: str | None
     else:
         output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {done.pages} pages")
     for one in done.failed[:_FAILED_SHOWN]:
-        output.say(output.clean(f"{one.name}: {one.code}: {one.message}"))
+        output.say(f"{one.name}: {one.code}: {one.message}")
     if len(done.failed) > _FAILED_SHOWN:
         output.say(f"and {len(done.failed) - _FAILED_SHOWN} more: pagemill documents --status failed")
     return 1 if done.failed else 0
@@ -80,7 +80,7 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
         told = now
         since, done = first if is_over else seen[0]
         line = sentence(reading, now - since, done)
-        stream.write(f"\r{line}\x1b[K" + ("\n" if is_over else "") if is_terminal else f"{line}\n")
+        stream.write(output.over_line(line) + ("\n" if is_over else "") if is_terminal else f"{line}\n")
         stream.flush()
 
     return watch

@@ -133,7 +133,7 @@ class Run:
             raise SystemdAbsent(f"{self.argv[0]} is not installed: this needs a machine with systemd") from error
         if done.returncode:
             said = (done.stderr or done.stdout).strip()
-            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {output.clean(said)}")
+            raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {said}")
 
 
 Step = Write | Link | Remove | Run

@@ -46,7 +46,7 @@ def _ended(counts: Counts) -> str:
 
 
 def _pause(pause: Pause) -> str:
-    name = "everything" if pause.scope == "all" else f"{pause.scope} {output.clean(pause.name)}"
+    name = "everything" if pause.scope == "all" else f"{pause.scope} {pause.name}"
     until = f" until {output.seconds(pause.until)}" if pause.until else ""
-    reason = f" ({output.clean(pause.reason)})" if pause.reason else ""
+    reason = f" ({pause.reason})" if pause.reason else ""
     return name + until + reason

@@ -272,7 +272,7 @@ def _show_changed(
     for one in (unended or ())[:_REFUSALS_SHOWN]:
         output.say(f"job {one.job_id} still stops: {one.why}")
     for job_id, reason in list(changed.refused.items())[:_REFUSALS_SHOWN]:
-        output.say(f"job {job_id}: {output.clean(reason)}")
+        output.say(f"job {job_id}: {reason}")
     if len(changed.refused) > _REFUSALS_SHOWN:
         output.say(f"… and {len(changed.refused) - _REFUSALS_SHOWN:,} more")
     if changed.action_id is not None and done != "put back" and number > 1:

@@ -28,9 +28,6 @@ _JOBS_MOST = 500
 _TYPES_MOST = 8
 _JOBS_LEAST = 3
 
-_HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
-_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -165,10 +162,7 @@ def _draw_until_asked_to_end(desk: Desk) -> None:
         with _keys_at_once():
             click.clear()
             while True:
-                lines = frame(_look(desk), height=shutil.get_terminal_size().lines)
-                # Over the last picture, not after a cleared screen: that would flicker.
-                drawn = "".join(f"{line}{_TO_LINE_END}\n" for line in lines)
-                click.echo(f"{_HOME}{drawn}{_TO_SCREEN_END}", nl=False)
+                output.draw(frame(_look(desk), height=shutil.get_terminal_size().lines))
                 if _is_asked_to_end():
                     return
     except KeyboardInterrupt:
@@ -198,8 +192,8 @@ def _keys_at_once() -> Iterator[None]:
     try:
         # What was typed while we started counts.
         tty.setcbreak(keyboard, termios.TCSADRAIN)
-        click.echo(_HIDE_CURSOR, nl=False)
+        output.show_cursor(is_shown=False)
         yield
     finally:
-        click.echo(_SHOW_CURSOR, nl=False)
+        output.show_cursor(is_shown=True)
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -36,6 +36,7 @@ from worker_service.daemon.unknown import FailUnknown
 from worker_service.daemon.wake import Wake
 from worker_service.daemon.worker import Loop
 from worker_service.errors import ConfigError, PagemillError
+from worker_service.harmless import harmless
 from worker_service.jobs.generations import Patience
 from worker_service.store.opening import open_store
 
@@ -51,7 +52,7 @@ def main() -> int:
     try:
         return run(load_settings())
     except PagemillError as error:
-        print(f"pagemill: {error}", file=sys.stderr)
+        print(harmless(f"pagemill: {error}"), file=sys.stderr)
         return error.exit_code
 
 
