@@ -25,7 +25,8 @@ from worker_service.wishes import CrawlWords, ReadWords, adopt_job, crawl_job, d
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """What people call a format, and what such a file is to its document."""
 
-SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".xlsx", ".xls", ".ods", ".csv")
+SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".xlsx", ".xls", ".ods", ".csv", ".tsv")
+"""Of what the handlers can read, which are not loaded here."""
 
 _AT_ONCE = 500
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from job_handlers.download.verify import KINDS
+from job_handlers.kinds import FORMATS, format_named
 from job_handlers.sources.tree import Entry, Tree
 from worker_service.handlers import Context, NewJob, Permanent, digest
 
@@ -82,7 +82,7 @@ def skip_reason(entry: Entry, wanted: Wanted) -> str:
     if entry.kind == "native":
         return "a document of the place's own, without a file"
     mime = _mime(entry)
-    patterns = wanted.mime or [mime for kind in KINDS for mime in kind.mimes]
+    patterns = wanted.mime or [mime for one in FORMATS for mime in one.mimes]
     if not any(fnmatch.fnmatchcase(mime, pattern.lower()) for pattern in patterns):
         return f"of the kind {mime or 'unknown'}"
     if wanted.name is not None and not fnmatch.fnmatchcase(entry.name.lower(), wanted.name.lower()):
@@ -126,7 +126,8 @@ def _mime(entry: Entry) -> str:
     mime = entry.mime.partition(";")[0].strip().lower()
     if mime not in _SAYS_NOTHING:
         return mime
-    return next((kind.mimes[0] for kind in KINDS if kind.is_claimed_by("", entry.name)), mime)
+    named = format_named(entry.name)
+    return named.mimes[0] if named else mime
 
 
 def _is_older(modified: str, than: str) -> bool:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from job_handlers import kinds
 from job_handlers.download import fetch
 from job_handlers.download.fetch import Fetched, Source, Wanted
 from job_handlers.download.names import safe_name
 from job_handlers.download.part import Facts
 from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
-from job_handlers.download.verify import KINDS
 from job_handlers.sources.drive import client as drive
 from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.drive.source import DriveSource
@@ -158,8 +158,8 @@ def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Don
 
 
 def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Context[Payload]) -> Done:
-    suffix = next((kind.suffix for kind in KINDS if known.name.lower().endswith((kind.suffix, *kind.suffixes))), "")
-    name = safe_name(context.payload.name or facts.name or known.name, suffix)
+    known_as = kinds.format_named(known.name)
+    name = safe_name(context.payload.name or facts.name or known.name, known_as.suffix if known_as else "")
     context.log(f"the same content is published already, by job {known.job_id}")
     result = {"name": name, "size": known.size, "md5": known.md5, "sha256": known.sha256, "same_as": known.id}
     return Done(

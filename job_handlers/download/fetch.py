@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from job_handlers.download import verify
+from job_handlers import kinds
 from job_handlers.download.digests import Digests
 from job_handlers.download.part import Facts, Part, sidecar_in, sync
 from job_handlers.download.troubles import Judge, Patience, StartAgain, Trouble
@@ -55,7 +55,7 @@ class Wanted:
 class Fetched:
     part: Path
     facts: Facts
-    kind: verify.Kind
+    kind: kinds.Format
     size: int
     digests: Digests
     bytes_fetched: int
@@ -206,7 +206,7 @@ class _Fetch:
             if part.length == before or not (facts.can_resume or self._whole):
                 raise Trouble("CUT_SHORT")
 
-    def _check(self, facts: Facts) -> tuple[verify.Kind, Digests]:
+    def _check(self, facts: Facts) -> tuple[kinds.Format, Digests]:
         """Size, signature, digests. Of wrong bytes it is told that they are wrong, before what they look like."""
         part, wanted = self._part, self._wanted
         if facts.size is not None and os.fstat(part.descriptor).st_size != facts.size:
@@ -226,10 +226,11 @@ class _Fetch:
             if right in (wanted.md5, wanted.sha256) and is_told and right not in (facts.md5, facts.sha256):
                 raise Trouble("NOT_AS_EXPECTED", digest=digest, found=local, expected=right)
             raise self._wrong(digest, local, right)
-        if verify.is_page(part.head()) and not (facts.md5 or facts.sha256):
+        head = part.head()
+        if (page := kinds.page_in(head)) and not (facts.md5 or facts.sha256 or facts.is_of_this_machine):
             part.clear()
-            raise Trouble("HTML_INSTEAD")
-        return verify.kind_of(part.head(), facts.mime, facts.name), found
+            raise Trouble("PAGE_INSTEAD", page=page)
+        return kinds.agreed(head, facts.mime, facts.name), found
 
     def _wrong(self, digest: str, local: str, right: str) -> Trouble:
         """The same wrong bytes twice are what the source has; other ones each time were spoilt on their way."""

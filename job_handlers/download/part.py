@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from job_handlers.download import verify
+from job_handlers import kinds
 from job_handlers.download.digests import Digests, Following
 from job_handlers.download.troubles import Trouble
 from worker_service.handlers import Retryable
@@ -31,6 +31,8 @@ class Facts:
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
+    is_of_this_machine: bool = False
+    """A file that we read ourselves: nobody in between could send another one."""
 
     def has_same_content(self, other: Facts) -> bool:
         return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
@@ -108,7 +110,7 @@ class Part:
         return self._following.finish(between)
 
     def head(self) -> bytes:
-        return os.pread(self.descriptor, verify.HEAD_BYTES, 0)
+        return os.pread(self.descriptor, kinds.HEAD_BYTES, 0)
 
     def _reach(self) -> None:
         if self._following is not None:

@@ -86,7 +86,9 @@ RULES: Mapping[str, Rule] = {
     "LENGTH_UNKNOWN": Rule(
         "PERMANENT", "{host} does not tell how long the file is: give its expected_sha256, so that a cut is noticed"
     ),
-    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read: PDF, images, xlsx, xls, ods and csv can"),
+    "KIND_REFUSED": Rule(
+        "PERMANENT", "it is {found}, which cannot be read: PDF, PNG, JPEG, TIFF, xlsx, xls, ods and csv can"
+    ),
     "NOT_WHAT_IT_SAYS": Rule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
     "NOT_AS_EXPECTED": Rule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
     "ABUSE_NOT_ACKNOWLEDGED": Rule(
@@ -96,7 +98,7 @@ RULES: Mapping[str, Rule] = {
     "CHANGED": Rule("RESTART", "the file changed while it was fetched", restarts=3, then="RETRYABLE"),
     "RANGE_WRONG": Rule("RESTART", "{host} answered with other bytes than those it was asked for"),
     "RANGE_IGNORED": Rule("RESTART", "{host} answered with the whole file instead of the rest of it", grace=2),
-    "HTML_INSTEAD": Rule("RESTART", "{host} answered with a web page instead of the file", grace=2),
+    "PAGE_INSTEAD": Rule("RESTART", "{host} answered with {page} instead of the file", grace=2),
     "DIGEST_WRONG": Rule("RESTART", "the {digest} of what came is {found}, and {expected} is right"),
     "SPOILT": Rule(
         "RESTART", "the bytes were spoilt on their way, each time in another place", restarts=2, then="RETRYABLE"

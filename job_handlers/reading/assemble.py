@@ -16,8 +16,9 @@ from typing import Any, TextIO
 
 import msgspec
 
+from job_handlers.kinds import Kind
 from job_handlers.reading import hocr, layout, pdf, searchable
-from job_handlers.reading.contents import Kind, check_content, check_current
+from job_handlers.reading.contents import check_content, check_current
 from job_handlers.reading.ingest import Then, original_of, password_of
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, written_ranges

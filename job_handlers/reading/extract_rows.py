@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from job_handlers.kinds import kind_of
 from job_handlers.reading import sheets
-from job_handlers.reading.contents import check_content, check_current, kind_of
+from job_handlers.reading.contents import check_content, check_current
 from job_handlers.reading.ingest import Refused, original_of, sheet_reader
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
+from job_handlers.kinds import Kind, kind_of
 from job_handlers.reading import layout, pdf, sheets
-from job_handlers.reading.contents import Kind, kind_of, sha256_of
+from job_handlers.reading.contents import sha256_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
 from job_handlers.reading.ocr import tesseract
 from job_handlers.reading.page_process import Apart, Lost, TooLarge

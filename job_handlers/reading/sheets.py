@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import python_calamine
 
-from job_handlers.reading.contents import Kind, decoded, delimiter_of
+from job_handlers.kinds import HEAD_BYTES, Kind, decoded, delimiter_of
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
 
 LIBRARY = f"calamine {version('python-calamine')}"
@@ -26,7 +26,6 @@ ROWS_PER_PAGE = 100
 ROWS_PER_RANGE = 3000
 _RANGES_MOST = 20
 """Each range reads its worksheets anew, so that a huge one is not cut into hundreds."""
-_HEAD_BYTES = 1 << 16
 _CELL_CHARACTERS_MAX = 1 << 20
 
 Value = str | int | float | bool | None
@@ -133,7 +132,7 @@ def _height(sheet: Any) -> int:
 
 def _csv_rows(path: Path) -> Iterator[list[str]]:
     with path.open("rb") as file:
-        text, encoding = decoded(file.read(_HEAD_BYTES))
+        text, encoding = decoded(file.read(HEAD_BYTES))
     csv.field_size_limit(_CELL_CHARACTERS_MAX)
     with path.open(encoding=encoding, errors="replace", newline="") as lines:
         try:

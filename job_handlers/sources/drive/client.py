@@ -219,7 +219,7 @@ class Drive:
                 body = b"".join(self._wire.body(response.raw, 1 << 16))
             raise self.trouble(status, headers, body)
         if headers.get("Content-Type", "").lower().startswith("text/html"):
-            raise Trouble("HTML_INSTEAD", host=_HOST)
+            raise Trouble("PAGE_INSTEAD", host=_HOST, page="a web page")
         if status == 206:
             check_range(headers, offset, facts.size, _HOST)
         elif offset:

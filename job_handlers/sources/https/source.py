@@ -102,7 +102,7 @@ class HttpsSource:
             self._at = self._url
             raise of_status(answer.status, answer.headers, self.host)
         if answer.headers.get_content_type() == "text/html" and "Content-Type" in answer.headers:
-            raise Trouble("HTML_INSTEAD", host=self.host)
+            raise Trouble("PAGE_INSTEAD", host=self.host, page="a web page")
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Trouble("ANSWER_GARBLED", host=self.host)
 

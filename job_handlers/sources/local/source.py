@@ -43,7 +43,7 @@ class LocalSource:
             left = min(self._patience.stable_seconds - age, self._patience.longest_wait)
             raise Trouble("STILL_WRITTEN", after=left, what=self._path)
         key = f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
-        return Facts(Path(self._path).name, "", found.st_size, key)
+        return Facts(Path(self._path).name, "", found.st_size, key, is_of_this_machine=True)
 
     def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
         try:

@@ -324,6 +324,37 @@ def test_without_a_strong_validator_nothing_is_resumed(
 
 # --- https only ---------------------------------------------------------------------------------------
 
+TABLE = b"city;height\nBern;540\n"
+
+
+@pytest.mark.parametrize("mime", ["text/csv", "application/octet-stream", "text/plain"])
+@pytest.mark.parametrize("page", [b"<!-- cell 3 --><html>a;b</html>", b'{"error": "later; please"}'])
+def test_an_error_page_with_status_200_is_never_taken_for_a_table(
+    server: DriveServer, tmp_path: Path, mime: str, page: bytes
+) -> None:
+    plain = server.plain["table.csv"] = Plain(page, {"Content-Type": mime})
+    url = f"{server.url}/plain/table.csv"
+
+    with pytest.raises(Permanent) as ended:
+        Fetching(tmp_path / "always").from_url(url)
+
+    assert ended.value.code == "PAGE_INSTEAD"
+    plain.content = page
+    server.arm(Fault("deed", on="plain", skip=5, deed=lambda: setattr(plain, "content", TABLE)))
+
+    got = Fetching(tmp_path / "at first").from_url(url)
+
+    assert (got.part.read_bytes(), got.kind.name) == (TABLE, "a CSV file")
+
+
+def test_a_table_that_is_called_something_else_is_refused(server: DriveServer, fetching: Fetching) -> None:
+    server.plain["table.csv"] = Plain(TABLE, {"Content-Type": "application/json"})
+
+    with pytest.raises(Permanent, match="it says that it is application/json") as ended:
+        fetching.from_url(f"{server.url}/plain/table.csv")
+
+    assert ended.value.code == "NOT_WHAT_IT_SAYS"
+
 
 def test_redirects_are_followed_but_not_for_ever(server: DriveServer, tmp_path: Path) -> None:
     server.plain |= {"report.pdf": Plain(CONTENT), "a": Plain(b"", redirect="/plain/b")}

@@ -1,13 +1,11 @@
-"""The parts of a download that know nothing of the network: names, kinds, references, patience, credentials."""
+"""The parts of a download that know nothing of the network: names, references, patience, credentials."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import struct
 import unicodedata
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,22 +15,10 @@ from hypothesis import strategies as st
 from job_handlers.download.names import safe_name
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble, Wait
-from job_handlers.download.verify import CSV, JPEG, ODS, PDF, PNG, XLS, XLSX, Kind, kind_of
 from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.references import read_reference
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
 
-
-def _zipped(name: str, content: str) -> bytes:
-    """As an office program begins its archives."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(name, content)
-    return file.getvalue()
-
-
-OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
-ODS_HEAD = _zipped("mimetype", ODS.mimes[0])
 FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
 
 # --- names --------------------------------------------------------------------------------------------
@@ -78,58 +64,6 @@ def test_any_name_is_one_plain_name_in_its_directory(name: str, suffix: str) -> 
 
 def test_a_long_name_keeps_its_ending() -> None:
     assert safe_name("ü" * 300 + ".pdf", ".pdf") == "ü" * 98 + ".pdf"
-
-
-# --- kinds --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("head", "mime", "name", "kind"),
-    [
-        (b"%PDF-1.4", "application/pdf", "a", PDF),
-        (b"%PDF-1.4", "application/octet-stream", "a.pdf", PDF),
-        (b"%PDF-1.4", "", "", PDF),
-        (b"\x89PNG\r\n\x1a\n", "image/png", "a.png", PNG),
-        (b"\xff\xd8\xff\xe0", "image/png", "a.png", JPEG),
-        (b"PK\3\4", XLSX.mimes[0], "a", XLSX),
-        (b"PK\3\4", "application/octet-stream", "a.xlsx", XLSX),
-        (OLD_OFFICE, "application/vnd.ms-excel", "a", XLS),
-        (OLD_OFFICE, "application/octet-stream", "a.xls", XLS),
-        (ODS_HEAD, ODS.mimes[0], "a", ODS),
-        (ODS_HEAD, "application/octet-stream", "a.ods", ODS),
-        (ODS_HEAD, "", "", ODS),
-        (b"PK\3\4", "", "a.ods", ODS),
-        (b"PK\3\4", "application/vnd.ms-excel", "a.xlsx", XLSX),
-        (b"a;b\n1;2\n", "application/vnd.ms-excel", "a.csv", CSV),
-        (b"a;b\n1;2\n", "text/csv", "a.csv", CSV),
-        (b"a;b\n1;2\n", "text/plain; charset=utf-8", "a.csv", CSV),
-    ],
-)
-def test_a_kind_is_known_by_its_first_bytes(head: bytes, mime: str, name: str, kind: Kind) -> None:
-    assert kind_of(head, mime, name) == kind
-
-
-@pytest.mark.parametrize(
-    ("head", "mime", "name"),
-    [
-        (b"<html>", "application/pdf", "a.pdf"),
-        (b" \n<!DOCTYPE html>", "text/csv", "a.csv"),
-        (b"<?xml version='1.0'?><html>", "", "a.csv"),
-        (b"PK\3\4", "application/pdf", "a.pdf"),
-        (b"PK\3\4", "", "a.docx"),
-        (OLD_OFFICE, "application/msword", "a.doc"),
-        (OLD_OFFICE, "application/pdf", "a.pdf"),
-        (ODS_HEAD, "application/pdf", "a.pdf"),
-        (b"%PDF-1.4", "application/vnd.ms-excel", "a.xls"),
-        (b"%PDF-1.4", "image/png", "a.png"),
-        (b"\0\1\2", "text/csv", "a.csv"),
-        (b"root:x:0:0", "", "passwd"),
-        (b" %PDF-1.4", "application/pdf", "a.pdf"),
-    ],
-)
-def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime: str, name: str) -> None:
-    with pytest.raises(Trouble):
-        kind_of(head, mime, name)
 
 
 # --- digests ------------------------------------------------------------------------------------------

@@ -1,0 +1,252 @@
+"""What a file is, by what is in it: for a crawl that chooses, a download before it publishes, and the jobs that read.
+
+What comes from outside also has to be what it is said to be (`agreed`): by its source's Content-Type, else by its name.
+A PDF, an image or a spreadsheet begins with bytes of its own. A table in text does not, so that only what is said to be
+one is taken for it, and never markup or JSON, with which servers tell of errors under the status of a success.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from job_handlers.download.troubles import Trouble
+from worker_service.handlers import Permanent
+
+HEAD_BYTES = 1 << 16
+
+_PDF_BEGINS_WITHIN = 1024
+_UNPACKED_BYTES_MAX = 2 << 30
+_DELIMITERS = (",", ";", "\t", "|")
+_LINES = 20
+
+
+class Kind(StrEnum):
+    """How a file is read."""
+
+    PDF = "pdf"
+    IMAGE = "image"
+    SHEET = "sheet"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    name: str
+    kind: Kind
+    suffixes: tuple[str, ...]
+    """The first is given to a file that has none."""
+    mimes: tuple[str, ...]
+
+    @property
+    def suffix(self) -> str:
+        return self.suffixes[0]
+
+    def is_named_by(self, name: str) -> bool:
+        return name.lower().endswith(self.suffixes)
+
+
+PDF = Format("a PDF", Kind.PDF, (".pdf",), ("application/pdf", "application/x-pdf"))
+PNG = Format("a PNG image", Kind.IMAGE, (".png",), ("image/png",))
+JPEG = Format("a JPEG image", Kind.IMAGE, (".jpg", ".jpeg"), ("image/jpeg", "image/jpg"))
+TIFF = Format("a TIFF image", Kind.IMAGE, (".tif", ".tiff"), ("image/tiff",))
+XLSX = Format(
+    "a spreadsheet",
+    Kind.SHEET,
+    (".xlsx",),
+    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",),
+)
+XLS = Format("an Excel 97 spreadsheet", Kind.SHEET, (".xls",), ("application/vnd.ms-excel",))
+ODS = Format("an OpenDocument spreadsheet", Kind.SHEET, (".ods",), ("application/vnd.oasis.opendocument.spreadsheet",))
+CSV = Format(
+    "a CSV file",
+    Kind.CSV,
+    (".csv", ".tsv"),
+    ("text/csv", "text/tab-separated-values", "application/csv", "text/x-csv", "text/comma-separated-values"),
+)
+FORMATS = (PDF, PNG, JPEG, TIFF, XLSX, XLS, ODS, CSV)
+"""All that can be read. `worker_service.documents.SUFFIXES` has their names, and a test holds the two together."""
+
+_SIGNATURES = (
+    (b"%PDF-", PDF),
+    (b"\x89PNG\r\n\x1a\n", PNG),
+    (b"\xff\xd8\xff", JPEG),
+    (b"II*\0", TIFF),
+    (b"MM\0*", TIFF),
+)
+_ZIP = b"PK\x03\x04"
+_OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_TOLD_APART = (
+    (_ZIP, "a zip archive"),
+    (_OLD_OFFICE, "an old Office document"),
+    (b"GIF8", "a GIF image"),
+    (b"RIFF", "a WebP image"),
+)
+_WORKBOOK = "Workbook".encode("utf-16-le")
+_ODS_MIME = ODS.mimes[0].encode()
+_ODS_BEGINS = slice(30, 84), b"mimetype" + _ODS_MIME
+"""The first file in the archive, and what it holds."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_MARKUP = re.compile(r"<[a-zA-Z!?/]")
+_JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
+_OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
+"""A Content-Type of which a table is none. What says nothing, such as octet-stream or text/plain, is not among them."""
+
+
+def agreed(head: bytes, mime: str, name: str) -> Format:
+    """Of the file that begins with `head`. What it is said to be has to be what it is."""
+    said = mime.partition(";")[0].strip().lower()
+    claimed = [one for one in FORMATS if said in one.mimes]
+    if not claimed or claimed == [XLS]:
+        # octet-stream says nothing, so that the name speaks; and Windows calls every table what it calls the first one.
+        claimed += [one for one in FORMATS if one.is_named_by(name)]
+    found = _found(head, claimed)
+    if found is CSV and said and _OTHER_TEXT.search(said) and said not in (*CSV.mimes, *XLS.mimes):
+        raise Trouble("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
+    if found is None and not claimed:
+        raise Trouble("KIND_REFUSED", found=_words(head))
+    both_images = found is not None and claimed and found.kind is claimed[0].kind is Kind.IMAGE
+    if found is not None and (not claimed or found in claimed or both_images):
+        return found
+    raise Trouble("NOT_WHAT_IT_SAYS", claimed=claimed[0].name, found=_words(head) if found is None else found.name)
+
+
+def format_named(name: str) -> Format | None:
+    """What a file of this name should be."""
+    return next((one for one in FORMATS if one.is_named_by(name)), None)
+
+
+def kind_of(path: Path) -> Kind:
+    """Of a published file. Where its name does not say that it is a table, its columns do."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head:
+        raise Permanent("FILE_EMPTY", "the file holds nothing: download it again")
+    if (signed := _signed(head)) is not None:
+        return signed.kind
+    if head.startswith(_ZIP):
+        return _kind_of_zip(path)
+    if head.startswith(_OLD_OFFICE) and _holds(path, _WORKBOOK):
+        return Kind.SHEET
+    if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
+        return Kind.CSV
+    raise Permanent(
+        "KIND_UNSUPPORTED",
+        f"this is no kind of file that is read here (it begins with {head[:8]!r}): export it as PDF, PNG, JPEG, TIFF, "
+        f"xlsx, xls, ods or csv",
+    )
+
+
+def page_in(head: bytes) -> str:
+    """What a server sends with the status of a success when it means an error, in words; empty: it is none."""
+    text = _visible(decoded(head)[0])
+    if _MARKUP.match(text):
+        return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
+    return "JSON" if _JSON.match(text) else ""
+
+
+def is_text(head: bytes) -> bool:
+    """Lines such as those of a table, whatever their columns: neither binary nor blank, neither markup nor JSON."""
+    text, encoding = decoded(head)
+    if b"\0" in head and encoding != "utf-16":
+        return False
+    beginning = text[:4096]
+    strange = sum(one < " " and one not in "\t\n\v\f\r" for one in beginning)
+    return strange <= len(beginning) // 100 and bool(_visible(text)) and not page_in(head)
+
+
+def decoded(head: bytes) -> tuple[str, str]:
+    """The text, and its encoding: by its mark, else UTF-8, else what old Windows programs write."""
+    if head.startswith(_UTF_16):
+        return head[: len(head) // 2 * 2].decode("utf-16", "replace"), "utf-16"
+    try:
+        # The last character may be cut.
+        return head[: len(head) - 4 if len(head) == HEAD_BYTES else None].decode("utf-8-sig"), "utf-8-sig"
+    except UnicodeDecodeError:
+        return head.decode("cp1252", "replace"), "cp1252"
+
+
+def delimiter_of(text: str) -> str | None:
+    """The one that stands in most lines equally often."""
+    lines = [line for line in text.splitlines()[:_LINES] if line.strip()]
+    best, most = None, 0
+    for delimiter in _DELIMITERS:
+        counts = [line.count(delimiter) for line in lines]
+        usual = max(set(counts), key=counts.count, default=0)
+        agreeing = counts.count(usual) if usual else 0
+        # Cells in quotes may hold more of them, or go over several lines.
+        has_quotes = '"' in text and sum(counts) >= len(lines) > 1
+        if (agreeing >= 0.8 * len(lines) or has_quotes) and agreeing * usual > most:
+            best, most = delimiter, agreeing * usual
+    return best
+
+
+def _found(head: bytes, claimed: list[Format]) -> Format | None:
+    """Archives and tables begin alike, whatever is in them: of these it is only seen that they may be what they are
+    said to be."""
+    if (signed := _signed(head)) is not None:
+        return signed
+    if head.startswith(_ZIP):
+        where, begins = _ODS_BEGINS
+        return ODS if head[where] == begins else next((one for one in (XLSX, ODS) if one in claimed), None)
+    if head.startswith(_OLD_OFFICE):
+        return XLS if XLS in claimed else None
+    return CSV if CSV in claimed and is_text(head) else None
+
+
+def _signed(head: bytes) -> Format | None:
+    for signature, one in _SIGNATURES:
+        if head.startswith(signature):
+            return one
+    # Viewers look past what a mail or a server has put before it. A page that speaks of PDFs is none.
+    return PDF if b"%PDF-" in head[:_PDF_BEGINS_WITHIN] and not page_in(head) else None
+
+
+def _words(head: bytes) -> str:
+    told = next((words for begins, words in _TOLD_APART if head.startswith(begins)), "")
+    return told or page_in(head) or "a file of an unknown kind"
+
+
+def _visible(text: str) -> str:
+    """From its first character that can be seen."""
+    begin = next((at for at, one in enumerate(text) if one.isprintable() and not one.isspace()), len(text))
+    return text[begin:]
+
+
+def _kind_of_zip(path: Path) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            unpacked = sum(one.file_size for one in archive.infolist())
+            is_ods = "mimetype" in names and _begins(archive, "mimetype", _ODS_MIME)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise Permanent(
+            "SHEET_BROKEN", f"the file begins like a spreadsheet and cannot be unpacked ({error}): download it again"
+        ) from error
+    if not is_ods and not names & {"xl/workbook.xml", "xl/workbook.bin"}:
+        raise Permanent(
+            "KIND_UNSUPPORTED", "this is an archive or an Office file that is no spreadsheet: export it as PDF"
+        )
+    if unpacked > _UNPACKED_BYTES_MAX:
+        raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked: split it")
+    return Kind.SHEET
+
+
+def _begins(archive: zipfile.ZipFile, name: str, words: bytes) -> bool:
+    """No more of it is unpacked."""
+    with archive.open(name) as file:
+        return file.read(len(words)) == words
+
+
+def _holds(path: Path, words: bytes) -> bool:
+    """Its directory may stand anywhere in an old file."""
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            if words in rest + block:
+                return True
+            rest = block[-len(words) :]
+    return False

@@ -1,0 +1,216 @@
+"""What a file is, whatever it is called; and of what comes from outside, whether it is what it is said to be."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from job_handlers.download.troubles import Trouble
+from job_handlers.kinds import CSV, FORMATS, JPEG, ODS, PDF, PNG, XLS, XLSX, Format, Kind, agreed, kind_of, page_in
+from tests.job_handlers.reading import documents
+from worker_service.documents import SUFFIXES
+from worker_service.handlers import Permanent
+
+
+def _zipped(name: str, content: str) -> bytes:
+    """As an office program begins its archives."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
+ODS_HEAD = _zipped("mimetype", ODS.mimes[0])
+ERROR_PAGES = {
+    "a page": b"<!DOCTYPE html><html><body>Sorry, not now.</body></html>",
+    "a fragment": b"<h1>503, try later</h1>\n",
+    "behind a comment": b"<!-- host 7, cell 3 -->\n<html>a,b</html>",
+    "behind a mark": b"\xef\xbb\xbf<html>a,b</html>",
+    "behind space": b" \r\n\t\x0c<html>a,b</html>",
+    "behind what nobody sees": "\ufeff\u200b\u2060\xa0<html>a,b</html>".encode(),
+    "in UTF-16": "<html>a,b</html>".encode("utf-16"),
+    "behind a PHP header": b"<?php echo 1, 2; ?>\n<html></html>",
+    "XML": b"<?xml version='1.0'?><Error><Code>SlowDown</Code></Error>",
+    "bare XML": b"<Error><Code>SlowDown, please</Code></Error>",
+    "that speaks of PDFs": b"<html><p>A file begins with %PDF-1.7, this one does not.</html>",
+    "a JSON object": b'{"error": {"code": 500, "message": "later, please"}}',
+    "an empty object": b"{}\n",
+    "JSON behind space": b'\n\n  {\n  "error": "a,b"\n}',
+    "JSON behind a mark": b'\xef\xbb\xbf{"error": "a,b"}',
+    "JSON behind a guard": b')]}\'\n{"error": 1}',
+    "a JSON list": b'[{"error": 1, "of": 2}]',
+}
+"""What servers send with the status of a success."""
+
+
+# --- said and found -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "mime", "name", "found"),
+    [
+        (b"%PDF-1.4", "application/pdf", "a", PDF),
+        (b"%PDF-1.4", "application/octet-stream", "a.pdf", PDF),
+        (b"%PDF-1.4", "application/json", "a.pdf", PDF),
+        (b"%PDF-1.4", "", "", PDF),
+        (b" %PDF-1.4", "application/pdf", "a.pdf", PDF),
+        (b"\x89PNG\r\n\x1a\n", "image/png", "a.png", PNG),
+        (b"\xff\xd8\xff\xe0", "image/png", "a.png", JPEG),
+        (b"PK\3\4", XLSX.mimes[0], "a", XLSX),
+        (b"PK\3\4", "application/octet-stream", "a.xlsx", XLSX),
+        (OLD_OFFICE, "application/vnd.ms-excel", "a", XLS),
+        (OLD_OFFICE, "application/octet-stream", "a.xls", XLS),
+        (ODS_HEAD, ODS.mimes[0], "a", ODS),
+        (ODS_HEAD, "application/octet-stream", "a.ods", ODS),
+        (ODS_HEAD, "", "", ODS),
+        (b"PK\3\4", "", "a.ods", ODS),
+        (b"PK\3\4", "application/vnd.ms-excel", "a.xlsx", XLSX),
+        (b"a;b\n1;2\n", "application/vnd.ms-excel", "a.csv", CSV),
+        (b"a;b\n1;2\n", "text/csv", "a.csv", CSV),
+        (b"a;b\n1;2\n", "text/csv; charset=utf-8", "table", CSV),
+        (b"a;b\n1;2\n", "text/plain; charset=utf-8", "a.csv", CSV),
+        (b"a\tb\n1\t2\n", "application/octet-stream", "a.tsv", CSV),
+        (b"x\n1\n", "text/csv", "a.csv", CSV),
+        (b"[id],[name]\n1,2\n", "text/csv", "a.csv", CSV),
+        (b"<5;>5\n1;2\n", "text/csv", "a.csv", CSV),
+        ("a;b\nü;ß\n".encode("cp1252"), "text/csv", "a.csv", CSV),
+        ("a,b\n1,2\n".encode("utf-16"), "text/csv", "a.csv", CSV),
+    ],
+)
+def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: str, found: Format) -> None:
+    assert agreed(head, mime, name) == found
+
+
+@pytest.mark.parametrize(
+    ("head", "mime", "name"),
+    [
+        (b"<html>", "application/pdf", "a.pdf"),
+        (b"PK\3\4", "application/pdf", "a.pdf"),
+        (b"PK\3\4", "", "a.docx"),
+        (OLD_OFFICE, "application/msword", "a.doc"),
+        (OLD_OFFICE, "application/pdf", "a.pdf"),
+        (ODS_HEAD, "application/pdf", "a.pdf"),
+        (b"%PDF-1.4", "application/vnd.ms-excel", "a.xls"),
+        (b"%PDF-1.4", "image/png", "a.png"),
+        (b"%PDF-1.4", "text/csv", "a.csv"),
+        (b"GIF89a", "image/gif", "a.gif"),
+        (b"\0\1\2", "text/csv", "a.csv"),
+        (bytes(range(1, 128)), "text/csv", "a.csv"),
+        (b" " * 70_000, "text/csv", "a.csv"),
+        (b"root:x:0:0", "", "passwd"),
+        (b"Sorry, not now.\n", "text/plain", "report"),
+        (b"a,b\n1,2\n", "application/json", "a.csv"),
+        (b"a,b\n1,2\n", "text/html", "a.csv"),
+        (b"a,b\n1,2\n", "image/svg+xml", "a.csv"),
+        (b"a,b\n1,2\n", "application/pdf", "a.csv"),
+    ],
+)
+def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime: str, name: str) -> None:
+    with pytest.raises(Trouble):
+        agreed(head, mime, name)
+
+
+@pytest.mark.parametrize("page", ERROR_PAGES)
+@pytest.mark.parametrize("said", [(one.mimes[0], f"a{one.suffix}") for one in FORMATS], ids=lambda said: said[1])
+def test_an_error_page_is_no_file_whatever_it_is_said_to_be(page: str, said: tuple[str, str], tmp_path: Path) -> None:
+    mime, name = said
+
+    assert page_in(ERROR_PAGES[page])
+    for told in (mime, "application/octet-stream", "text/plain", ""):
+        with pytest.raises(Trouble) as refused:
+            agreed(ERROR_PAGES[page], told, name)
+        assert refused.value.code == "NOT_WHAT_IT_SAYS"
+    with pytest.raises(Permanent):
+        kind_of(written(tmp_path / name, ERROR_PAGES[page]))
+
+
+def test_a_directory_is_searched_for_all_that_can_be_read() -> None:
+    assert set(SUFFIXES) == {suffix for one in FORMATS for suffix in one.suffixes}
+
+
+# --- by content ---------------------------------------------------------------------------------------
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    documents.workbook(tmp_path / "a", {"One": [[1]]})
+    with zipfile.ZipFile(tmp_path / "ods", "w") as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+    image = documents.picture("x", dpi=20)
+    image.save(tmp_path / "png", "PNG")
+
+    assert kind_of(documents.digital(tmp_path / "b.csv", ["x"])) is Kind.PDF
+    assert kind_of(written(tmp_path / "c", b"\n\n junk before it \n%PDF-1.4\n")) is Kind.PDF
+    assert kind_of(tmp_path / "a") is Kind.SHEET
+    assert kind_of(tmp_path / "ods") is Kind.SHEET
+    assert kind_of(tmp_path / "png") is Kind.IMAGE
+    assert kind_of(written(tmp_path / "jpg", documents.jpeg(image))) is Kind.IMAGE
+    assert kind_of(documents.tiff(tmp_path / "tif", [image, image])) is Kind.IMAGE
+
+
+def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) -> None:
+    assert kind_of(written(tmp_path / "x.csv", b"x\n1\n")) is Kind.CSV
+    with pytest.raises(Permanent):
+        kind_of(written(tmp_path / "x", b"x\n1\n"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a,b\n1,2\n",
+        b"a;b;c\r\n1;2;3\r\n",
+        b"\xef\xbb\xbfa\tb\n1\t2\n",
+        "a;b\nü;ß\n".encode("cp1252"),
+        "a,b\n1,2\n".encode("utf-16"),
+        b'name,note\n"x, y","two\nlines"\nz,"a ""b"""\n',
+    ],
+)
+def test_tables_in_text_are_known_by_their_columns(tmp_path: Path, content: bytes) -> None:
+    assert kind_of(written(tmp_path / "x", content)) is Kind.CSV
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "sentence"),
+    [
+        (b"", "FILE_EMPTY", "download it again"),
+        (b"just a line of words\nand another\n", "KIND_UNSUPPORTED", "export it as PDF"),
+        (b'{"a": 1, "b": 2}\n', "KIND_UNSUPPORTED", "export it as PDF"),
+        (b"<html><body>a, b, c</body></html>", "KIND_UNSUPPORTED", "export it as PDF"),
+        (bytes(range(256)) * 4, "KIND_UNSUPPORTED", "export it as PDF"),
+        (b"PK\x03\x04 and then nothing", "SHEET_BROKEN", "download it again"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 an old letter", "KIND_UNSUPPORTED", "export it as PDF"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_sentence(
+    tmp_path: Path, content: bytes, code: str, sentence: str
+) -> None:
+    with pytest.raises(Permanent, match=sentence) as refusal:
+        kind_of(written(tmp_path / "report.pdf", content))
+
+    assert refusal.value.code == code
+
+
+def test_other_archives_and_sheets_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "letter.docx", "w") as archive:
+        archive.writestr("word/document.xml", "<w/>")
+    documents.workbook(tmp_path / "huge.xlsx", {"One": [[1]]})
+    raw = (tmp_path / "huge.xlsx").read_bytes()
+    with zipfile.ZipFile(tmp_path / "huge.xlsx") as archive:
+        size = archive.getinfo("xl/worksheets/sheet1.xml").file_size
+    at = raw.rindex(b"xl/worksheets/sheet1.xml") - 46
+    assert raw[at : at + 4] == b"PK\x01\x02"
+    assert int.from_bytes(raw[at + 24 : at + 28], "little") == size
+    (tmp_path / "huge.xlsx").write_bytes(raw[: at + 24] + (3 << 30).to_bytes(4, "little") + raw[at + 28 :])
+
+    for name, code in (("letter.docx", "KIND_UNSUPPORTED"), ("huge.xlsx", "SHEET_TOO_LARGE")):
+        with pytest.raises(Permanent) as refusal:
+            kind_of(tmp_path / name)
+        assert refusal.value.code == code
