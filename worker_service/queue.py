@@ -7,10 +7,10 @@ It opens the store, knows who is asking, and decides which jobs a verb is about.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -185,21 +185,26 @@ class Queue:
         return Failing(self.store.documents_failing(selector, statuses), code) if statuses else Failing()
 
     def await_ends(
-        self, ids: Sequence[int], *, seconds: float, monotonic: Callable[[], float], sleep: Callable[[float], None]
+        self,
+        ids: Sequence[int],
+        *,
+        seconds: float,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+        alive: Callable[[], Collection[str]],
     ) -> Sequence[Unended]:
         """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
         deadline = monotonic() + seconds
         while (left := self._live(ids)) and monotonic() < deadline:
             sleep(_POLL_SECONDS)
-        return list(self._unended(ids)) if left else []
+        return list(self._unended(ids, alive())) if left else []
 
-    def _unended(self, ids: Sequence[int]) -> Iterator[Unended]:
+    def _unended(self, ids: Sequence[int], alive: Collection[str]) -> Iterator[Unended]:
         workers = {worker.id: worker for worker in self.store.workers()}
-        silent_before = as_text(self._clock() - timedelta(seconds=self.settings.orphan_after_seconds))
         for part in _chunks(ids):
             for job in self.store.list(Selector(part, _LIVE), most=_IDS_AT_ONCE):
                 worker = workers.get(job.worker_id or "")
-                if worker is None or worker.heartbeat_at <= silent_before:
+                if worker is None or worker.id not in alive:
                     why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
                 else:
                     why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"

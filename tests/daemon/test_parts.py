@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
 from worker_service.children.known import wants
 from worker_service.config import load_settings
+from worker_service.daemon.alive import Known, known_workers
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.guard import Guard
-from worker_service.daemon.health import Level, examine, health, state_of
+from worker_service.daemon.health import Level, examine, health
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.limiting import limits
 from worker_service.daemon.signals import Signals
@@ -28,7 +31,7 @@ from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
 from worker_service.daemon.start import beat_seconds
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
-from worker_service.jobs.model import Counts, Failure, NewJob, Pause, Report, Status, WorkerState
+from worker_service.jobs.model import Counts, Failure, Gate, NewJob, Pause, Report, Status, WorkerState
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
 
@@ -284,7 +287,7 @@ def test_a_beat_that_fails_is_no_sign_of_life(log: Any) -> None:
 
 
 def test_the_status_line_says_it_in_a_few_words() -> None:
-    counts = Counts({Status.PENDING: 14}, None, 1)
+    counts = Counts({Status.PENDING: 14}, None)
 
     line = status_line({"cpu": (2, 2), "io": (1, 4)}, counts, oldest_seconds=185)
 
@@ -327,38 +330,66 @@ def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(tmp_path: Path, 
 # ── Health ──
 
 
-def worker(state: str = "alive", *, at: str = "2026-11-18 09:59:50.000") -> WorkerState:
-    return WorkerState("w1", "here", "boot", 1, "0", 2, 4, state == "draining", state == "disk low", at, at, 1)
+def worker(state: str = "alive") -> Known:
+    at = "2026-11-18 09:59:50.000"
+    return Known(WorkerState("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1), state)
 
 
 @pytest.mark.parametrize(
-    ("workers", "pending_at", "pauses", "level"),
+    ("states", "pending_at", "pauses", "standstill", "level"),
     [
-        ([worker()], None, [], Level.OK),
-        ([], None, [], Level.CRITICAL),
-        ([worker(at="2026-11-18 09:00:00.000")], None, [], Level.CRITICAL),
-        ([worker(), worker(at="2026-11-18 09:00:00.000")], None, [], Level.WARNING),
-        ([worker("disk low")], None, [], Level.CRITICAL),
-        ([worker("disk low"), worker()], None, [], Level.WARNING),
-        ([worker("draining")], None, [], Level.OK),
-        ([worker()], "2026-11-18 08:30:00.000", [], Level.WARNING),
-        ([worker()], "2026-11-18 09:30:00.000", [], Level.OK),
-        ([worker()], None, [Pause("all", "", "2026-11-18 09:00:00.000", None, None)], Level.WARNING),
+        (["alive"], None, [], [], Level.OK),
+        ([], None, [], [], Level.CRITICAL),
+        (["silent"], None, [], [], Level.CRITICAL),
+        (["dead"], None, [], [], Level.CRITICAL),
+        (["alive", "silent"], None, [], [], Level.WARNING),
+        (["alive", "dead"], None, [], [], Level.WARNING),
+        (["alive", "no row"], None, [], [], Level.WARNING),
+        (["disk low"], None, [], [], Level.CRITICAL),
+        (["disk low", "alive"], None, [], [], Level.WARNING),
+        (["draining"], None, [], [], Level.OK),
+        (["alive"], "2026-11-18 08:30:00.000", [], [], Level.WARNING),
+        (["alive"], "2026-11-18 09:30:00.000", [], [], Level.OK),
+        (["alive"], None, [Pause("all", "", "2026-11-18 09:00:00.000", None, None)], [], Level.WARNING),
+        (["alive"], None, [], [Gate("UNKNOWN_TYPE", "worker w1 has no handler for x")], Level.WARNING),
     ],
 )
-def test_how_well_it_is(workers: list[WorkerState], pending_at: str | None, pauses: list[Pause], level: Level) -> None:
+def test_how_well_it_is(
+    states: list[str], pending_at: str | None, pauses: list[Pause], standstill: list[Gate], level: Level
+) -> None:
     found = health(
-        workers, Counts({}, pending_at, 0), pauses, now=START, orphan_after_seconds=300,
-        oldest_most=timedelta(hours=1),
-    )  # fmt: skip
+        list(map(worker, states)), Counts({}, pending_at), pauses, standstill, now=START, oldest_most=timedelta(hours=1)
+    )
 
     assert found.level is level
     assert bool(found.reasons) is bool(level)
 
 
-def test_a_worker_is_silent_after_the_orphan_time() -> None:
-    assert state_of(worker(at="2026-11-18 09:55:00.000"), now=START, orphan_after_seconds=300) == "silent"
-    assert state_of(worker("draining"), now=START, orphan_after_seconds=300) == "draining"
+def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: MovableClock) -> None:
+    from worker_service.daemon.identity import LifeLock, boot_id, lock_path, own_host
+
+    def state() -> list[str]:
+        return [one.state for one in known_workers(store, database, now=clock.now, orphan_after_seconds=300)]
+
+    here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
+    store.register(here)
+    lock = LifeLock(lock_path(database, "w1"))
+    assert state() == ["alive"]
+    store.set_worker_state("w1", draining=True, disk_low=False)
+    assert state() == ["draining"]
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    store.register(replace(here, pid=ended.pid))
+    assert state() == ["dying"]
+    os.close(lock.fd)
+    assert state() == ["dead"]
+    lock.path.unlink()
+    store.register(replace(here, boot_id="before"))
+    assert state() == ["dead"]
+    store.register(replace(here, host="elsewhere"))
+    assert state() == ["alive"]
+    clock.advance(300)
+    assert state() == ["silent"]
 
 
 def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path, tmp_path: Path) -> None:

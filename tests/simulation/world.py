@@ -127,14 +127,15 @@ class World:
 
     def lied_to(self) -> ExitStack:
         """Recovery asks the world who lives, instead of the kernel."""
-        from worker_service.daemon import recovery
+        from worker_service.daemon import alive, recovery
         from worker_service.jobs import retries
         from worker_service.store import history, sqlite_leases
 
         stack = ExitStack()
         given: list[tuple[object, str, object]] = [
             (recovery, "is_free", self._is_free),
-            (recovery, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
+            (alive, "is_free", self._is_free),
+            (alive, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
             *((module, "REQUEUES_MAX", 2) for module in (retries, history, sqlite_leases)),
         ]

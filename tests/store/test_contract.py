@@ -412,7 +412,7 @@ def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enque
 
     store.deregister("w1")
 
-    assert store.counts().workers_alive == 0
+    assert store.workers() == []
     assert codes(store, job_id) == ["WORKER_DOWN"]
 
 

@@ -187,6 +187,38 @@ def test_p12_gates_are_told_in_their_order(
     assert set(found) >= {"DRAINING", "SLOTS_FULL", "DISK_LOW"}
 
 
+NEEDS_SOMEBODY = {"WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW"}
+
+
+@pytest.mark.parametrize("code", ORDER)
+def test_the_queue_stands_still_where_no_ready_job_can_start_before_somebody_does_something(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, code: str
+) -> None:
+    job_id = GATES[code](_Scene(store, enqueue, worker, clock))
+
+    assert list(store.standstill()) == (list(store.explain(job_id)) if code in NEEDS_SOMEBODY else [])
+
+    worker("w2")
+    store.unpause("all")
+    enqueue(owner="bob")
+    assert list(store.standstill()) == []
+    assert {gate.code for gate in store.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"}
+
+
+def test_a_worker_that_is_known_to_be_dead_takes_no_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker("w1")
+    job_id, behind = enqueue(), enqueue()
+    assert list(store.explain(job_id)) == []
+
+    gates = [list(store.explain(one, dead=["w1"])) for one in (job_id, behind)]
+
+    assert [[(gate.code, gate.detail) for gate in found] for found in gates] == [
+        [("WORKER_DOWN", "worker w1 is dead")]
+    ] * 2
+    worker("w2")
+    assert list(store.explain(job_id, dead=["w1"])) == []
+
+
 def test_ahead_in_queue_counts_the_jobs_ahead(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     jobs = [enqueue(priority=priority) for priority in (3, 1, 2, 5, 4)]

@@ -129,7 +129,7 @@ def test_readers_never_wait_for_a_writer(
         assert [job.id for job in reader.list(EVERY_JOB)] == [ready, running]
         assert reader.get(running).progress_percent == 10
         assert len(reader.logs(running)) == len(reader.attempts(running)) == len(reader.events(running)) == 1
-        assert reader.counts().workers_alive == 1
+        assert [worker.running for worker in reader.workers()] == [1]
         assert reader.next_deadline() is None
         assert (list(reader.pauses()), list(reader.actions())) == ([], [])
 

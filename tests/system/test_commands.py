@@ -8,8 +8,10 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.system.conftest import System
+from tests.system.conftest import System, wait_until
+from worker_service.daemon.identity import is_free, lock_path
 from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector
 
 
 def give(system: System, *words: str) -> subprocess.CompletedProcess[str]:
@@ -44,23 +46,45 @@ def test_with_a_worker_all_is_well(system: System) -> None:
     assert "✓ integrity: every page is sound" in doctor.stdout
 
 
-def test_the_doctor_finds_a_worker_that_was_killed(system: System) -> None:
+def test_after_kill_9_every_command_says_at_once_that_nobody_lives(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     system.pids_of(job)
     daemon.signal(signal.SIGKILL)
     daemon.ends()
+    [name] = [worker.id for worker in system.store.workers()]
+    pending = system.enqueue("sleep")
+    # Its children follow it in a moment.
+    wait_until(lambda: is_free(lock_path(system.database, name)), "all of it is gone")
 
-    done = give(system, "doctor", "--json")
-    for _ in range(100):
-        # Its children follow it in a moment.
-        found = [item for item in read(done)["items"] if item["detail"] == "it is dead, and held 1 jobs"]
-        if found:
-            break
-        done = give(system, "doctor", "--json")
+    status, bare, workers, top, doctor = (
+        give(system, *words) for words in (["status"], [], ["workers", "--json"], ["top", "--json"], ["doctor"])
+    )
+    of_running, of_pending = (give(system, "why", str(one)) for one in (job, pending))
 
-    assert done.returncode == 1
-    assert found[0]["level"] == "critical"
+    assert (status.returncode, status.stdout.split("|")[0]) == (2, "CRITICAL: no worker is alive (1 dead) ")
+    assert "workers   none alive\n" in bare.stdout
+    assert [worker["state"] for worker in read(workers)["items"] + read(top)["workers"]] == ["dead", "dead"]
+    assert (doctor.returncode, f"✗ worker {name}: it is dead, and held 1 job\n" in doctor.stdout) == (1, True)
+    assert f"on {name}, which is dead\n    next: any daemon takes it back" in of_running.stdout
+    assert of_pending.returncode == 3
+    assert of_pending.stdout.startswith(f"WORKER_DOWN  worker {name} is dead\n    next: systemctl start pagemill")
+
+
+def test_the_status_is_not_ok_while_nothing_that_is_pending_can_start(system: System) -> None:
+    system.start()
+    unknown = system.enqueue("brew_tea")
+
+    stuck = give(system, "status")
+    system.enqueue("sleep")
+    flowing = system.wait_for(system.enqueue("noop"), Status.COMPLETED)
+    still = give(system, "status")
+
+    assert stuck.returncode == 1
+    assert stuck.stdout.startswith("WARNING: nothing that is pending can start: UNKNOWN_TYPE, worker ")
+    assert (flowing.status, still.returncode) == (Status.COMPLETED, 1)
+    system.store.delete(Selector(ids=(unknown,)), actor="ann")
+    assert give(system, "status").returncode == 0
 
 
 def test_what_cannot_be_known_is_unknown(system: System) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,9 @@ from worker_service.harmless import harmless
 from worker_service.jobs.model import Status
 from worker_service.queue import Queue, open_queue
 from worker_service.words import SelectorWords
+
+if TYPE_CHECKING:
+    from worker_service.daemon.alive import Known
 
 Function = Callable[..., Any]
 
@@ -38,6 +42,14 @@ class Desk:
         if self._queue is None:
             self._queue = open_queue(self.settings)
         return self._queue
+
+    def known_workers(self, now: datetime) -> list[Known]:
+        """Every daemon on this database, and whether it lives: asked in one way by all that tell of it."""
+        from worker_service.daemon.alive import known_workers  # only where somebody asks
+
+        settings = self.settings
+        orphan_after = settings.orphan_after_seconds
+        return known_workers(self.queue.store, settings.database, now=now, orphan_after_seconds=orphan_after)
 
     def close(self) -> None:
         if self._queue is not None:

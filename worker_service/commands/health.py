@@ -9,6 +9,7 @@ import click
 from worker_service.clock import parse_duration, wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
+from worker_service.daemon.alive import dead_ids
 from worker_service.daemon.health import Level, audited, examine, health, summary
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Status
@@ -28,34 +29,29 @@ def status(desk: Desk, oldest: str | None) -> int:
     oldest_most = None if oldest is None else parse_duration(oldest)
     try:
         store, now = desk.queue.store, wall_clock()
-        workers, counts = store.workers(), store.counts()
-        found = health(
-            workers,
-            counts,
-            store.pauses(),
-            now=now,
-            orphan_after_seconds=desk.settings.orphan_after_seconds,
-            oldest_most=oldest_most,
-        )
+        workers, counts = desk.known_workers(now), store.counts()
+        standstill = store.standstill(dead=dead_ids(workers))
+        found = health(workers, counts, store.pauses(), standstill, now=now, oldest_most=oldest_most)
     except PagemillError as error:
         if desk.as_json:
             output.show_json({"level": "unknown", "reasons": [str(error)]})
         else:
             output.show(f"UNKNOWN: {error}")
         return Level.UNKNOWN.value
+    alive = sum(one.is_alive for one in workers)
     if desk.as_json:
         output.show_json(
             {
                 "level": found.level.name.lower(),
                 "reasons": found.reasons,
-                "workers": len(workers),
+                "workers": alive,
                 "jobs": {status.value: counts.by_status.get(status, 0) for status in Status},
             }
         )
     else:
         numbers = " ".join(f"{s.value}={counts.by_status.get(s, 0)}" for s in Status)
-        reasons = "; ".join(found.reasons) or summary(counts, len(workers))
-        output.show(f"{found.level.name}: {reasons} | workers={len(workers)} {numbers}")
+        reasons = "; ".join(found.reasons) or summary(counts, alive)
+        output.show(f"{found.level.name}: {reasons} | workers={alive} {numbers}")
     return found.level.value
 
 

@@ -11,6 +11,7 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
+from worker_service.daemon.alive import Known, dead_ids
 from worker_service.jobs.model import Attempt, Gate, Job, LogLine
 from worker_service.queue import Queue, named, state_of
 from worker_service.words import SelectorWords
@@ -31,6 +32,10 @@ _ATTEMPT_COLUMNS = (
 )  # fmt: skip
 
 _AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
+_LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which has not beaten for long",
+         "no row": ", which has no row"}  # fmt: skip
+_TAKEN_BACK = "any daemon takes it back: systemctl start pagemill, or here: pagemill run"
+
 NEXT_MOVES = {
     "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
     "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
@@ -141,12 +146,16 @@ def why(desk: Desk, job_id: int) -> int:
     """
     store = desk.queue.store
     job = store.get(job_id)
-    gates = store.explain(job_id)
+    workers = desk.known_workers(wall_clock())
+    gates = store.explain(job_id, dead=dead_ids(workers))
     if desk.as_json:
         items = [{**output.as_object(gate), "next": _next_move(gate, job)} for gate in gates]
         output.show_json({"id": job.id, "status": job.status, "state": state_of(job), "items": items})
     elif job.status != "pending":
-        output.show(_what_it_is(job))
+        lost = _how_lost(job, workers)
+        output.show(_what_it_is(job, lost))
+        if lost:
+            output.show(f"    next: {_TAKEN_BACK}")
     elif not gates:
         output.show(f"nothing holds {named(job)}: the next claim can take it")
     elif job.name:
@@ -230,10 +239,17 @@ def _show_section(title: str, headers: Sequence[str], rows: output.Rows) -> None
         output.show_table(headers, rows)
 
 
-def _what_it_is(job: Job) -> str:
+def _how_lost(job: Job, workers: Sequence[Known]) -> str:
+    """What is wrong with the worker that a running job is on, if anything is."""
+    if job.status != "running":
+        return ""
+    return next((_LOST.get(one.state, "") for one in workers if one.worker.id == job.worker_id), "")
+
+
+def _what_it_is(job: Job, lost: str) -> str:
     if job.status == "running":
         asked = ", and was asked to stop" if job.cancel_requested_at else ""
-        return f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{asked}"
+        return f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{lost}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     retry = "" if job.status == "completed" else f"; to run it again: pagemill retry {job.id}"
     return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}"

@@ -13,6 +13,7 @@ def show_state(as_json: bool, database: str | None) -> None:
     try:
         store = desk.queue.store
         counts, pauses = store.counts(), store.pauses()
+        alive = sum(one.is_alive for one in desk.known_workers(wall_clock()))
     finally:
         desk.close()
     if as_json:
@@ -20,7 +21,7 @@ def show_state(as_json: bool, database: str | None) -> None:
             {
                 "database": str(desk.settings.database),
                 "origin": desk.settings.origins["database"],
-                "workers_alive": counts.workers_alive,
+                "workers_alive": alive,
                 "oldest_pending_at": output.iso(counts.oldest_pending_at),
                 "jobs": {status.value: counts.by_status.get(status, 0) for status in Status},
                 "pauses": [output.as_object(pause) for pause in pauses],
@@ -28,7 +29,7 @@ def show_state(as_json: bool, database: str | None) -> None:
         )
         return
     output.show(f"database  {desk.settings.database} ({desk.settings.origins['database']})")
-    output.show(f"workers   {counts.workers_alive or 'none'} alive")
+    output.show(f"workers   {alive or 'none'} alive")
     output.show(f"live      {_live(counts)}")
     output.show(f"ended     {_ended(counts)}")
     output.show(f"paused    {', '.join(map(_pause, pauses)) or 'nothing'}")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, confirm, confirming, selecting, verb
 from worker_service.errors import Refused
@@ -179,7 +180,13 @@ def _change(
     changed = queue.change(verb_name, selector, priority=level, is_hurried=is_hurried)
     unended: Sequence[Unended] | None = None
     if is_hurried:
-        unended = queue.await_ends(changed.asked, seconds=_ENDS_SECONDS, monotonic=time.monotonic, sleep=time.sleep)
+        unended = queue.await_ends(
+            changed.asked,
+            seconds=_ENDS_SECONDS,
+            monotonic=time.monotonic,
+            sleep=time.sleep,
+            alive=lambda: {one.worker.id for one in desk.known_workers(wall_clock()) if one.is_alive},
+        )
     return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single, unended=unended, failing=failing)
 
 

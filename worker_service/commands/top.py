@@ -18,7 +18,6 @@ import click
 from worker_service.clock import as_text, wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
-from worker_service.daemon.health import state_of as state_of_worker
 from worker_service.jobs.model import Counts, Job, Status, TypeCounts, WorkerState
 from worker_service.jobs.selector import Selector
 from worker_service.queue import state_of
@@ -80,8 +79,7 @@ def frame(scene: Scene, *, height: int | None = None) -> list[str]:
 
 def _look(desk: Desk) -> Scene:
     store, now = desk.queue.store, wall_clock()
-    orphan_after = desk.settings.orphan_after_seconds
-    workers = [(one, state_of_worker(one, now=now, orphan_after_seconds=orphan_after)) for one in store.workers()]
+    workers = [(one.worker, one.state) for one in desk.known_workers(now)]
     running = store.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
     types = [one for one in store.counts_by_type() if one.pending]
     return Scene(

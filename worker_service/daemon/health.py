@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service.clock import as_text, from_text
-from worker_service.daemon.identity import is_free, lock_path
+from worker_service.daemon.alive import Known, known_workers
 from worker_service.daemon.limiting import differences, limits
-from worker_service.jobs.model import Counts, Pause, Status, WorkerState
+from worker_service.jobs.model import Counts, Gate, Pause, Status
+from worker_service.plurals import counted
 
 if TYPE_CHECKING:
     from worker_service.config import Settings
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 _LATELY = timedelta(days=1)
 _OF_THE_MACHINE = {"LANGUAGE_MISSING", "QUALITY_MISSING", "CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here."""
+
+
+_LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
 class Level(IntEnum):
@@ -50,44 +55,41 @@ class Finding:
     fix: str = ""
 
 
-def state_of(worker: WorkerState, *, now: datetime, orphan_after_seconds: float) -> str:
-    if now - from_text(worker.heartbeat_at) >= timedelta(seconds=orphan_after_seconds):
-        return "silent"
-    if worker.is_draining:
-        return "draining"
-    return "disk low" if worker.is_disk_low else "alive"
-
-
 def health(
-    workers: Sequence[WorkerState],
+    workers: Sequence[Known],
     counts: Counts,
     pauses: Sequence[Pause],
+    standstill: Sequence[Gate],
     *,
     now: datetime,
-    orphan_after_seconds: float,
     oldest_most: timedelta | None = None,
 ) -> Health:
     """`oldest_most`: how long the oldest pending job may wait before that is a warning."""
-    states = [state_of(worker, now=now, orphan_after_seconds=orphan_after_seconds) for worker in workers]
     critical, warning = [], []
-    if not any(state != "silent" for state in states):
-        critical.append("no worker is alive")
-    elif "silent" in states:
-        warning.append(f"{states.count('silent')} of {len(states)} workers have not beaten for too long")
-    if "disk low" in states:
-        (critical if set(states) <= {"disk low", "silent"} else warning).append("the disk is nearly full")
+    alive = [one.state for one in workers if one.is_alive]
+    others = Counter(one.state for one in workers if not one.is_alive)
+    how = f" ({', '.join(f'{number} {state}' for state, number in others.items())})" if others else ""
+    if not alive:
+        critical.append(f"no worker is alive{how}")
+    elif others:
+        warning.append(f"{others.total()} of {counted(len(workers), 'worker')} not alive{how}")
+    if "disk low" in alive:
+        (critical if set(alive) == {"disk low"} else warning).append("the disk is nearly full")
     oldest = counts.oldest_pending_at
     if oldest_most is not None and oldest is not None and now - from_text(oldest) > oldest_most:
         warning.append(f"the oldest pending job waits since {oldest[:19]}")
     if any(pause.scope == "all" for pause in pauses):
         warning.append("everything is paused")
+    elif standstill and alive:
+        more = f", and {len(standstill) - 1} more" if len(standstill) > 1 else ""
+        warning.append(f"nothing that is pending can start: {standstill[0].code}, {standstill[0].detail}{more}")
     level = Level.CRITICAL if critical else Level.WARNING if warning else Level.OK
     return Health(level, [*critical, *warning])
 
 
 def summary(counts: Counts, workers: int) -> str:
     of = counts.by_status
-    return f"{workers} workers, {of.get(Status.RUNNING, 0)} running, {of.get(Status.PENDING, 0)} pending"
+    return f"{counted(workers, 'worker')}, {of.get(Status.RUNNING, 0)} running, {of.get(Status.PENDING, 0)} pending"
 
 
 # ── The doctor ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,7 +99,8 @@ def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Find
     yield Finding(Level.OK, "database", str(settings.database))
     for check in store.check():
         yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
-    yield from _workers(settings, store.workers(), now=now)
+    workers = known_workers(store, settings.database, now=now, orphan_after_seconds=settings.orphan_after_seconds)
+    yield from _workers(workers)
     yield from _lacking(store, now=now)
     yield from _limits(settings, store)
     yield from _pauses(store.pauses())
@@ -105,24 +108,23 @@ def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Find
     yield _sandbox(settings.sandbox)
 
 
-def _workers(settings: Settings, workers: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
+def _workers(workers: Sequence[Known]) -> Iterator[Finding]:
     if not workers:
         yield Finding(
             Level.CRITICAL, "workers", "none: nothing runs", "systemctl start pagemill, or here: pagemill run"
         )
-    for worker in workers:
-        state = state_of(worker, now=now, orphan_after_seconds=settings.orphan_after_seconds)
-        name = f"worker {worker.id}"
-        if is_free(lock_path(settings.database, worker.id)):
-            detail = f"it is dead, and held {worker.running} jobs"
+    for known in workers:
+        worker, name, held = known.worker, f"worker {known.worker.id}", counted(known.worker.running, "job")
+        if known.state in _LOST:
+            detail = f"{_LOST[known.state]}, and held {held}"
             yield Finding(Level.CRITICAL, name, detail, "any daemon takes them back: systemctl start pagemill")
-        elif state == "silent":
+        elif known.state == "silent":
             detail = f"pid {worker.pid} has not beaten since {worker.heartbeat_at[:19]}"
             yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {worker.pid}")
-        elif state == "disk low":
+        elif known.state == "disk low":
             yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", "free some space")
         else:
-            yield Finding(Level.OK, name, f"{state}, pid {worker.pid}, runs {worker.running} jobs")
+            yield Finding(Level.OK, name, f"{known.state}, pid {worker.pid}, runs {held}")
 
 
 def _lacking(store: Store, *, now: datetime) -> Iterator[Finding]:

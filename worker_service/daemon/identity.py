@@ -31,10 +31,13 @@ class Identity:
 
 
 def own_identity() -> Identity:
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
-    pid = os.getpid()
+    host, pid = own_host(), os.getpid()
     # The last part, because a pid comes again after a reboot, or in another container.
     return Identity(f"{host}-{pid}-{secrets.token_hex(4)}", host, boot_id(), pid)
+
+
+def own_host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
 
 
 def pid_in(worker_id: str) -> int:
@@ -113,7 +116,14 @@ def holders(path: Path) -> list[int]:
 
 
 def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    # Not by /proc, which may hide the processes of others from who may only look.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _pids() -> list[int]:

@@ -14,15 +14,14 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import events
 from worker_service.children.gone import house_of, sweep_until_gone
-from worker_service.clock import Clock, from_text
-from worker_service.daemon.identity import Identity, holders, is_free, is_there, lock_path, pid_in, staging_root
+from worker_service.clock import Clock
+from worker_service.daemon.alive import Fate, Seen, fate, look_at
+from worker_service.daemon.identity import Identity, holders, is_free, lock_path, pid_in, staging_root
 from worker_service.jobs.model import WorkerState
 from worker_service.store.base import Store
 
@@ -33,43 +32,6 @@ DYING_SECONDS_MOST = 5.0
 """How long the children of a dead daemon may take to follow it."""
 _SOON_SECONDS = 0.1
 _SWEEP_SECONDS = 2.0
-
-
-class Fate(Enum):
-    ALIVE = "alive"
-    DYING = "dying"
-    """Its daemon is dead; something of it still lives."""
-    SILENT = "silent"
-    """It is there, and has not beaten for too long."""
-    GONE = "gone"
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of another worker."""
-
-    is_lock_free: bool | None
-    """None: there is no lock file."""
-    is_same_machine: bool
-    is_rebooted: bool
-    """Its machine is this one, in an earlier life."""
-    is_daemon_there: bool
-    silent_seconds: float
-    """How long we have been watching the same beat. By the boot clock: a stepped wall clock frees nothing."""
-    row_silent_seconds: float
-    """How old its last beat is by the wall clock."""
-
-
-def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
-    if seen.is_lock_free or seen.is_rebooted:
-        return Fate.GONE
-    if seen.is_lock_free is False and seen.is_same_machine and not seen.is_daemon_there:
-        return Fate.DYING
-    silent_seconds = seen.silent_seconds
-    if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_there):
-        # Nothing of it can be here. To wait for it anew from each start of ours would be to wait for ever.
-        silent_seconds = max(silent_seconds, seen.row_silent_seconds)
-    return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE
 
 
 class Recovery:
@@ -131,15 +93,13 @@ class Recovery:
         if beat != worker.heartbeat_at:
             since = now
         self._beats[worker.id] = (worker.heartbeat_at, since)
-        is_same_host = worker.host == self._own.host
-        is_same_boot = worker.boot_id == self._own.boot_id
-        return Seen(
-            is_lock_free=is_free(lock_path(self._database, worker.id)),
-            is_same_machine=is_same_host and is_same_boot,
-            is_rebooted=is_same_host and not is_same_boot and bool(worker.boot_id and self._own.boot_id),
-            is_daemon_there=is_there(worker.pid),
+        return look_at(
+            worker,
+            self._database,
+            host=self._own.host,
+            boot=self._own.boot_id,
+            now=self._wall(),
             silent_seconds=now - since,
-            row_silent_seconds=(self._wall() - from_text(worker.heartbeat_at)).total_seconds(),
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:

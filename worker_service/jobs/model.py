@@ -348,7 +348,6 @@ class Changed:
 class Counts:
     by_status: Mapping[Status, int]
     oldest_pending_at: str | None
-    workers_alive: int
 
 
 @dataclass(frozen=True, slots=True)

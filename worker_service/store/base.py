@@ -8,7 +8,7 @@ Decisions (when to try again, who is dead) arrive as values; the store guards, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -190,8 +190,13 @@ class Reading(Protocol):
     def ids(self, selector: Selector) -> Sequence[int]:
         """The ids alone, the oldest first: payloads may be large."""
 
-    def explain(self, job_id: int) -> Sequence[Gate]:
-        """The gates that hold a pending job, in order: none if and only if the next claim could take it (P12)."""
+    def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
+        """The gates that hold a pending job, in order: none if and only if the next claim could take it (P12).
+
+        `dead`: workers that will claim nothing, although they have beaten lately."""
+
+    def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
+        """What keeps all ready jobs from starting, if neither time nor the end of another job opens it for one."""
 
     def course(self, job_id: int) -> Course | None:
         """How a job is getting on; None: it does not run."""

@@ -630,6 +630,17 @@ SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
   FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
  ORDER BY 1, 3;
 
+-- name: standing
+-- What keeps each lane that has ready jobs from starting, on each worker.
+WITH RECURSIVE lane(job_type, owner, source) AS ({lanes})
+SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, NULL
+  FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail))
+                          FROM (SELECT 99 AS rank, '' AS code, '' AS detail UNION ALL {lane_gates}))) g
+ UNION ALL
+SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
+  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
+ ORDER BY 1, 2, 3, 4;
+
 -- name: unready
 -- Would a claim first have to settle or free something?
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
@@ -715,9 +726,6 @@ SELECT count(*),
 -- name: oldest_pending
 SELECT created_at FROM worker_job_queue
  WHERE id = (SELECT min(id) FROM worker_job_queue WHERE status = 'pending');
-
--- name: workers_alive
-SELECT count(*) FROM worker WHERE heartbeat_at > :stale_before;
 
 -- name: workers
 SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.started_at,

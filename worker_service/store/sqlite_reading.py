@@ -128,7 +128,6 @@ class Reading(Connections):
 
     def counts(self) -> Counts:
         [(total, pending, running, failed, cancelled)] = self._read("counts")
-        [(alive,)] = self._read("workers_alive", stale_before=self._stale_before())
         oldest = self._read("oldest_pending")
         by_status = {
             Status.PENDING: pending,
@@ -137,7 +136,7 @@ class Reading(Connections):
             Status.FAILED: failed,
             Status.CANCELLED: cancelled,
         }
-        return Counts(by_status, oldest[0][0] if oldest else None, alive)
+        return Counts(by_status, oldest[0][0] if oldest else None)
 
     def counts_by_type(self) -> Sequence[TypeCounts]:
         return [TypeCounts(*row) for row in self._read("counts_by_type")]
