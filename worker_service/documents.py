@@ -6,12 +6,14 @@ in the transaction that accepts the wish; how things are shown is the caller's.
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from worker_service.config import Settings
@@ -36,6 +38,10 @@ class NotExported(PagemillError):
     """A document has no file of this kind."""
 
     code = "not_exported"
+
+
+class IsThere(Refused):
+    """A file is where a copy is to be."""
 
 
 class FileGone(PagemillError):
@@ -64,6 +70,42 @@ class Elsewhere:
     """SHA-256."""
     text: str | None
     """The file beside it that holds its text."""
+
+
+class There(Enum):
+    """What becomes of a file that is where a copy is to be."""
+
+    KEPT = "kept"
+    UPDATED = "updated"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A published file, and where somebody wants it."""
+
+    file: Path
+    target: Path
+    again: str
+    """What makes the file again, should it be gone."""
+
+    def is_written(self, there: There) -> bool:
+        """Whole or not at all; False where the same was there already."""
+        if self.target.exists() and there is There.KEPT:
+            raise IsThere(f"{self.target} is there already: --update replaces what has changed, --force everything")
+        try:
+            if there is There.UPDATED and self.target.exists() and filecmp.cmp(self.file, self.target, shallow=False):
+                return False
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self.target.with_name(f".{self.target.name}.unfinished")
+            try:
+                shutil.copyfile(self.file, unfinished)
+                unfinished.replace(self.target)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        except FileNotFoundError as error:
+            raise FileGone(f"{self.file} is not in the workspace any more: {self.again} makes it again") from error
+        return True
 
 
 class Documents:
@@ -132,40 +174,24 @@ class Documents:
     def place(self, file: PublishedFile) -> Path:
         return self.settings.workspace / file.path
 
-    def export(self, document: Document, form: str, directory: Path, *, is_forced: bool) -> Path:
-        """Copy one file of a document, whole or not at all."""
+    def to_export(self, document: Document, form: str, directory: Path) -> Copy:
+        """One file of a document."""
         if form not in ROLES:
             raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
         file = self._file(document, ROLES[form])
         if file is None:
             raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
         target = directory / _export_name(document, form, file)
-        self._copy(file, target, is_forced=is_forced, again=f"pagemill reindex {document.id} --force")
-        return target
+        return Copy(self.place(file), target, f"pagemill reindex {document.id} --force")
 
-    def export_job(self, job_id: int, directory: Path, *, is_forced: bool) -> list[Path]:
-        """Copy the files that a job has published, by their places in its own directory."""
+    def to_export_of_job(self, job_id: int, directory: Path) -> list[Copy]:
+        """The files that a job has published, by their places in its own directory."""
         job, files = self.store.get(job_id), self.store.job_files(job_id)
         if not files:
             raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
         # Below objects, and the directory of the attempt.
         copies = {directory.joinpath(*Path(file.path).parts[2:]): file for file in files}
-        for target, file in copies.items():
-            self._copy(file, target, is_forced=is_forced, again=f"pagemill retry {job_id}")
-        return list(copies)
-
-    def _copy(self, file: PublishedFile, target: Path, *, is_forced: bool, again: str) -> None:
-        if target.exists() and not is_forced:
-            raise Refused(f"{target} is there already: --force replaces it")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        try:
-            shutil.copyfile(self.place(file), unfinished)
-            unfinished.replace(target)
-        except FileNotFoundError as error:
-            raise FileGone(f"{self.place(file)} is not in the workspace any more: {again} makes it again") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+        return [Copy(self.place(file), target, f"pagemill retry {job_id}") for target, file in copies.items()]
 
     def adopt(self, found: Sequence[Elsewhere], *, owner: str) -> list[Wish]:
         """Record what was read elsewhere: a job takes over each text, and what has none is noted as not indexed."""
@@ -182,13 +208,13 @@ class Documents:
         enqueued = self.store.enqueue(adopt_job(request, one.text, owner=owner))
         return Wish(one.path, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
-    def keyword_counts(self, text: str, *, owner: str | None) -> Sequence[KeywordCount]:
-        """Of the terms in a file: one a line, # begins a comment."""
+    def keyword_counts(self, text: str, *, owner: str | None) -> tuple[list[str], Sequence[KeywordCount]]:
+        """The terms in a file (one a line, # begins a comment), and where they stand."""
         lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
         terms = list(dict.fromkeys(line for line in lines if line))
         if not terms:
             raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
-        return self.store.keyword_counts(terms, owner=owner)
+        return terms, self.store.keyword_counts(terms, owner=owner)
 
 
 def _why_none(document: Document, form: str) -> str:

@@ -133,28 +133,75 @@ def test_text_keeps_its_lines_and_pages_and_has_no_power_on_a_terminal_or_in_a_p
 # ── keywords ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_keywords_are_counted_by_document_and_page(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+def test_keywords_have_a_column_for_each_term_and_a_row_for_each_document_zeros_included(
+    run: Run, shelf: Shelf
+) -> None:
     shelf.read("a.pdf", "climate risk, climate", "sustainable risk", owner="ann")
-    shelf.read("=b.pdf", "climate", owner="bob")
-    terms = _terms("climate  # comment", "", "# all", "climate", "sustainab*", '"scope"', "climate risk")
+    shelf.read("b.pdf", "climate", owner="bob")
+    shelf.read("c.pdf", "nothing of it", owner="bob")
+    shelf.wish("d.pdf", "bob")
+    terms = _terms("climate  # comment", "", "# all", "climate", "sustainab*", "water", "climate risk")
 
-    table = run("keywords", terms).stdout.splitlines()
-    assert [line.split() for line in table[:3]] == [
-        ["TERM", "DOCUMENT", "NAME", "PAGE", "COUNT"],
-        ["climate", "1", "a.pdf", "1", "2"],
-        ["climate", "2", "=b.pdf", "1", "1"],
+    counted = run("keywords", terms, "--csv")
+
+    assert list(csv.reader(io.StringIO(counted.stdout))) == [
+        ["DOCUMENT", "NAME", "climate", "sustainab*", "water", "climate risk"],
+        ["1", "a.pdf", "2", "1", "0", "1"],
+        ["2", "b.pdf", "1", "0", "0", "0"],
+        ["3", "c.pdf", "0", "0", "0", "0"],
+        ["4", "d.pdf", "", "", "", ""],
     ]
-    assert len(run("keywords", terms, "--owner", "ann").stdout.splitlines()) == 4
-    rows = list(csv.reader(io.StringIO(run("keywords", terms, "--csv").stdout)))
-    assert rows[0] == ["term", "document", "name", "page", "count"]
-    assert ["climate", "2", "'=b.pdf", "1", "1"] in rows
-    assert {"term": "sustainab*", "document_id": 1, "number": 2, "count": 1, "name": "a.pdf"} in items(
-        run("keywords", terms, "--json")
-    )
+    assert "1 document without text" in counted.stderr
+    table = [line.split() for line in run("keywords", terms, "--owner", "ann").stdout.splitlines()]
+    assert table[1:] == [["1", "a.pdf", "2", "1", "0", "1"]]
+    assert items(run("keywords", terms, "--json"))[2:] == [
+        {"document_id": 3, "name": "c.pdf", "counts": dict.fromkeys([*table[0][2:4], "water", "climate risk"], 0)},
+        {"document_id": 4, "name": "d.pdf", "counts": None},
+    ]
+    assert list(csv.reader(io.StringIO(run("keywords", terms, "--pages", "--csv").stdout))) == [
+        ["DOCUMENT", "NAME", "PAGE", "climate", "sustainab*", "water", "climate risk"],
+        ["1", "a.pdf", "1", "2", "0", "0", "1"],
+        ["1", "a.pdf", "2", "0", "1", "0", "0"],
+        ["2", "b.pdf", "1", "1", "0", "0", "0"],
+    ]
+    assert items(run("keywords", terms, "--pages", "--json"))[1]["page"] == 2
+
+
+def test_no_cell_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    names = ["=b.pdf", "+b.pdf", "-b.pdf", "@b.pdf", "\t=b.pdf", "\r=b.pdf", "\n=b.pdf", "\uff1db.pdf"]
+    for number, name in enumerate(names):
+        shelf.read(name, "climate", key=f"/srv/{number}", content=f"c{number}")
+    terms = _terms("=climate", "@climate", "-climate")
     book = tmp_path / "counts.xlsx"
-    assert f"wrote {book}" in run("keywords", terms, "--xlsx", book).stderr
+
+    rows = [*csv.reader(io.StringIO(run("keywords", terms, "--csv").stdout))]
+    run("keywords", terms, "--xlsx", book)
+
+    assert [cell[0] for cell in rows[0][2:]] == ["'"] * 3
+    assert [row[1][0] for row in rows[1:]] == ["'"] * len(names)
     with zipfile.ZipFile(book) as archive:
-        assert b"<f>" not in b"".join(archive.read(name) for name in archive.namelist() if "sheet" in name)
+        sheets = "".join(archive.read(name).decode() for name in archive.namelist() if "worksheets" in name)
+        styles = archive.read("xl/styles.xml").decode()
+    assert "<f>" not in sheets
+    # Text, and text for good: style 1 has the mark that stands for a quote before it.
+    assert set(re.findall(r'<c r="B\d+"([^>]*)>', sheets)) == {' s="1" t="s"'}
+    assert 'quotePrefix="1"' in styles
+
+
+def test_a_workbook_is_not_replaced_unasked(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.read("a.pdf", "climate")
+    book = tmp_path / "counts.xlsx"
+    assert f"wrote {book}" in run("keywords", _terms("climate"), "--xlsx", book).stderr
+    before = book.read_bytes()
+
+    assert (
+        f"{book} is there already: --force replaces it"
+        in run("keywords", _terms("water"), "--xlsx", book, fails=1).stderr
+    )
+
+    assert book.read_bytes() == before
+    run("keywords", _terms("water"), "--xlsx", book, "--force")
+    assert book.read_bytes() != before
 
 
 def test_a_workbook_that_cannot_be_written_is_told_as_a_file_and_not_as_a_bug(run: Run, shelf: Shelf) -> None:
@@ -197,7 +244,7 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
     shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
     run("export", 1)
 
-    assert "a-1.txt is there already: --force replaces it" in run("export", 1, fails=1).stderr
+    assert "a-1.txt is there already: --update replaces what has changed, --force" in run("export", 1, fails=1).stderr
     assert run("export", 1, "--force").stdout == "a-1.txt\n"
     assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
     shelf.read("c.xlsx", "one", kind="sheet")
@@ -214,6 +261,31 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
     assert "is not in the workspace any more: pagemill reindex 1 --force makes it again" in told
     assert [path.name for path in Path().iterdir() if "unfinished" in path.name] == []
     assert Path("a-1.txt").read_text() == "one"
+
+
+def test_a_nightly_export_passes_over_what_is_the_same_and_replaces_what_has_changed(run: Run, shelf: Shelf) -> None:
+    for name in ("a.pdf", "b.pdf", "c.pdf"):
+        shelf.read(name, name, key=name, content=name)
+    nightly = ("export", "--name", "pdf", "-o", "out")
+    run(*nightly)
+    same = Path("out/a-1.txt").stat().st_ino
+    Path("out/b-2.txt").write_text("of yesterday")
+    Path("out/c-3.txt").unlink()
+
+    refused = run(*nightly, fails=1)
+    told = run(*nightly, "--update")
+
+    # What is missing is written in any case.
+    assert refused.stdout == "out/c-3.txt\n"
+    assert len(refused.stderr.splitlines()) == 2
+    assert "out/b-2.txt is there already: --update replaces what has changed, --force everything" in refused.stderr
+    assert "1 file more there already" in refused.stderr
+    assert (told.stdout, told.stderr) == ("out/b-2.txt\n", "2 files there already, and unchanged\n")
+    assert Path("out/b-2.txt").read_text() == "b.pdf"
+    assert Path("out/a-1.txt").stat().st_ino == same
+    again = json.loads(run(*nightly, "--update", "--json").stdout)
+    assert (again["items"], again["unchanged"]) == ([], ["out/c-3.txt", "out/b-2.txt", "out/a-1.txt"])
+    assert "say one of them" in run(*nightly, "--update", "--force", fails=2).stderr
 
 
 # ── documents, show ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -50,7 +50,7 @@ def test_a_spider_that_writes_a_file_where_it_runs_works_as_typed(system: System
     assert exported.stdout.splitlines() == ["out/items.json", "out/media/logo.png"]
     assert (system.place / "out/media/logo.png").read_bytes() == b"png"
     again = give(system, "export", "--job", str(job), "-o", "out")
-    assert (again.returncode, "--force replaces it" in again.stderr) == (1, True)
+    assert (again.returncode, "--update replaces what has changed" in again.stderr) == (1, True)
     assert "say which" in give(system, "export", "--job", str(job), "7").stderr
 
 

@@ -33,7 +33,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "documents": ("documents", "The documents, and how far they are."),
         "text": ("documents", "The text of a document."),
         "search": ("documents", "Find pages, the best first."),
-        "keywords": ("documents", "How often terms stand on each page."),
+        "keywords": ("documents", "How often terms stand in each document."),
         "export": ("documents", "Copy what was made of documents."),
         "reindex": ("incoming", "Read documents again."),
     },

@@ -1,41 +1,84 @@
-"""How often terms stand on pages, as a table, as CSV and as a workbook."""
+"""How often terms stand in documents, or on their pages: a column for each term, as a table, as CSV, as a workbook."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from worker_service.jobs.library import KeywordCount
-
-COLUMNS = ("TERM", "DOCUMENT", "NAME", "PAGE", "COUNT")
-
-Names = Mapping[int, str]
+from worker_service.harmless import harmless
+from worker_service.jobs.library import Document, KeywordCount
 
 
-def rows(counts: Sequence[KeywordCount], names: Names) -> list[tuple[object, ...]]:
-    return [(one.term, one.document_id, names.get(one.document_id, ""), one.number, one.count) for one in counts]
+@dataclass(frozen=True, slots=True)
+class Row:
+    document: Document
+    page: int | None
+    """None: the whole document."""
+    counts: Sequence[int] | None
+    """By term; None: nothing of it can be read yet."""
 
 
-def write_workbook(to: Path, counts: Sequence[KeywordCount], names: Names) -> None:
-    """Two sheets: each page, and each document with a column for each term."""
+def by_document(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[Row]:
+    """Each document, the oldest first, whether a term stands in it or not."""
+    sums = Counter[tuple[int, str]]()
+    for one in counts:
+        sums[one.document_id, one.term] += one.count
+    return [
+        Row(one, None, None if one.current_generation is None else [sums[one.id, term] for term in terms])
+        for one in sorted(documents, key=lambda one: one.id)
+    ]
+
+
+def by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[Row]:
+    """Each page on which a term stands."""
+    found = {(one.document_id, one.number, one.term): one.count for one in counts}
+    known = {one.id: one for one in documents}
+    pages = sorted({(document_id, number) for document_id, number, _ in found if document_id in known})
+    return [Row(known[place[0]], place[1], [found.get((*place, term), 0) for term in terms]) for place in pages]
+
+
+def headers(rows_are_pages: bool, terms: Sequence[str]) -> list[str]:
+    return ["DOCUMENT", "NAME", *(["PAGE"] if rows_are_pages else []), *terms]
+
+
+def cells(row: Row, terms: Sequence[str]) -> list[object]:
+    page: list[object] = [] if row.page is None else [row.page]
+    counts: Sequence[object] = [None] * len(terms) if row.counts is None else row.counts
+    return [row.document.id, row.document.name, *page, *counts]
+
+
+def as_object(row: Row, terms: Sequence[str]) -> dict[str, object]:
+    page = {} if row.page is None else {"page": row.page}
+    counts = None if row.counts is None else dict(zip(terms, row.counts, strict=True))
+    return {"document_id": row.document.id, "name": row.document.name, **page, "counts": counts}
+
+
+def write_workbook(to: Path, sheets: Sequence[tuple[str, bool, Sequence[Row]]], terms: Sequence[str]) -> None:
+    """`sheets`: the name of each, whether its rows are pages, and the rows. Whole, or not at all."""
     import xlsxwriter
 
     whole = BytesIO()
-    # What begins with = came from a PDF's name or a list of terms, and is text.
     with xlsxwriter.Workbook(whole, {"strings_to_formulas": False, "strings_to_urls": False}) as book:
-        pages = book.add_worksheet("pages")
-        for at, row in enumerate([COLUMNS, *rows(counts, names)]):
-            pages.write_row(at, 0, row)
-        by_document = book.add_worksheet("documents")
-        terms = list(dict.fromkeys(one.term for one in counts))
-        sums = Counter[tuple[int, str]]()
-        for one in counts:
-            sums[one.document_id, one.term] += one.count
-        by_document.write_row(0, 0, ["DOCUMENT", "NAME", *terms])
-        for at, document_id in enumerate(sorted({one.document_id for one in counts}), 1):
-            by_document.write_row(
-                at, 0, [document_id, names.get(document_id, ""), *(sums[document_id, term] for term in terms)]
-            )
-    to.write_bytes(whole.getvalue())
+        # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
+        text = book.add_format({"quote_prefix": True})
+        for name, rows_are_pages, rows in sheets:
+            sheet = book.add_worksheet(name)
+            lines: list[Sequence[object]] = [headers(rows_are_pages, terms), *(cells(row, terms) for row in rows)]
+            for at, line in enumerate(lines):
+                for column, value in enumerate(line):
+                    if isinstance(value, str):
+                        sheet.write_string(at, column, harmless(value), text)
+                    elif value is not None:
+                        sheet.write(at, column, value)
+    unfinished = to.with_name(f".{to.name}.unfinished")
+    try:
+        unfinished.write_bytes(whole.getvalue())
+        unfinished.replace(to)
+    except OSError as error:
+        error.filename = str(to)
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)

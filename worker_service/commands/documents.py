@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, JobId, completes, confirm, confirming, verb
-from worker_service.documents import ROLES, Documents, FileGone, NotExported, Wish, read_elsewhere
-from worker_service.errors import BadInput, Refused
+from worker_service.documents import ROLES, Copy, Documents, FileGone, IsThere, NotExported, There, Wish, read_elsewhere
+from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
+from worker_service.plurals import counted
 from worker_service.wishes import read_pages
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
@@ -141,36 +142,45 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
 @verb
 @click.argument("terms", metavar="TERMS.txt", type=click.File(encoding="utf-8"))
 @_owner
+@click.option("--pages", "by_page", is_flag=True, help="A row for each page on which one stands.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV on stdout.")
 @click.option("--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a workbook.")
-def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path | None) -> None:
+@click.option("--force", is_flag=True, help="With --xlsx: replace the file.")
+def keywords(
+    desk: Desk, terms: Any, owner: str | None, by_page: bool, as_csv: bool, xlsx: Path | None, force: bool
+) -> None:
     """\b
     pagemill keywords terms.txt
     pagemill keywords terms.txt --csv > counts.csv
     pagemill keywords terms.txt --xlsx counts.xlsx --owner alice
 
-    How often each term of a file stands on each page of each document: a word, a phrase or begin* on each line.
+    How often each term of a file stands in each document: a row for each document, a column for each term, zeros
+    included. A term is a word, a phrase or begin*, each on a line of its own. A workbook has a sheet of pages as well.
     """
     from worker_service.commands import counting
 
+    if xlsx is not None and xlsx.exists() and not force:
+        raise Refused(f"{xlsx} is there already: --force replaces it")
     documents = documents_at(desk)
     try:
-        counts = documents.keyword_counts(terms.read(), owner=owner)
+        words, counts = documents.keyword_counts(terms.read(), owner=owner)
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text: save it as UTF-8") from error
-    names = {one.id: one.name for one in documents.all(DocumentSelector(owners=(owner,) if owner else ()))}
+    meant = list(documents.all(DocumentSelector(owners=(owner,) if owner else ())))
+    whole, pages = counting.by_document(meant, words, counts), counting.by_page(meant, words, counts)
+    rows = pages if by_page else whole
     if xlsx is not None:
-        counting.write_workbook(xlsx, counts, names)
+        counting.write_workbook(xlsx, [("documents", False, whole), ("pages", True, pages)], words)
         output.say(f"wrote {xlsx}")
     elif desk.as_json:
-        output.show_json(
-            {"items": [{**output.as_object(one), "name": names.get(one.document_id, "")} for one in counts]}
-        )
-    elif as_csv:
-        output.show_csv([column.lower() for column in counting.COLUMNS], counting.rows(counts, names))
-    elif counts:
-        output.show_table(counting.COLUMNS, counting.rows(counts, names))
+        output.show_json({"terms": words, "items": [counting.as_object(row, words) for row in rows]})
+        return
     else:
+        lines = [counting.cells(row, words) for row in rows]
+        (output.show_csv if as_csv else output.show_table)(counting.headers(by_page, words), lines)
+    if unread := sum(row.counts is None for row in whole):
+        output.say(f"{counted(unread, 'document')} without text, of which nothing can be counted: pagemill documents")
+    if not counts:
         output.say("none of the terms stands on any page")
 
 
@@ -178,63 +188,84 @@ def keywords(desk: Desk, terms: Any, owner: str | None, as_csv: bool, xlsx: Path
 @choosing
 @click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="txt unless given.")
 @click.option("-o", "--output", "directory", type=click.Path(path_type=Path), default=Path(), metavar="DIR")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--update", is_flag=True, help="Where files are there: replace those that have changed.")
+@click.option("--force", is_flag=True, help="Where files are there: replace them.")
 @click.option(
     "--job", "job_id", type=JobId(), metavar="ID", help="The files of a job, such as a program of yours left."
 )
-def export(desk: Desk, chosen: DocumentSelector, form: str, directory: Path, force: bool, job_id: int | None) -> int:
+def export(
+    desk: Desk, chosen: DocumentSelector, form: str, directory: Path, update: bool, force: bool, job_id: int | None
+) -> int:
     """\b
     pagemill export 7
     pagemill export 7 8 9 --format pdf -o out/
-    pagemill export --owner alice --format json -o out/
+    pagemill export --owner alice --format json -o out/ --update
     pagemill export --job 42 -o out/
 
     Copy what was made of documents: their text, a PDF that can be searched, all words with their places (json), hOCR.
+    Prints each file that it wrote.
 
     Exit code 1 if some could not be copied; the others are.
     """
+    if update and force:
+        raise BadInput("--force replaces all files that are there, --update those that have changed: say one of them")
+    there = There.REPLACED if force else There.UPDATED if update else There.KEPT
+    documents, failures = documents_at(desk), list[PagemillError]()
     if job_id is not None:
         if chosen != DocumentSelector():
             raise BadInput("say which: the files of a job (--job), or those of documents")
-        _show_written(desk, documents_at(desk).export_job(job_id, directory, is_forced=force))
-        return 0
-    if chosen == DocumentSelector():
-        raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
-    if not chosen.ids and not chosen.statuses:
-        chosen = DocumentSelector(chosen.ids, [IndexStatus.SUCCESS], chosen.owners, name=chosen.name)
-    documents = documents_at(desk)
-    meant = list(documents.all(chosen))
-    if len(meant) == 1:
-        written, failures = [documents.export(meant[0], form, directory, is_forced=force)], list[str]()
+        copies = documents.to_export_of_job(job_id, directory)
+        number = len(copies)
     else:
-        written, failures = _export_each(documents, meant, form, directory, is_forced=force)
-    _show_written(desk, written)
-    if not meant and not desk.as_json:
+        if chosen == DocumentSelector():
+            raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
+        if not chosen.ids and not chosen.statuses:
+            chosen = DocumentSelector(chosen.ids, [IndexStatus.SUCCESS], chosen.owners, name=chosen.name)
+        meant = list(documents.all(chosen))
+        copies, number = list(_copies(documents, meant, form, directory, failures)), len(meant)
+    written, same = _copied(copies, there, failures)
+    if number == 1 and failures:
+        raise failures[0]
+    if desk.as_json:
+        output.show_json({"items": [str(path) for path in written], "unchanged": [str(path) for path in same]})
+    for path in written if not desk.as_json else ():
+        output.show(str(path))
+    if same and not desk.as_json:
+        output.say(f"{counted(len(same), 'file')} there already, and unchanged")
+    if not number and not desk.as_json:
         output.say("no document is like that")
-    for failure in failures:
-        output.say(failure)
+    for sentence in _sentences(failures):
+        output.say(sentence)
     return 1 if failures else 0
 
 
-def _export_each(
-    documents: Documents, meant: Sequence[Document], form: str, directory: Path, *, is_forced: bool
-) -> tuple[list[Path], list[str]]:
-    """What was written, and why the rest was not: one that cannot be copied does not hold up the others."""
-    written, failures = list[Path](), list[str]()
+def _copies(
+    documents: Documents, meant: Sequence[Document], form: str, directory: Path, failures: list[PagemillError]
+) -> Iterator[Copy]:
+    """One that cannot be copied does not hold up the others."""
     for one in meant:
         try:
-            written.append(documents.export(one, form, directory, is_forced=is_forced))
-        except (NotExported, FileGone, Refused) as error:
-            failures.append(str(error))
-    return written, failures
+            yield documents.to_export(one, form, directory)
+        except NotExported as error:
+            failures.append(error)
 
 
-def _show_written(desk: Desk, written: Sequence[Path]) -> None:
-    if desk.as_json:
-        output.show_json({"items": [str(path) for path in written]})
-        return
-    for path in written:
-        output.show(str(path))
+def _copied(copies: Sequence[Copy], there: There, failures: list[PagemillError]) -> tuple[list[Path], list[Path]]:
+    """What was written, and what was there already and the same."""
+    written, same = list[Path](), list[Path]()
+    for one in copies:
+        try:
+            (written if one.is_written(there) else same).append(one.target)
+        except (FileGone, IsThere) as error:
+            failures.append(error)
+    return written, same
+
+
+def _sentences(failures: Sequence[PagemillError]) -> list[str]:
+    """Of what is there already, only the first is told."""
+    there = [str(error) for error in failures if isinstance(error, IsThere)]
+    more = [f"{counted(len(there) - 1, 'file')} more there already"] if len(there) > 1 else []
+    return [*there[:1], *more, *(str(error) for error in failures if not isinstance(error, IsThere))]
 
 
 def _why_no_text(document: Document) -> str:

@@ -72,14 +72,15 @@ def show_csv(headers: Sequence[str], rows: Rows) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerows([as_cell(value) for value in row] for row in (headers, *rows))
+    writer.writerows([_cell(value) for value in row] for row in (headers, *rows))
 
 
-def as_cell(value: object) -> object:
+def _cell(value: object) -> object:
     """Of a spreadsheet: a number, or text that stays text."""
     if not isinstance(value, str):
         return value
-    return f"'{harmless(value)}" if value.startswith(_BEGINS_FORMULA) else harmless(value)
+    text = harmless(value)
+    return f"'{text}" if value.startswith(_BEGINS_FORMULA) or text.startswith(_BEGINS_FORMULA) else text
 
 
 def show_json_text(text: str) -> None:
