@@ -2,14 +2,13 @@
 
 Whoever may enqueue must not reach the machine's own network through us: a name is looked up once, every address is
 checked, and the connection goes to the address that was checked. The networks that may be reached all the same are
-listed in a variable that each handler names itself. What is said over the connection is left to the handler.
+listed in a setting that each handler names itself. What is said over the connection is left to the handler.
 """
 
 from __future__ import annotations
 
 import email.utils
 import ipaddress
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from datetime import UTC
 from typing import Any
 from urllib.parse import urlsplit
 
-from worker_service.handlers import Permanent, Retryable
+from job_handlers.settings import value_of
+from worker_service.handlers import Permanent, Retryable, Setting
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -55,15 +55,8 @@ def read_url(url: str) -> Target:
     return Target(is_secure, parts.hostname, port or (443 if is_secure else 80), path)
 
 
-def allowed_networks(variable: str) -> list[Network]:
-    """What the environment variable lists."""
-    written = os.environ.get(variable, "")
-    try:
-        return [ipaddress.ip_network(word.strip(), strict=False) for word in written.split(",") if word.strip()]
-    except ValueError as error:
-        raise Permanent(
-            "SETTING_INVALID", f"{variable} lists networks, such as 10.0.0.0/8,192.168.1.7: {error}"
-        ) from error
+def allowed_networks(setting: Setting[tuple[str, ...]]) -> list[Network]:
+    return [ipaddress.ip_network(word) for word in value_of(setting)]
 
 
 def checked_places(target: Target, allowed: Sequence[Network], variable: str) -> list[Place]:

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from job_handlers.addresses import Place, Target, allowed_networks, checked_places, connected, read_url, retry_after
+from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable
 
-ALLOW = "WORKER_WEBHOOK_ALLOW"
+ALLOW = HandlersSettings.webhook_allow
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
@@ -56,7 +57,7 @@ def run(context: Context[Payload]) -> Done:
     keys = _keys(payload.secret)
     event = _document_read(context.document_id) if payload.event is None else payload.event
     body = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    places = checked_places(target, allowed_networks(ALLOW), ALLOW)
+    places = checked_places(target, allowed_networks(ALLOW), ALLOW.variable)
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "pagemill",
@@ -90,7 +91,7 @@ webhook = Handler(
     Payload,
     job_class="io",
     limits=Limits(cpu_seconds=60, wall_seconds=_WALL_SECONDS, network=True),
-    environment=[ALLOW],
+    environment=[ALLOW.variable],
     credentials=["webhook*"],
 )
 

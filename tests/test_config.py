@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from job_handlers.settings import HandlersSettings
+from tests import installed
 from worker_service import config
 from worker_service.children.known import wants
-from worker_service.config import Settings, load_settings
-from worker_service.config_values import RetryRule
+from worker_service.config import load_settings
 from worker_service.errors import ConfigError
+from worker_service.jobs.retries import RetryRule
 
 
 @pytest.fixture(autouse=True)
@@ -43,30 +47,29 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: Path) -> None:
     settings = load_settings(environ=home, directory=tmp_path)
 
-    assert settings == Settings(
-        database=tmp_path / "home/.local/share/pagemill/pagemill.db",
-        payload_bytes_max=1_048_576,
-        orphan_after_seconds=300,
-        concurrency=len(os.sched_getaffinity(0)),
-        io_concurrency=4,
-        poll_interval_seconds=5,
-        heartbeat_interval_seconds=30,
-        recovery_interval_seconds=60,
-        grace_period_seconds=30,
-        unknown_type_grace_seconds=86_400,
-        queued_patience_seconds=600,
-        indexing_patience_seconds=2700,
-        types=(),
-        log_format="auto",
-        workspace=tmp_path / "home/.local/share/pagemill/workspace",
-        sandbox="strict",
-        webhook_allow=(),
-        limits={},
-        commands={},
-        retries={},
-        prune={"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
-        origins=dict.fromkeys(settings.origins, "default"),
-    )
+    assert settings.values == {
+        "database": tmp_path / "home/.local/share/pagemill/pagemill.db",
+        "payload_bytes_max": 1_048_576,
+        "orphan_after": 300,
+        "concurrency": len(os.sched_getaffinity(0)),
+        "io_concurrency": 4,
+        "poll_interval": 5,
+        "heartbeat_interval": 30,
+        "recovery_interval": 60,
+        "grace_period": 30,
+        "unknown_type_grace": 86_400,
+        "queued_patience": 600,
+        "indexing_patience": 2700,
+        "types": (),
+        "log_format": "auto",
+        "workspace": tmp_path / "home/.local/share/pagemill/workspace",
+        "sandbox": "strict",
+        "limits": {},
+        "commands": {},
+        "retries": {},
+        "prune": {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
+    }
+    assert set(settings.origins.values()) == {"default"}
 
 
 def test_a_flag_wins_over_the_environment_which_wins_over_the_file(home: dict[str, str], tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(home: dict[st
 
     settings = load_settings({"database": "/flag.db"}, environ=environ, directory=tmp_path)
 
-    shown = settings.shown()
+    shown = [*settings.shown()]
     assert ("database", "/flag.db", "--database") in shown
     assert ("payload_bytes_max", "2048", str(file)) in shown
     assert ("orphan_after", "120s", "WORKER_ORPHAN_AFTER") in shown
@@ -183,7 +186,7 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
     ("text", "sentence"),
     [
         ('databse = "x"', "there is no setting 'databse': did you mean database?"),
-        ("colour = 1", "the settings are database, workspace, payload_bytes_max, orphan_after"),
+        ("colour = 1", "the settings are database, workspace, payload_bytes_max, concurrency"),
         ("[database]", "is the path of a file"),
         ('database = ""', "is the path of a file"),
         ('database = "postgres://host/x"', "SQLite only"),
@@ -214,11 +217,15 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ('[commands.x]\nargv = ["/bin/x", "{acount}"]', "commands.x.argv: {acount} is not known"),
         (f'[commands.{"x" * 101}]\nargv = ["/bin/x"]', "is not the name of a job type"),
         ("[prune]\nfailed = 30", "such as 30d"),
+        ('[prune]\nfailed = "soon"', "such as 30d, or never, not 'soon'"),
         ("unknown_type_grace = 0", "such as 5m"),
         ("queued_patience = -1", "such as 5m"),
         ('indexing_patience = "soon"', "such as 5m"),
         ('webhook_allow = "intranet"', "a list of networks such as 10.0.0.0/8"),
         ("webhook_allow = [10]", "a list of networks such as 10.0.0.0/8"),
+        ("download_bytes_max = -1", "a number of bytes"),
+        ("download_roots = 1", "a list of directories"),
+        ('drive_endpoint = "http://10.0.0.7:80"', "a place on this machine, for tests"),
         ("retries = 3", "is a table"),
         ("[retries]\nocr_pages = 3", "retries.ocr_pages is a table"),
         ("[retries.ocr_pages]\nmaximum = 3", "there is no setting 'maximum': the settings are max, first, most"),
@@ -279,19 +286,95 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.shown()
 
 
-def test_networks_for_webhooks_come_from_the_file_or_the_environment_and_reach_handlers_by_name(
-    home: dict[str, str], tmp_path: Path
+def test_what_handlers_are_set_by_is_read_like_any_other_and_reaches_them_by_name(
+    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path / "own.toml", 'webhook_allow = ["10.0.0.0/8", "fd00::/8"]\n')
-    from_file = {**home, "WORKER_CONFIG": str(file)}
+    text = """
+    webhook_allow = ["10.0.0.0/8", "fd00::/8"]
+    download_roots = ["/srv/reports", "scans"]
+    download_bytes_max = 1000
+    """
+    file = write(tmp_path / "own.toml", text)
+    given = {**home, "WORKER_CONFIG": str(file), "WORKER_WEBHOOK_ALLOW": "192.168.7.7/16, ::1"}
+    for name in ("WORKER_WEBHOOK_ALLOW", "WORKER_DOWNLOAD_ROOTS", "WORKER_DOWNLOAD_BYTES_MAX", "WORKER_DOWNLOAD_ALLOW"):
+        monkeypatch.setenv(name, "")
 
-    written = load_settings(environ=from_file, directory=tmp_path)
-    named = load_settings(environ={**from_file, "WORKER_WEBHOOK_ALLOW": "192.168.7.7/16, ::1"}, directory=tmp_path)
+    settings = load_settings(environ=given, directory=tmp_path)
+    settings.hand_to_handlers()
 
-    assert written.for_handlers() == {"WORKER_WEBHOOK_ALLOW": "10.0.0.0/8,fd00::/8"}
-    assert ("webhook_allow", "10.0.0.0/8,fd00::/8", str(file)) in written.shown()
-    assert named.webhook_allow == ("192.168.0.0/16", "::1/128")
-    assert load_settings(environ=home, directory=tmp_path).for_handlers() == {}
+    shown = [line for line in settings.shown() if line[0].startswith(("webhook", "download"))]
+    assert sorted(shown) == [
+        ("download_allow", "", "default"),
+        ("download_bytes_max", "1000", str(file)),
+        ("download_roots", f"/srv/reports:{tmp_path}/scans", str(file)),
+        ("webhook_allow", "192.168.0.0/16,::1/128", "WORKER_WEBHOOK_ALLOW"),
+    ]
+    assert HandlersSettings.webhook_allow.here() == ("192.168.0.0/16", "::1/128")
+    assert HandlersSettings.download_roots.here() == ("/srv/reports", f"{tmp_path}/scans")
+    assert HandlersSettings.download_bytes_max.here() == 1000
+    assert os.environ["WORKER_DOWNLOAD_ALLOW"] == ""
+
+
+@pytest.fixture
+def scrapers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Another distribution with settings of its own."""
+
+    def install(text: str) -> None:
+        write(tmp_path / "scrapers/scrapers_settings.py", text)
+        monkeypatch.delitem(sys.modules, "scrapers_settings", raising=False)
+
+    installed.install(tmp_path / "scrapers", "scrapers", {}, {"scrapers": "scrapers_settings:Scrapers"})
+    monkeypatch.syspath_prepend(tmp_path / "scrapers")
+    return install
+
+
+DECLARED = """
+from worker_service.handlers import Setting, whole_number
+class Scrapers:
+    scrape_pages_max = Setting(whole_number("a number of pages", 1, 9), 5, "how far to go")
+"""
+
+
+def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
+    home: dict[str, str], tmp_path: Path, scrapers: Callable[[str], None]
+) -> None:
+    scrapers(DECLARED)
+    home["WORKER_CONFIG"] = str(write(tmp_path / "own.toml", "scrape_pages_max = 7\n"))
+
+    assert ("scrape_pages_max", "7", home["WORKER_CONFIG"]) in load_settings(environ=home).shown()
+    for wrong, sentence in (("scrape_pages_max = 10", "is a number of pages"), ("scrape_page_max = 1", "did you mean")):
+        write(tmp_path / "own.toml", wrong)
+        with pytest.raises(ConfigError, match=sentence):
+            load_settings(environ=home)
+    with pytest.raises(ConfigError, match="did you mean WORKER_SCRAPE_PAGES_MAX"):
+        load_settings(environ={"HOME": home["HOME"], "WORKER_SCRAPE_PAGE_MAX": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import not_there", "the settings that scrapers_settings:Scrapers declares cannot be read: .*not_there"),
+        (DECLARED.replace("scrape_pages_max", "concurrency"), "the setting concurrency of scrapers_settings"),
+    ],
+)
+def test_settings_that_a_handler_cannot_declare_are_refused_only_where_they_may_be_meant(
+    home: dict[str, str], tmp_path: Path, scrapers: Callable[[str], None], text: str, sentence: str
+) -> None:
+    scrapers(text)
+
+    load_settings(environ={**home, "WORKER_CONCURRENCY": "3"}, directory=tmp_path)
+    with pytest.raises(ConfigError, match=sentence):
+        load_settings(environ={**home, "WORKER_DOWNLOAD_ROOTS": "/srv"}, directory=tmp_path)
+
+
+def test_a_length_of_time_is_shown_as_it_can_be_written(home: dict[str, str], tmp_path: Path) -> None:
+    environ = {**home, "WORKER_UNKNOWN_TYPE_GRACE": "30d", "WORKER_POLL_INTERVAL": "0.25"}
+
+    shown = {key: value for key, value, _ in load_settings(environ=environ, directory=tmp_path).shown()}
+    again = {**home, "WORKER_UNKNOWN_TYPE_GRACE": shown["unknown_type_grace"]}
+
+    assert (shown["unknown_type_grace"], shown["poll_interval"]) == ("2592000s", "0.25s")
+    assert load_settings(environ=again, directory=tmp_path).unknown_type_grace_seconds == 30 * 86_400
 
 
 def test_the_workspace_stands_beside_the_database(home: dict[str, str], tmp_path: Path) -> None:
@@ -326,9 +409,7 @@ def test_a_variable_that_is_nearly_ours_is_taken_for_a_slip(home: dict[str, str]
         load_settings(environ={**home, name: "x"}, directory=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID", "WORKER_DOWNLOAD_BYTES_MAX"]
-)
+@pytest.mark.parametrize("name", ["WORKER_COMMANDS", "WORKER_PRUNE", "WORKER_CLASS", "WORKER_ID", "WORKER_HOME"])
 def test_a_variable_of_another_program_is_let_be(home: dict[str, str], tmp_path: Path, name: str) -> None:
     load_settings(environ={**home, name: "x"}, directory=tmp_path)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from worker_service.commands import INDEX, pagemill
+from worker_service.config import Settings, every_setting
+from worker_service.config_values import declared_in
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 VERBS = [verb for verbs in INDEX.values() for verb in verbs]
 
 
@@ -51,8 +56,33 @@ def test_each_verb_speaks_json_and_takes_a_database(line: str, command: click.Co
     if isinstance(command, click.Group):
         return
     options = {option for parameter in command.params for option in parameter.opts}
+    flags = {setting.flag for setting in every_setting().values() if setting.has_flag}
 
-    assert {"--json", "--database"} <= options
+    assert flags == {"--database"}
+    assert {"--json", *flags} <= options
+
+
+def test_the_page_of_the_settings_is_that_of_the_code() -> None:
+    """`./run docs` writes it again."""
+    told = CliRunner().invoke(pagemill, ["config", "docs"])
+
+    assert (ROOT / "docs/settings.md").read_text("utf-8").endswith(f"\n\n{told.stdout}")
+
+
+def test_every_setting_stands_in_the_page_of_the_settings() -> None:
+    page = (ROOT / "docs/settings.md").read_text("utf-8")
+
+    for key, setting in every_setting().items():
+        assert f"| `{setting.table or key}` |" in page
+
+
+def test_the_house_names_no_setting_of_a_handler() -> None:
+    own = {*declared_in(Settings)}
+    of_handlers = re.compile("|".join(every_setting().keys() - own), re.IGNORECASE)
+
+    assert of_handlers.search("WORKER_WEBHOOK_ALLOW")
+    for path in (ROOT / "worker_service").rglob("*.py"):
+        assert not of_handlers.search(path.read_text("utf-8")), path
 
 
 def test_the_examples_in_the_help_name_options_that_are_there() -> None:

@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     ("worker_service", "errors", "harmless"),
     ("clock", "events", "plurals"),
+    ("jobs",),
     ("config_values",),
     ("programs",),
     ("config",),
-    ("jobs",),
     ("store", "handlers", "words", "wishes"),
     ("children", "queue", "documents", "awaiting"),
     ("daemon", "web", "testing"),

@@ -1,23 +1,27 @@
 """What is set, and where from: flags, then WORKER_* in the environment, then a TOML file, then defaults.
 
-Read once, at the start of each command. Every value remembers its origin, so that `pagemill config show` can tell.
-An unknown key is an error: a setting that silently does nothing is worse than none. What a value may be is read in
-`config_values`.
+Each setting is declared once, as an attribute of `Settings`: its variable, its key in TOML, its line in `pagemill
+config show` and its row in docs/settings.md (`./run docs`) come from there. Handlers declare theirs in the same way, in
+a light module of their own, which is looked for only where a word is none of ours, or where all are asked for.
+
+Read once, at the start of each command. Every value remembers its origin. An unknown key is an error: a setting that
+silently does nothing is worse than none. What a value may be is told by its kind, in `config_values`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service import config_values as values_of
-from worker_service.config_values import Reader, RetryRule, length
+from worker_service import config_values as kinds
+from worker_service.config_values import Kind, Setting, length
 from worker_service.errors import ConfigError
 
-_ENV_PREFIX = "WORKER_"
+HANDLERS_SETTINGS = "worker_service.settings"
+"""The group of the entry points that name settings of handlers."""
 _FILE_VARIABLE = "WORKER_CONFIG"
 
 OWN_PLACE = Path(__file__).resolve().parents[1]
@@ -27,43 +31,97 @@ SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pag
 _SERVICE = "the service"
 
 
+def _parse_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
+    from worker_service.programs import read_program  # only where there are some
+
+    tables = kinds.read_tables(raw, f"{label}: commands")
+    for name, table in tables.items():
+        if not name.isprintable() or not 0 < len(name) <= 100:
+            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
+        read_program(table, f"{label}: commands.{name}")
+    return tables
+
+
+def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    # Only the program: an argument may be a secret, though it should not be.
+    argvs = {name: table.get("argv") for name, table in commands.items()}
+    return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argvs.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    database: Path
-    payload_bytes_max: int
-    orphan_after_seconds: int
-    concurrency: int
-    """Slots for handlers of class cpu."""
-    io_concurrency: int
-    """Slots for handlers of class io. As `concurrency`, where only that is said."""
-    poll_interval_seconds: float
-    """How late a hint that was missed may be noticed."""
-    heartbeat_interval_seconds: float
-    recovery_interval_seconds: float
-    grace_period_seconds: float
-    """How long a daemon that was asked to stop lets its children finish."""
-    unknown_type_grace_seconds: float
-    """How long a job may wait for a handler that no worker has."""
-    queued_patience_seconds: float
-    """For how long a document may stand still, before its reading has begun, until another wish takes it over."""
-    indexing_patience_seconds: float
-    """The same, while it is being read."""
-    types: Sequence[str]
-    """The job types that this worker takes; with ! those that it does not. Empty: all. `@commands` stands for every
-    table [commands.X], and is followed by what it stands for."""
-    log_format: str
-    workspace: Path
-    sandbox: str
-    webhook_allow: Sequence[str]
-    """Networks that a webhook may reach although they are not public."""
-    limits: Mapping[str, Mapping[str, int]]
-    """How many jobs may run at once: by kind ('type', 'class', 'owner'), then by name."""
-    commands: Mapping[str, Mapping[str, object]]
-    """The owner's own programs, by job type. Read by the room of the children."""
-    retries: Mapping[str, RetryRule]
-    """How a job type is tried again, where not as any other."""
-    prune: Mapping[str, str]
-    """How long ended jobs are kept, by status, and 'logs', the lines of any job."""
+    database = Setting(kinds.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
+    workspace = Setting(kinds.DIRECTORY, None, "where published files live", otherwise="beside the database")
+    payload_bytes_max = Setting(
+        kinds.PAYLOAD_BYTES, 1_048_576, "how large a payload may be; run `pagemill init` again to tell the table"
+    )
+    concurrency = Setting(
+        kinds.SLOTS, None, "how many jobs of class `cpu` run at once", otherwise="the number of cores"
+    )
+    io_concurrency = Setting(
+        kinds.SLOTS,
+        4,
+        "how many of class `io`, such as your programs and downloads",
+        otherwise="as `concurrency` if that is set, else 4",
+    )
+    types = Setting(
+        kinds.TYPES,
+        [],
+        "the job types that this daemon takes; with `!` those that it leaves to others. `@commands` stands for every "
+        "`[commands.TYPE]`. The units set it themselves",
+        otherwise="all",
+    )
+    poll_interval_seconds = Setting(kinds.INTERVAL, "5s", "how late a wake-up that was missed may be noticed")
+    heartbeat_interval_seconds = Setting(
+        kinds.INTERVAL, "30s", "how often a worker beats; oftener by itself where `orphan_after` is short"
+    )
+    orphan_after_seconds = Setting(
+        kinds.WHOLE_SECONDS, "5m", "a worker that has not beaten for so long counts as down; at least two heartbeats"
+    )
+    recovery_interval_seconds = Setting(kinds.INTERVAL, "60s", "how often to look for jobs of dead workers")
+    grace_period_seconds = Setting(
+        kinds.TIME_FROM_ZERO, "30s", "how long a stop lets children finish; below `TimeoutStopSec` of the unit"
+    )
+    unknown_type_grace_seconds = Setting(
+        kinds.TIME_FROM_ONE,
+        "24h",
+        "after so long a job fails (`UNKNOWN_TYPE`) whose type no daemon that lives has a handler for; a daemon counts "
+        "from its start",
+    )
+    queued_patience_seconds = Setting(
+        kinds.TIME_FROM_ZERO, "10m", "after so long another wish takes over a document whose reading has not begun"
+    )
+    indexing_patience_seconds = Setting(
+        kinds.TIME_FROM_ZERO, "45m", "the same for one that is being read, of which no page has come for so long"
+    )
+    sandbox = Setting(
+        kinds.one_of("strict", "best-effort", "off"), "strict", "`best-effort`: as far as the kernel can; `off`"
+    )
+    log_format = Setting(
+        kinds.one_of("auto", "console", "json", "journal"),
+        "auto",
+        "`console`, `json` or `journal`; `auto`: console on a terminal, journal under systemd, else json",
+    )
+    limits = Setting(
+        kinds.LIMITS,
+        {},
+        "how many may run at once, over all daemons: of a `type`, a `class`, an `owner`",
+        table="[limits.KIND]",
+    )
+    commands = Setting(
+        Kind("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
+    )
+    retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
+    prune = Setting(
+        kinds.PRUNE,
+        {},
+        "how long ended jobs, by status, and log lines are kept; `never`: for ever",
+        otherwise="90d; logs 30d",
+        table="[prune]",
+    )
+
+    values: Mapping[str, Any]
+    """By key."""
     origins: Mapping[str, str]
     """Where each value came from: a flag, a variable, a file, 'default', or (the database) 'the service'. By key, as
     the key is written in TOML."""
@@ -73,42 +131,42 @@ class Settings:
         """Whether the database is the one of this machine's service because nobody said otherwise."""
         return self.origins["database"] == _SERVICE
 
-    def shown(self) -> list[tuple[str, str, str]]:
+    def shown(self) -> Iterator[tuple[str, str, str]]:
         """Key, value and origin of each setting, written as they would be in the TOML file."""
-        values = {
-            "database": str(self.database),
-            "workspace": str(self.workspace),
-            "payload_bytes_max": str(self.payload_bytes_max),
-            "concurrency": str(self.concurrency),
-            "io_concurrency": str(self.io_concurrency),
-            "types": ",".join(self.types),
-            "poll_interval": length(self.poll_interval_seconds),
-            "heartbeat_interval": length(self.heartbeat_interval_seconds),
-            "orphan_after": f"{self.orphan_after_seconds}s",
-            "recovery_interval": length(self.recovery_interval_seconds),
-            "grace_period": length(self.grace_period_seconds),
-            "unknown_type_grace": length(self.unknown_type_grace_seconds),
-            "queued_patience": length(self.queued_patience_seconds),
-            "indexing_patience": length(self.indexing_patience_seconds),
-            "sandbox": self.sandbox,
-            "webhook_allow": ",".join(self.webhook_allow),
-            "log_format": self.log_format,
-        }
-        shown = [(key, value, self.origins[key]) for key, value in values.items()]
-        for kind, most in self.limits.items():
-            shown += [(f"limits.{kind}.{name}", str(number), self.origins["limits"]) for name, number in most.items()]
-        shown += [(f"retries.{name}", _rule(rule), self.origins["retries"]) for name, rule in self.retries.items()]
-        shown += [(f"prune.{what}", age, self.origins[f"prune.{what}"]) for what, age in self.prune.items()]
-        # Only the program: an argument may be a secret, though it should not be.
-        shown += [
-            (f"commands.{name}", values_of.program(table), self.origins["commands"])
-            for name, table in self.commands.items()
-        ]
-        return shown
+        for key, setting in every_setting().items():
+            value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
+            written, origin = setting.kind.write(value), self.origins.get(key, "default")
+            lines = {"": written} if isinstance(written, str) else {f".{name}": text for name, text in written.items()}
+            for name, text in lines.items():
+                yield key + name, text, self.origins.get(key + name, origin)
 
-    def for_handlers(self) -> dict[str, str]:
-        """The settings that handlers read, as the variables by which they declare them."""
-        return {_variable("webhook_allow"): ",".join(self.webhook_allow)} if self.webhook_allow else {}
+    def hand_to_handlers(self) -> None:
+        """A child gets the variables that its handler declares from our environment, wherever they were set."""
+        given = [key for key in self.values.keys() - _OWN.keys() if self.origins[key] != "default"]
+        every = every_setting() if given else {}
+        os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
+
+
+_OWN = kinds.declared_in(Settings)
+
+
+def every_setting() -> dict[str, Setting[Any]]:
+    """Ours, and those of the handlers that are installed."""
+    from importlib.metadata import entry_points  # only where they are asked for: it is a fifth of `pagemill ls`
+
+    every = dict(_OWN)
+    for point in entry_points(group=HANDLERS_SETTINGS):
+        try:
+            declared = kinds.declared_in(point.load())
+        except Exception as error:
+            # Not passed over: one of them may keep jobs away from something.
+            raise ConfigError(
+                f"the settings that {point.value} declares cannot be read: mend it or uninstall it: {error}"
+            ) from error
+        for key in declared.keys() & every.keys():
+            raise ConfigError(f"the setting {key} of {point.value} is another one's, too: uninstall one of them")
+        every |= declared
+    return every
 
 
 def load_settings(
@@ -117,26 +175,22 @@ def load_settings(
     """Read the settings as they are for this process: its environment, its current directory."""
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
-    _refuse_misspelt_variables(environ)
     file, from_file, is_shared = _read_file(environ, directory)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for key, read in _READERS.items():
-        raw, origin, base = _find(key, flags or {}, environ, from_file, file, directory)
-        if origin != "default":
-            values[key] = read(raw, f"{key} ({origin})", base)
-        elif key == "database":
-            values[key] = _default_database(environ, directory, is_shared=is_shared)
-        elif key == "workspace":
-            values[key] = values["database"].parent / "workspace"
-        else:
-            values[key] = _processors() if key == "concurrency" else _DEFAULTS[key]
+    for key, setting in _declared(environ, from_file, file).items():
+        raw, origin, base = _find(setting, flags or {}, environ, from_file, file, directory)
+        values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origin})", base)
         origins[key] = origin
-    origins |= {f"prune.{what}": origins["prune"] if what in values["prune"] else "default" for what in values_of.KEPT}
-    values["prune"] = values_of.KEPT | values["prune"]
+    if origins["database"] == "default":
+        values["database"] = _default_database(environ, directory, is_shared=is_shared)
     if is_shared and origins["database"] in ("default", str(file)):
         origins["database"] = _SERVICE
-    if origins["io_concurrency"] == "default" and values["concurrency"] and origins["concurrency"] != "default":
+    if origins["workspace"] == "default":
+        values["workspace"] = values["database"].parent / "workspace"
+    if origins["concurrency"] == "default":
+        values["concurrency"] = _processors()
+    elif origins["io_concurrency"] == "default" and values["concurrency"]:
         # Who says only one number, as the original proposal does, means scrapers and downloads by it as well.
         values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
     values["types"] = _with_commands(values["types"], values["commands"])
@@ -144,7 +198,42 @@ def load_settings(
         # A short orphan time alone is no contradiction.
         values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
     _refuse_slow_heart(values["heartbeat_interval"], values["orphan_after"])
-    return Settings(**{_FIELDS.get(key, key): value for key, value in values.items()}, origins=origins)
+    said = kinds.read_table(from_file.get("prune", {}), "prune")
+    origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in said}
+    return Settings(values, origins)
+
+
+def _declared(
+    environ: Mapping[str, str], from_file: Mapping[str, object], file: Path | None
+) -> Mapping[str, Setting[Any]]:
+    """Those that this environment and this file may speak of. Refuses a word in the file that is none of them."""
+    variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
+    if from_file.keys() <= _OWN.keys() and variables <= _variables(_OWN):
+        return _OWN
+    every = every_setting()
+    for key in from_file:
+        if key not in every:
+            raise ConfigError(f"{file}: there is no setting {key!r}{_suggestion(key, every, cutoff=0.5)}")
+    # Other programs have WORKER_ variables too: only one that is very near to one of ours is taken for a slip.
+    words = {name.removeprefix("WORKER_"): name for name in {*_variables(every), _FILE_VARIABLE}}
+    for name in sorted(variables - _variables(every)):
+        if near := _suggestion(name.removeprefix("WORKER_"), words, cutoff=0.75):
+            raise ConfigError(f"there is no setting {name!r}{near.replace('did you mean ', 'did you mean WORKER_')}")
+    return every
+
+
+def _variables(settings: Mapping[str, Setting[Any]]) -> set[str]:
+    return {setting.variable for setting in settings.values() if not setting.table}
+
+
+def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
+    import difflib  # only for a mistake
+
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    if near:
+        return f": did you mean {near[0]}?"
+    return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
 
 
 def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, ...]:
@@ -162,7 +251,7 @@ def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
 
 
 def _find(
-    key: str,
+    setting: Setting[Any],
     flags: Mapping[str, str],
     environ: Mapping[str, str],
     from_file: Mapping[str, object],
@@ -170,14 +259,18 @@ def _find(
     directory: Path,
 ) -> tuple[object, str, Path]:
     """The raw value, its origin, and the directory that a relative path in it begins at."""
-    variable = _variable(key)
-    if flags.get(key):
-        return flags[key], f"--{key.replace('_', '-')}", directory
-    if key not in _TABLES and environ.get(variable):
-        return environ[variable], variable, directory
-    if file is not None and key in from_file:
-        return from_file[key], str(file), file.parent
-    return None, "default", directory
+    if flags.get(setting.key):
+        return flags[setting.key], setting.flag, directory
+    if not setting.table and environ.get(setting.variable):
+        return environ[setting.variable], setting.variable, directory
+    if file is not None and setting.key in from_file:
+        return from_file[setting.key], str(file), file.parent
+    return setting.default, "default", directory
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 # ── The file ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,15 +295,11 @@ def _table_of(file: Path) -> dict[str, object]:
     import tomllib  # only where there is a file: it is a tenth of the start of `pagemill ls`
 
     try:
-        table = tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"the settings file {file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"the settings file {file} is not TOML: {error}") from error
-    for key in table:
-        if key not in _READERS:
-            raise ConfigError(f"{file}: there is no setting {key!r}{_suggestion(key, _READERS, cutoff=0.5)}")
-    return table
 
 
 def _settings_file(environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -253,116 +342,3 @@ def _xdg(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
     # The specification says to pass over a relative one.
     base = Path(given) if given.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / otherwise
     return base / "pagemill"
-
-
-# ── Names ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _variable(key: str) -> str:
-    return _ENV_PREFIX + key.upper()
-
-
-def _refuse_misspelt_variables(environ: Mapping[str, str]) -> None:
-    """Other programs have WORKER_ variables too: only one that is very near to one of ours is taken for a slip."""
-    known = {_FILE_VARIABLE, *_OF_HANDLERS, *(_variable(key) for key in _READERS if key not in _TABLES)}
-    for name in environ:
-        if name.startswith(_ENV_PREFIX) and name not in known:
-            near = _suggestion(
-                name.removeprefix(_ENV_PREFIX), [k.removeprefix(_ENV_PREFIX) for k in known], cutoff=0.75
-            )
-            if near:
-                near = near.replace("did you mean ", f"did you mean {_ENV_PREFIX}")
-                raise ConfigError(f"there is no setting {name!r}{near}")
-
-
-def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
-    import difflib  # only for a mistake
-
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    if near:
-        return f": did you mean {near[0]}?"
-    return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
-
-
-def _read_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
-    from worker_service.programs import read_program  # only where there are some
-
-    tables = values_of.read_tables(raw, f"{label}: commands")
-    for name, table in tables.items():
-        if not name.isprintable() or not 0 < len(name) <= 100:
-            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
-        read_program(table, f"{label}: commands.{name}")
-    return tables
-
-
-def _rule(rule: RetryRule) -> str:
-    most = "" if rule.max is None else f"max {rule.max}, "
-    return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
-
-
-def _processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-_READERS: dict[str, Reader] = {
-    "database": values_of.read_database,
-    "workspace": values_of.read_workspace,
-    "payload_bytes_max": values_of.read_payload_bytes_max,
-    "orphan_after": values_of.read_orphan_after,
-    "concurrency": values_of.read_slots,
-    "io_concurrency": values_of.read_slots,
-    "poll_interval": values_of.read_interval,
-    "heartbeat_interval": values_of.read_interval,
-    "recovery_interval": values_of.read_interval,
-    "grace_period": values_of.read_grace,
-    "unknown_type_grace": values_of.read_unknown_type_grace,
-    "queued_patience": values_of.read_patience,
-    "indexing_patience": values_of.read_patience,
-    "types": values_of.read_types,
-    "log_format": values_of.one_of("auto", "console", "json", "journal"),
-    "sandbox": values_of.one_of("strict", "best-effort", "off"),
-    "webhook_allow": values_of.read_networks,
-    "limits": values_of.read_limits,
-    "commands": _read_commands,
-    "retries": values_of.read_retries,
-    "prune": values_of.read_prune,
-}
-_DEFAULTS: dict[str, object] = {
-    "payload_bytes_max": 1_048_576,
-    "orphan_after": 300,
-    "io_concurrency": 4,
-    "poll_interval": 5.0,
-    "heartbeat_interval": 30.0,
-    "recovery_interval": 60.0,
-    "grace_period": 30.0,
-    "unknown_type_grace": 86400.0,
-    "queued_patience": 600.0,
-    "indexing_patience": 2700.0,
-    "types": (),
-    "log_format": "auto",
-    "sandbox": "strict",
-    "webhook_allow": (),
-    "limits": {},
-    "commands": {},
-    "retries": {},
-    "prune": {},
-}
-# What the shipped handlers read for themselves, from the environment only.
-_OF_HANDLERS = ("WORKER_DOWNLOAD_ALLOW", "WORKER_DOWNLOAD_ROOTS", "WORKER_DOWNLOAD_BYTES_MAX", "WORKER_DRIVE_ENDPOINT")
-# Tables stand in the file only.
-_TABLES = ("limits", "commands", "retries", "prune")
-_FIELDS = {
-    key: f"{key}_seconds"
-    for key in (
-        "orphan_after",
-        "poll_interval",
-        "heartbeat_interval",
-        "recovery_interval",
-        "grace_period",
-        "unknown_type_grace",
-        "queued_patience",
-        "indexing_patience",
-    )
-}

@@ -1,202 +1,237 @@
-"""What each setting may be: a raw value from a flag, a variable or the TOML file, read into a value or refused by name.
+"""What a setting is, and what it may be: declared once, read from a flag, a variable or TOML, or refused by name.
 
-A reader gets the raw value, a label that says whose it is and where it was written, and the directory that a relative
-path in it begins at. Where the raw values are looked for is `config`'s.
+Where the raw values are looked for is `config`'s, which also declares what pagemill itself is set by. Handlers declare
+their own (`worker_service.handlers`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
 
 from worker_service.clock import parse_duration
 from worker_service.errors import BadTime, ConfigError
+from worker_service.jobs.retries import RetryRule
 
-Reader = Callable[[object, str, Path], object]
+T = TypeVar("T")
 
-_PAYLOAD_BYTES_LEAST = 1024
 _PAYLOAD_BYTES_MOST = 1_000_000_000
 """SQLite's own limit for one value."""
-_SLOTS_MOST = 1000
-_RETRIES_MOST = 1000
-_LIMITED = ("type", "class", "owner")
 _YEAR_SECONDS = 31_536_000.0
+_LIMITED = ("type", "class", "owner")
 
 NEVER = "never"
-KEPT = {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"}
-"""How long ended jobs are kept, by status, and log lines."""
+_KEPT = {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"}
 
 
 @dataclass(frozen=True, slots=True)
-class RetryRule:
-    """How a job type is tried again: [retries.TYPE]."""
+class Kind(Generic[T]):
+    what: str
+    """The end of the sentence that refuses another value."""
+    parse: Callable[[object, str, Path], T]
+    """Given a raw value, a label that says where it was written, and the directory that a relative path in it begins
+    at. Raises ValueError, or, where it knows more, ConfigError."""
+    write: Callable[[T], str | Mapping[str, str]] = str
+    """As it would be written, for `config show`; a table line by line."""
 
-    max: int | None = None
-    """How many retries a new job of the type gets, where nobody says otherwise. None: what every job gets."""
-    first_seconds: float = 10.0
-    """The wait before the first retry; each one after it waits twice as long."""
-    most_seconds: float = 3600.0
-
-
-def read_database(raw: object, label: str, base: Path) -> Path:
-    if not isinstance(raw, str) or not raw or "\0" in raw:
-        raise ConfigError(f"{label} is the path of a file, not {raw!r}")
-    if raw.startswith(("postgres://", "postgresql://")):
-        raise ConfigError(
-            f"{label} is a PostgreSQL address: this version speaks SQLite only, so give the path of a file"
-        )
-    if "://" in raw:
-        raise ConfigError(f"{label} is an address: give the path of a file, such as /var/lib/pagemill/pagemill.db")
-    return base / Path(raw).expanduser()
-
-
-def read_payload_bytes_max(raw: object, label: str, _: Path) -> int:
-    number = _whole_number(raw)
-    if number is None or not _PAYLOAD_BYTES_LEAST <= number <= _PAYLOAD_BYTES_MOST:
-        raise ConfigError(
-            f"{label} is a number of bytes from {_PAYLOAD_BYTES_LEAST} to {_PAYLOAD_BYTES_MOST}, not {raw!r}"
-        )
-    return number
-
-
-def read_orphan_after(raw: object, label: str, _: Path) -> int:
-    return int(_seconds(raw, label, least=1))
-
-
-def read_interval(raw: object, label: str, _: Path) -> float:
-    return _seconds(raw, label, least=0.05)
-
-
-def read_grace(raw: object, label: str, _: Path) -> float:
-    return _seconds(raw, label, least=0)
-
-
-def read_unknown_type_grace(raw: object, label: str, _: Path) -> float:
-    return _seconds(raw, label, least=1)
-
-
-def read_patience(raw: object, label: str, _: Path) -> float:
-    return _seconds(raw, label, least=0)
-
-
-def _seconds(raw: object, label: str, *, least: float, most: float = _YEAR_SECONDS) -> float:
-    seconds = _number(raw)
-    if seconds is None and isinstance(raw, str):
+    def read(self, raw: object, label: str, base: Path = Path()) -> T:
         try:
-            seconds = parse_duration(raw).total_seconds()
-        except (BadTime, OverflowError, ValueError):
-            seconds = None
-    if seconds is None or not least <= seconds <= most:
-        raise ConfigError(f"{label} is a length of time such as 5m, or a number of seconds, not {raw!r}")
-    return seconds
+            return self.parse(raw, label, base)
+        except ValueError as error:
+            raise ConfigError(f"{label} is {self.what}, not {raw!r}") from error
+
+
+@dataclass(slots=True, eq=False)
+class Setting(Generic[T]):
+    """Declared as an attribute of a class: its key is the attribute's name, without a unit.
+
+    The class itself has the declaration there, what was read from it (`config.Settings`) the value.
+    """
+
+    kind: Kind[T]
+    default: object
+    """As it would be written in TOML. None: it depends."""
+    help: str
+    otherwise: str = ""
+    """The default in words, where it depends."""
+    has_flag: bool = False
+    table: str = ""
+    """How a table is headed. It stands in the file only."""
+    key: str = ""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self.key = name.removesuffix("_seconds")
+
+    @overload
+    def __get__(self, read: None, _: type) -> Setting[T]: ...
+    @overload
+    def __get__(self, read: object, _: type) -> T: ...
+    def __get__(self, read: Any, _: type) -> Any:
+        return self if read is None else read.values[self.key]
+
+    @property
+    def variable(self) -> str:
+        return f"WORKER_{self.key.upper()}"
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.key.replace('_', '-')}"
+
+    def here(self) -> T:
+        """As it holds in the child of a handler, which is handed the variable and nothing else."""
+        return self.kind.read(os.environ.get(self.variable) or self.default, self.variable)
+
+
+def declared_in(declarations: type) -> dict[str, Setting[Any]]:
+    return {one.key: one for one in vars(declarations).values() if isinstance(one, Setting)}
+
+
+# ── Numbers, times, paths, words ────────────────────────────────────────────────────────────────────────────────
+
+
+def whole_number(what: str, least: int, most: int, *, from_text: bool = True) -> Kind[int]:
+    def parse(raw: object, _: str, __: Path) -> int:
+        number = _whole(raw) if from_text or not isinstance(raw, str) else None
+        if number is None or not least <= number <= most:
+            raise ValueError
+        return number
+
+    return Kind(what, parse)
+
+
+def _whole(raw: object) -> int | None:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    return int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 20 else None
 
 
 def length(seconds: float) -> str:
-    return f"{seconds:g}s"
+    return f"{seconds:.10g}s"
 
 
-def read_slots(raw: object, label: str, _: Path) -> int:
-    number = _whole_number(raw)
-    if number is None or not 0 <= number <= _SLOTS_MOST:
-        raise ConfigError(f"{label} is a number of slots from 0 to {_SLOTS_MOST}, not {raw!r}")
-    return number
-
-
-def read_types(raw: object, label: str, _: Path) -> tuple[str, ...]:
-    words = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{label} is a list of job types such as ocr_pages,!command, not {raw!r}")
-    types = tuple(word.strip() for word in words if word.strip())
-    if any(word in ("!", "") or word.removeprefix("!").startswith("!") for word in types):
-        raise ConfigError(f"{label} is a list of job types such as ocr_pages,!command, not {raw!r}")
-    return types
-
-
-def one_of(*words: str) -> Callable[[object, str, Path], str]:
-    def read(raw: object, label: str, _: Path) -> str:
-        if not isinstance(raw, str) or raw not in words:
-            raise ConfigError(f"{label} is one of {', '.join(words)}, not {raw!r}")
-        return raw
-
-    return read
-
-
-def read_networks(raw: object, label: str, _: Path) -> tuple[str, ...]:
-    from ipaddress import ip_network  # only where there is one
-
-    words = raw.replace(",", " ").split() if isinstance(raw, str) else raw
-    try:
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+def length_of_time(least: float, most: float = _YEAR_SECONDS) -> Kind[float]:
+    def parse(raw: object, _: str, __: Path) -> float:
+        try:
+            seconds = _number(raw)
+            seconds = parse_duration(str(raw)).total_seconds() if seconds is None else seconds
+        except (BadTime, OverflowError) as error:
+            raise ValueError from error
+        if not least <= seconds <= most:
             raise ValueError
-        return tuple(str(ip_network(word, strict=False)) for word in words)
-    except ValueError as error:
-        raise ConfigError(f"{label} is a list of networks such as 10.0.0.0/8, not {raw!r}") from error
+        return seconds
+
+    return Kind("a length of time such as 5m, or a number of seconds", parse, length)
 
 
-def read_workspace(raw: object, label: str, base: Path) -> Path:
+def _number(raw: object) -> float | None:
+    """A whole number, or one with a decimal point."""
+    if isinstance(raw, float):
+        return raw
+    if isinstance(raw, str) and raw.count(".") == 1 and len(raw) < 20:
+        whole, _, part = raw.partition(".")
+        return float(raw) if (whole + part).isascii() and (whole + part).isdigit() else None
+    return _whole(raw)
+
+
+def _parse_path(raw: object, _: str, base: Path) -> Path:
     if not isinstance(raw, str) or not raw or "\0" in raw:
-        raise ConfigError(f"{label} is the path of a directory, not {raw!r}")
+        raise ValueError
     return base / Path(raw).expanduser()
 
 
-def read_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
-    tables = _table(raw, label)
-    for kind in tables:
+def _parse_database(raw: object, label: str, base: Path) -> Path:
+    if isinstance(raw, str) and raw.startswith(("postgres://", "postgresql://")):
+        raise ConfigError(
+            f"{label} is a PostgreSQL address: this version speaks SQLite only, so give the path of a file"
+        )
+    if isinstance(raw, str) and "://" in raw:
+        raise ConfigError(f"{label} is an address: give the path of a file, such as /var/lib/pagemill/pagemill.db")
+    return _parse_path(raw, label, base)
+
+
+def parse_words(raw: object, separator: str = ",") -> list[str]:
+    """Of a list, or of a text with separators."""
+    words = raw.split(separator) if isinstance(raw, str) else raw
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError
+    return [word.strip() for word in words if word.strip()]
+
+
+def _parse_types(raw: object, _: str, __: Path) -> tuple[str, ...]:
+    types = parse_words(raw)
+    if any(word == "!" or word.startswith("!!") for word in types):
+        raise ValueError
+    return tuple(types)
+
+
+def one_of(*words: str) -> Kind[str]:
+    def parse(raw: object, _: str, __: Path) -> str:
+        if not isinstance(raw, str) or raw not in words:
+            raise ValueError
+        return raw
+
+    return Kind(f"one of {', '.join(words)}", parse)
+
+
+# ── Tables, which stand in the file only ────────────────────────────────────────────────────────────────────────
+
+
+def read_table(raw: object, label: str) -> dict[str, object]:
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{label} is a table, not {raw!r}")
+    return raw
+
+
+def read_tables(raw: object, label: str) -> dict[str, dict[str, object]]:
+    """What stands in them is read by whoever knows it."""
+    return {name: read_table(table, f"{label}.{name}") for name, table in read_table(raw, label).items()}
+
+
+def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
+    limits: dict[str, dict[str, int]] = {}
+    for kind, table in read_table(raw, label).items():
         if kind not in _LIMITED:
             raise ConfigError(f"{label}: there is no limit of {kind!r}: write [limits.type], .class or .owner")
-    limits: dict[str, dict[str, int]] = {}
-    for kind, table in tables.items():
-        limits[kind] = {}
-        for name, most in _table(table, f"{label}: limits.{kind}").items():
-            number = None if isinstance(most, str) else _whole_number(most)
-            if number is None or number < 0:
-                raise ConfigError(f"{label}: limits.{kind}.{name} is a number of jobs, not {most!r}")
-            limits[kind][name] = number
+        of_kind = f"{label}: limits.{kind}"
+        limits[kind] = {
+            name: _JOBS.read(most, f"{of_kind}.{name}") for name, most in read_table(table, of_kind).items()
+        }
     for name in limits.get("class", {}):
         if name not in ("cpu", "io"):
             raise ConfigError(f"{label}: limits.class.{name}: the classes are cpu and io")
     return limits
 
 
-def read_timeout(raw: object, label: str) -> int:
-    return int(_seconds(raw, label, least=1))
+def _parse_age(raw: object, label: str, base: Path) -> str:
+    if not isinstance(raw, str):
+        raise ValueError
+    if raw != NEVER:
+        length_of_time(1, 100 * _YEAR_SECONDS).parse(raw, label, base)
+    return raw
 
 
-def read_tables(raw: object, label: str) -> dict[str, dict[str, object]]:
-    """What stands in them is read by whoever knows it."""
-    return {name: _table(table, f"{label}.{name}") for name, table in _table(raw, label).items()}
-
-
-def read_prune(raw: object, label: str, _: Path) -> dict[str, str]:
-    ages: dict[str, str] = {}
-    for what, age in _table(raw, label).items():
-        if what not in KEPT:
+def _parse_prune(raw: object, label: str, _: Path) -> dict[str, str]:
+    ages = read_table(raw, label)
+    for what in ages:
+        if what not in _KEPT:
             raise ConfigError(f"{label}: prune.{what}: what is pruned is completed, failed, cancelled or logs")
-        if not isinstance(age, str):
-            raise ConfigError(f"{label}: prune.{what} is a length of time such as 30d, or never, not {age!r}")
-        if age != NEVER:
-            _seconds(age, f"{label}: prune.{what}", least=1, most=100 * _YEAR_SECONDS)
-        ages[what] = age
-    return ages
+    return _KEPT | {what: _AGE.read(age, f"{label}: prune.{what}") for what, age in ages.items()}
 
 
-def read_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
-    return {name: _rule(table, f"{label}: retries.{name}") for name, table in _table(raw, label).items()}
+def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
+    return {name: _rule(table, f"{label}: retries.{name}") for name, table in read_table(raw, label).items()}
 
 
 def _rule(raw: object, label: str) -> RetryRule:
-    table, plain = _table(raw, label), RetryRule()
+    table, plain = read_table(raw, label), RetryRule()
     for key in table:
         if key not in ("max", "first", "most"):
             raise ConfigError(f"{label}: there is no setting {key!r}: the settings are max, first, most")
-    most_retries = table.get("max")
-    number = None if isinstance(most_retries, str) else _whole_number(most_retries)
-    if most_retries is not None and (number is None or not 0 <= number <= _RETRIES_MOST):
-        raise ConfigError(f"{label}.max is a number of retries from 0 to {_RETRIES_MOST}, not {most_retries!r}")
-    first, most = (
-        _seconds(table[key], f"{label}.{key}", least=0.05) if key in table else None for key in ("first", "most")
-    )
+    number = _RETRIES.read(table["max"], f"{label}.max") if "max" in table else None
+    first, most = (INTERVAL.read(table[key], f"{label}.{key}") if key in table else None for key in ("first", "most"))
     # One that was given moves the other's default along.
     if first is None:
         first = plain.first_seconds if most is None else min(plain.first_seconds, most)
@@ -207,30 +242,30 @@ def _rule(raw: object, label: str) -> RetryRule:
     return RetryRule(number, first, most)
 
 
-def _table(raw: object, label: str) -> dict[str, object]:
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{label} is a table, not {raw!r}")
-    return raw
+def _rule_in_words(rule: RetryRule) -> str:
+    most = "" if rule.max is None else f"max {rule.max}, "
+    return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
 
 
-def program(table: Mapping[str, object]) -> str:
-    argv = table.get("argv")
-    return str(argv[0]) if isinstance(argv, list) and argv else ""
+# ── The kinds ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+DATABASE = Kind("the path of a file", _parse_database)
+DIRECTORY = Kind("the path of a directory", _parse_path)
+PAYLOAD_BYTES = whole_number(f"a number of bytes from 1024 to {_PAYLOAD_BYTES_MOST}", 1024, _PAYLOAD_BYTES_MOST)
+SLOTS = whole_number("a number of slots from 0 to 1000", 0, 1000)
+INTERVAL = length_of_time(0.05)
+TIME_FROM_ZERO = length_of_time(0)
+TIME_FROM_ONE = length_of_time(1)
+WHOLE_SECONDS = Kind(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
+TYPES = Kind("a list of job types such as ocr_pages,!command", _parse_types, ",".join)
+LIMITS = Kind(
+    "a table",
+    _parse_limits,
+    lambda limits: {f"{kind}.{name}": str(most) for kind, each in limits.items() for name, most in each.items()},
+)
+RETRIES = Kind("a table", _parse_retries, lambda rules: {name: _rule_in_words(rule) for name, rule in rules.items()})
+PRUNE = Kind("a table", _parse_prune, dict)
 
-def _whole_number(raw: object) -> int | None:
-    if isinstance(raw, bool):
-        return None
-    if isinstance(raw, int):
-        return raw
-    return int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 20 else None
-
-
-def _number(raw: object) -> float | None:
-    """A whole number, or one with a decimal point."""
-    if isinstance(raw, float):
-        return raw
-    if isinstance(raw, str) and raw.count(".") == 1 and len(raw) < 20:
-        whole, _, part = raw.partition(".")
-        return float(raw) if (whole + part).isascii() and (whole + part).isdigit() else None
-    return _whole_number(raw)
+_JOBS = whole_number("a number of jobs", 0, 2**63 - 1, from_text=False)
+_RETRIES = whole_number("a number of retries from 0 to 1000", 0, 1000, from_text=False)
+_AGE = Kind("a length of time such as 30d, or never", _parse_age)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service.config_values import read_timeout
+from worker_service.config_values import WHOLE_SECONDS
 from worker_service.errors import ConfigError
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")
@@ -340,7 +340,7 @@ def _read_memory(written: object, label: str) -> int:
 READERS: dict[str, Callable[[object, str], object]] = {
     "argv": _read_argv,
     "stdin": _read_stdin,
-    "timeout": read_timeout,
+    "timeout": WHOLE_SECONDS.read,
     "memory": _read_memory,
     "files": _read_files,
     "done": _read_codes,

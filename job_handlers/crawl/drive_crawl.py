@@ -98,7 +98,7 @@ drive_crawl = Handler(
     Payload,
     job_class="io",
     limits=Limits(cpu_seconds=None, wall_seconds=24 * 3600, network=True),
-    environment=[*drive_credentials.ENVIRONMENT, local.ROOTS],
+    environment=[*drive_credentials.ENVIRONMENT, local.ROOTS.variable],
     credentials=["drive*"],
     reads_payload=_reads,
 )

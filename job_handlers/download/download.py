@@ -10,7 +10,6 @@ what a source is, in `drive`, `https` and `local`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from job_handlers.download.fetch import Fetched, Source, Wanted
 from job_handlers.download.names import safe_name
 from job_handlers.download.part import Facts
 from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
+from job_handlers.settings import HandlersSettings, value_of
 from job_handlers.sources.drive import client as drive
 from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.drive.source import DriveSource
@@ -44,9 +44,8 @@ from worker_service.handlers import (
     canonical,
 )
 
-BYTES_MAX = "WORKER_DOWNLOAD_BYTES_MAX"
+BYTES_MAX = HandlersSettings.download_bytes_max
 
-_BYTES_MAX = 4 << 30
 _WALL_SECONDS = 24 * 3600
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _PATIENCE = Patience()
@@ -114,10 +113,10 @@ download = Handler(
     limits=Limits(cpu_seconds=None, wall_seconds=_WALL_SECONDS, file_bytes=None, network=True),
     keep_key=keep_key,
     environment=[
-        https.ALLOW,
-        local.ROOTS,
-        BYTES_MAX,
-        drive_credentials.ENDPOINT,
+        https.ALLOW.variable,
+        local.ROOTS.variable,
+        BYTES_MAX.variable,
+        drive_credentials.ENDPOINT.variable,
         drive_credentials.ADC_FILE,
         "REQUESTS_CA_BUNDLE",
         "SSL_CERT_FILE",
@@ -242,11 +241,7 @@ def _wanted(payload: Payload) -> Wanted:
     for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} has {length} hexadecimal digits")
-    written = os.environ.get(BYTES_MAX, "")
-    if written and not written.isdecimal():
-        raise Permanent("SETTING_INVALID", f"{BYTES_MAX} is a number of bytes")
-    most = int(written) if written else _BYTES_MAX
-    return Wanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), most)
+    return Wanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), value_of(BYTES_MAX))
 
 
 def _ended(trouble: Trouble, patience: Patience) -> Exception:

@@ -52,4 +52,4 @@ def _reads(payload: Payload) -> Sequence[Path]:
     return readable(payload.text)
 
 
-adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS], reads_payload=_reads)
+adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS.variable], reads_payload=_reads)

@@ -19,7 +19,7 @@ def server(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     directory.mkdir()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(directory))
     with serving() as server:
-        monkeypatch.setenv(drive_credentials.ENDPOINT, server.url)
+        monkeypatch.setenv(drive_credentials.ENDPOINT.variable, server.url)
         yield server
 
 

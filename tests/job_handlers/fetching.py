@@ -48,8 +48,8 @@ def drive_for(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[Driv
         key.write_text(server.tokens.service_account())
         key.chmod(0o600)
         monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
-        monkeypatch.setenv(drive_credentials.ENDPOINT, server.url)
-        monkeypatch.setenv(https.ALLOW, "127.0.0.0/8")
+        monkeypatch.setenv(drive_credentials.ENDPOINT.variable, server.url)
+        monkeypatch.setenv(https.ALLOW.variable, "127.0.0.0/8")
         yield server
 
 

@@ -90,7 +90,7 @@ def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
         document_id: int | None = None,
         **more: object,
     ) -> Run:
-        monkeypatch.setenv(webhook.ALLOW, allow)
+        monkeypatch.setenv(webhook.ALLOW.variable, allow)
         return run_handler(
             webhook.webhook,
             {"url": url, "event": EVENT, **more},
@@ -214,7 +214,7 @@ def test_this_machine_is_refused_however_it_is_written(server: Server, post: Pos
     run = post(f"http://{host}:{server.port}/", allow="")
 
     assert verdict(run) == (How.PERMANENT, "ADDRESS_REFUSED")
-    assert webhook.ALLOW in run.ended.message
+    assert webhook.ALLOW.variable in run.ended.message
     assert server.heard == []
 
 
@@ -288,7 +288,7 @@ def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_connected_
     context: Any = Here(f"http://hooks.example:{server.port}/")
     names = Names(["127.0.0.1"], ["10.0.0.1"])
     monkeypatch.setattr(socket, "getaddrinfo", names)
-    monkeypatch.setenv(webhook.ALLOW, "127.0.0.1")
+    monkeypatch.setenv(webhook.ALLOW.variable, "127.0.0.1")
 
     webhook.run(context)
 

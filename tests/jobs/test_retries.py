@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_service.config_values import RetryRule
 from worker_service.jobs.model import Job, NewJob, Status
-from worker_service.jobs.retries import GiveUp, Retry, after_failure, backoff, with_retries_of_type
+from worker_service.jobs.retries import GiveUp, Retry, RetryRule, after_failure, backoff, with_retries_of_type
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 

@@ -42,7 +42,7 @@ def _credential(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copyfile(GIVEN, key)
     key.chmod(0o600)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(directory))
-    monkeypatch.delenv(drive_credentials.ENDPOINT, raising=False)
+    monkeypatch.delenv(drive_credentials.ENDPOINT.variable, raising=False)
 
 
 @pytest.fixture

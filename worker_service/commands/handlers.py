@@ -6,7 +6,6 @@ A nursery is started and asked, for nobody else imports handlers.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -153,8 +152,7 @@ def run_one(
     code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
     """
     settings = desk.settings
-    # The child gets the variables that its handler declares from ours, wherever they were set.
-    os.environ.update(settings.for_handlers())
+    settings.hand_to_handlers()
     text = read_payload(payload, (), settings.payload_bytes_max, _read_stdin)
     with ExitStack() as stack:
         if directory is None:

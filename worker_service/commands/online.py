@@ -24,8 +24,7 @@ _APPLICATION_DEFAULT = "GOOGLE_APPLICATION_CREDENTIALS"
 
 def examine_online(settings: Settings) -> Iterator[Finding]:
     """One finding for each credential, or one that says that there are none."""
-    # The child gets the variables that its handler declares from ours, wherever they were set.
-    os.environ.update(settings.for_handlers())
+    settings.hand_to_handlers()
     names = _names()
     if not names:
         yield Finding(

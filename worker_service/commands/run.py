@@ -27,4 +27,6 @@ def run(desk: Desk, drain: bool) -> int:
     from worker_service.daemon import start
 
     settings = desk.settings
-    return start.run(replace(settings, log_format="json") if desk.as_json else settings, drain=drain)
+    if desk.as_json:
+        settings = replace(settings, values={**settings.values, "log_format": "json"})
+    return start.run(settings, drain=drain)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, verb
+from worker_service.config import every_setting
+from worker_service.config_values import Setting
 
 
-@click.group(cls=Verbs, help="\b\npagemill config show\n\nThe settings, and where each comes from.")
+@click.group(
+    cls=Verbs, help="\b\npagemill config show\npagemill config docs\n\nThe settings, and where each comes from."
+)
 def config() -> None:
     pass
 
@@ -21,11 +27,42 @@ def show(desk: Desk) -> None:
 
     Each setting with its value and where it comes from: a flag, the environment, a file, or the default.
     """
-    settings = desk.settings.shown()
+    settings = list(desk.settings.shown())
     if desk.as_json:
         output.show_json({"items": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]})
     else:
         output.show_table(("KEY", "VALUE", "ORIGIN"), settings)
 
 
+@verb
+def docs(desk: Desk) -> None:
+    """\b
+    pagemill config docs
+
+    Every setting that there is, those of the installed handlers included, as a table in Markdown.
+    """
+    settings = every_setting().values()
+    if desk.as_json:
+        output.show_json({"items": [_as_object(setting) for setting in settings]})
+        return
+    click.echo("| in TOML | environment | default | |\n|---|---|---|---|")
+    for setting in settings:
+        names = [] if setting.table else [setting.variable, *([setting.flag] if setting.has_flag else [])]
+        environment = ", ".join(f"`{name}`" for name in names)
+        default = setting.otherwise or (f"`{setting.default}`" if setting.default else "none")
+        click.echo(f"| `{setting.table or setting.key}` | {environment} | {default} | {setting.help} |")
+
+
+def _as_object(setting: Setting[Any]) -> dict[str, object]:
+    return {
+        "key": setting.key,
+        "table": setting.table or None,
+        "variable": None if setting.table else setting.variable,
+        "flag": setting.flag if setting.has_flag else None,
+        "default": setting.default,
+        "help": setting.help,
+    }
+
+
 config.add_command(show)
+config.add_command(docs)

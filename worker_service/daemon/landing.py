@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from worker_service import events
 from worker_service.children.model import Ended, How
 from worker_service.clock import Clock
-from worker_service.config_values import RetryRule
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.publishing import Publisher, Vanished
 from worker_service.daemon.slots import Attempt, Key
@@ -31,7 +30,7 @@ from worker_service.daemon.verdicts import (
 )
 from worker_service.errors import BadInput, BadPayload, CancelRequested, LeaseLost, RuleBroken, StoreError
 from worker_service.jobs.model import Completion, Failure, Lease
-from worker_service.jobs.retries import with_retries_of_type
+from worker_service.jobs.retries import RetryRule, with_retries_of_type
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:

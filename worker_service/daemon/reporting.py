@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from worker_service import events
 from worker_service.children.asking import question_from
 from worker_service.children.model import Asked, Checkpointed, PagesRead
-from worker_service.config_values import RetryRule
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.landing import PATIENCE_SECONDS, CannotLand
 from worker_service.daemon.slots import Attempt, Slots
@@ -32,7 +31,7 @@ from worker_service.errors import (
 )
 from worker_service.jobs.documents import Answer, Files
 from worker_service.jobs.model import Checkpoint, Failure
-from worker_service.jobs.retries import with_retries_of_type
+from worker_service.jobs.retries import RetryRule, with_retries_of_type
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -107,8 +106,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         wall=wall_clock,
         log=log,
     )
-    # A child gets the variables that its handler declares from ours, wherever they were set.
-    os.environ.update(settings.for_handlers())
+    settings.hand_to_handlers()
     nursery = Nursery(
         staging_root=staging,
         keep_root=keep,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from worker_service.children.model import Ended, How
-from worker_service.config_values import RetryRule
 from worker_service.daemon.slots import Attempt
 from worker_service.jobs.model import Failure
-from worker_service.jobs.retries import REQUEUES_MAX, Retry, after_failure
+from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
 
 _SNOOZE_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 366 * 86400.0

@@ -1,6 +1,8 @@
 """What a handler's author imports, and all that a handler knows of this program."""
 
 from worker_service.clock import parse_duration
+from worker_service.config_values import Kind, Setting, parse_words, whole_number
+from worker_service.errors import ConfigError
 from worker_service.handlers.contract import (
     Context,
     Done,
@@ -34,6 +36,7 @@ from worker_service.jobs.model import NewJob
 from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
+    "ConfigError",
     "Context",
     "CrawlItem",
     "CrawlItems",
@@ -47,6 +50,7 @@ __all__ = [
     "Handler",
     "HandlerError",
     "IsCurrent",
+    "Kind",
     "KnownPages",
     "Limits",
     "NewJob",
@@ -58,11 +62,14 @@ __all__ = [
     "Retryable",
     "SameContent",
     "SameFile",
+    "Setting",
     "Snooze",
     "Stopped",
     "Unfit",
     "canonical",
     "digest",
     "parse_duration",
+    "parse_words",
     "read_program",
+    "whole_number",
 ]

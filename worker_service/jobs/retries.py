@@ -11,10 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from worker_service.config_values import RetryRule
 from worker_service.jobs.model import Job, NewJob
 
 REQUEUES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How a job type is tried again."""
+
+    max: int | None = None
+    """How many retries a new job of the type gets, where nobody says otherwise. None: what every job gets."""
+    first_seconds: float = 10.0
+    """The wait before the first retry; each one after it waits twice as long."""
+    most_seconds: float = 3600.0
+
 
 _PLAIN = RetryRule()
 _RETRIES_OF_A_NEW_JOB = NewJob("any").max_retries

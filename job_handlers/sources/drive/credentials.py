@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import Permanent
 
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
-ENDPOINT = "WORKER_DRIVE_ENDPOINT"
-"""For tests: a Drive on this machine. Any other place is refused, for it would be sent our tokens."""
+ENDPOINT = HandlersSettings.drive_endpoint
+"""Any place but this machine is refused, for it would be sent our tokens."""
 
-ENVIRONMENT = (ENDPOINT, ADC_FILE, "HTTPS_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "HTTPS_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """What a handler that talks to Google wants to see of the service's."""
 
 _NAME = re.compile(r"drive[\w.-]{0,100}", re.ASCII)
-_LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]):\d{1,5}")
 _USER, _GROUP_OWN, _GROUP = 0x02, 0x04, 0x08
 
 
@@ -57,12 +57,7 @@ def files_of(name: str) -> list[Path]:
 
 def endpoint() -> str:
     """Where another Drive answers; empty: Google's."""
-    written = os.environ.get(ENDPOINT, "").rstrip("/")
-    if written and not _LOOPBACK.fullmatch(written):
-        raise Permanent(
-            "SETTING_INVALID", f"{ENDPOINT} is for tests, and a place on this machine: http://127.0.0.1:PORT"
-        )
-    return written
+    return value_of(ENDPOINT)
 
 
 def _is_open_to_others(path: Path) -> bool:

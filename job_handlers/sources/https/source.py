@@ -17,10 +17,11 @@ from job_handlers.addresses import Place, Target, allowed_networks, checked_plac
 from job_handlers.download.fetch import Wanted
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
+from job_handlers.settings import HandlersSettings
 from job_handlers.sources.http_bodies import Watchdog, Wire, check_range, of_status, range_total
 from worker_service.handlers import Permanent, Retryable
 
-ALLOW = "WORKER_DOWNLOAD_ALLOW"
+ALLOW = HandlersSettings.download_allow
 
 _REDIRECTS_MAX = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -181,12 +182,12 @@ class HttpsSource:
 
     def _places(self, target: Target) -> list[Place]:
         try:
-            places = checked_places(target, self._allowed, ALLOW)
+            places = checked_places(target, self._allowed, ALLOW.variable)
         except Retryable as error:
             raise Trouble("HOST_UNKNOWN", host=target.host) from error
         if not target.is_secure and not all(is_within(place, self._allowed) for _, place in places):
             raise Permanent(
-                "URL_INSECURE", f"http:// is taken only from networks in {ALLOW}: give the URL with https://"
+                "URL_INSECURE", f"http:// is taken only from networks in {ALLOW.variable}: give the URL with https://"
             )
         return places
 

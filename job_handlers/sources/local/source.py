@@ -1,6 +1,6 @@
 """One file of this machine, for `fetch`: taken when nobody seems to write it any more, and left where it is.
 
-Only WORKER_DOWNLOAD_ROOTS may be read, if that is set (directories with colons between them); never the credentials.
+Only WORKER_DOWNLOAD_ROOTS may be read, if that is set; never the credentials.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
+from job_handlers.settings import HandlersSettings, value_of
 
-ROOTS = "WORKER_DOWNLOAD_ROOTS"
+ROOTS = HandlersSettings.download_roots
 
 _STEP_BYTES = 1 << 20
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
@@ -104,7 +105,7 @@ def actual_path(written: str) -> Path:
     except OSError as error:
         raise Trouble("UNREADABLE", what=written, reason=_why_unreadable(written, error)) from error
     secret = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    roots = [root for root in os.environ.get(ROOTS, "").split(":") if root]
+    roots = value_of(ROOTS)
     is_secret = bool(secret) and actual.is_relative_to(os.path.realpath(secret))
     is_inside = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
     # What is no file of a disk tells of other processes, or never ends.

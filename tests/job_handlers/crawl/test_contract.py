@@ -80,7 +80,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
         if name != BACKLOT:
             for thing in THINGS:
                 made.add(thing)
-        monkeypatch.setenv(drive_credentials.ENDPOINT, made.url)
+        monkeypatch.setenv(drive_credentials.ENDPOINT.variable, made.url)
         if made.token:
             # Neither of them gives a token to a service account: one that is there already takes its place.
             ready = (Credentials(made.token), "a token", "me")  # type: ignore[no-untyped-call]
@@ -151,7 +151,7 @@ def test_our_server_is_no_easier_than_drive_on_what_the_others_let_pass(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with serving() as server:
-        monkeypatch.setenv(drive_credentials.ENDPOINT, server.url)
+        monkeypatch.setenv(drive_credentials.ENDPOINT.variable, server.url)
         key = tmp_path / "drive"
         key.write_text(server.tokens.service_account())
         key.chmod(0o600)

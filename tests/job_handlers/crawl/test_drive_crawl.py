@@ -36,7 +36,7 @@ def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPat
     os.mkfifo(folder / "pipe.pdf")
 
     run = run_handler(drive_crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "run")
-    monkeypatch.setenv(local.ROOTS, str(folder / "below"))
+    monkeypatch.setenv(local.ROOTS.variable, str(folder / "below"))
     refused = run_handler(drive_crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "again")
 
     assert run.result["would_enqueue"] == ["a.pdf"]

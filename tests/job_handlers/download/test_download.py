@@ -393,7 +393,7 @@ def test_a_subject_is_whom_google_sees(server: DriveServer, here: Here_, tmp_pat
 @pytest.mark.usefixtures("server")
 def test_another_drive_is_only_ever_this_machine(here: Here_, monkeypatch: pytest.MonkeyPatch) -> None:
     for elsewhere in ("http://127.0.0.1.example.com:80", "https://drive.example.com", "http://127.0.0.1:80/x"):
-        monkeypatch.setenv(drive_credentials.ENDPOINT, elsewhere)
+        monkeypatch.setenv(drive_credentials.ENDPOINT.variable, elsewhere)
 
         assert code_of(here("1234567890abc")) == "SETTING_INVALID"
 
@@ -434,7 +434,7 @@ def test_a_path_that_is_no_file_for_jobs_is_refused(
         path.symlink_to(tmp_path / "credentials" / "drive")
     elif what == "outside":
         path.write_bytes(CONTENT)
-        monkeypatch.setenv(local.ROOTS, f"{tmp_path}/fi:{tmp_path}/elsewhere")
+        monkeypatch.setenv(local.ROOTS.variable, f"{tmp_path}/fi:{tmp_path}/elsewhere")
 
     ended = here(str(path))
 
@@ -462,7 +462,7 @@ def test_a_private_address_is_refused_and_so_is_plain_http(
     server: DriveServer, here: Here_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.plain["a.pdf"] = Plain(CONTENT)
-    monkeypatch.setenv(https.ALLOW, "")
+    monkeypatch.setenv(https.ALLOW.variable, "")
 
     ended = here(f"{server.url}/plain/a.pdf")
 
@@ -474,7 +474,7 @@ def test_too_large_a_file_is_refused_before_it_is_fetched(
     server: DriveServer, here: Here_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.plain["a.pdf"] = Plain(CONTENT)
-    monkeypatch.setenv(download.BYTES_MAX, "1000")
+    monkeypatch.setenv(download.BYTES_MAX.variable, "1000")
 
     assert code_of(here(f"{server.url}/plain/a.pdf")) == "TOO_LARGE"
     assert len(server.log) == 1

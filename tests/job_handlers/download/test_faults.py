@@ -382,7 +382,7 @@ def test_a_redirect_leads_nowhere_that_a_url_may_not(server: DriveServer, fetchi
 def test_a_certificate_that_nobody_signed_is_refused(
     fetching: Fetching, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(https.ALLOW, "127.0.0.0/8")
+    monkeypatch.setenv(https.ALLOW.variable, "127.0.0.0/8")
     authority, context = certificate_in(tmp_path)
     with serving(context) as server:
         server.plain["report.pdf"] = Plain(CONTENT)

@@ -1,0 +1,65 @@
+"""What the shipped handlers are set by. Imported where settings are read, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from worker_service.handlers import ConfigError, Kind, Permanent, Setting, parse_words, whole_number
+
+T = TypeVar("T")
+
+_LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]):\d{1,5}/?")
+
+
+def _parse_networks(raw: object, _: str, __: Path) -> tuple[str, ...]:
+    from ipaddress import ip_network  # only where there is one
+
+    words = [word for several in parse_words(raw) for word in several.split()]
+    return tuple(str(ip_network(word, strict=False)) for word in words)
+
+
+def _parse_roots(raw: object, _: str, base: Path) -> tuple[str, ...]:
+    return tuple(str(base / Path(word).expanduser()) for word in parse_words(raw, ":"))
+
+
+def _parse_endpoint(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or (raw and not _LOOPBACK.fullmatch(raw)):
+        raise ValueError
+    return raw.rstrip("/")
+
+
+_NETWORKS = Kind("a list of networks such as 10.0.0.0/8", _parse_networks, ",".join)
+
+
+class HandlersSettings:
+    download_allow = Setting(
+        _NETWORKS, [], "networks that a `download` may reach although they are not public, and by plain http"
+    )
+    download_roots = Setting(
+        Kind("a list of directories", _parse_roots, ":".join),
+        [],
+        "the directories in which a `download` of a local path, a crawl and `adopt` may read; in the variable with "
+        "colons between them",
+        otherwise="all",
+    )
+    download_bytes_max = Setting(
+        whole_number("a number of bytes", 0, 1 << 62), 4 << 30, "the largest file that a `download` takes"
+    )
+    drive_endpoint = Setting(
+        Kind("a place on this machine, for tests: http://127.0.0.1:PORT", _parse_endpoint),
+        "",
+        "for tests: another Drive than Google's, on this machine",
+    )
+    webhook_allow = Setting(
+        _NETWORKS, [], "networks such as `10.0.0.0/8` that a `webhook` may reach although they are not public"
+    )
+
+
+def value_of(setting: Setting[T]) -> T:
+    """In the child of a handler, which is handed the variables that it declares."""
+    try:
+        return setting.here()
+    except ConfigError as error:
+        raise Permanent("SETTING_INVALID", str(error)) from error
