@@ -202,7 +202,7 @@ CREATE TABLE worker_action (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     at         TEXT NOT NULL,
     actor      TEXT NOT NULL,
-    verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority')),
+    verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove')),
     undone_at  TEXT,
     undone_by  TEXT
 ) STRICT;
@@ -216,6 +216,14 @@ CREATE TABLE worker_action_item (
     PRIMARY KEY (action_id, job_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX action_item_by_job ON worker_action_item (job_id);
+
+-- The documents that a 'remove' took away, for good.
+CREATE TABLE worker_action_document (
+    action_id    INTEGER NOT NULL,
+    document_id  INTEGER NOT NULL,
+    before       TEXT NOT NULL CHECK (json_valid(before)),   -- what it was, and what went with it
+    PRIMARY KEY (action_id, document_id)
+) STRICT, WITHOUT ROWID;
 
 
 -- ── Workers, and what holds whole lanes ─────────────────────────────────────────────────────────────────────────
@@ -350,6 +358,9 @@ CREATE INDEX file_by_md5 ON file (md5, size) WHERE md5 <> '';
 
 -- Paths that no row names any more: the sweep removes them from the workspace.
 CREATE TABLE file_gone (path TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID;
+
+-- Documents that were removed, and whose pages are still to be forgotten: many, so a chore does it a little at a time.
+CREATE TABLE document_gone (document_id INTEGER PRIMARY KEY) STRICT;
 
 -- What was read of a page. Pages with the same digest are the same, whosever they are. Never changed.
 CREATE TABLE page_result (
@@ -849,7 +860,7 @@ END;
 
 CREATE TRIGGER document_deleted AFTER DELETE ON document
 BEGIN
-    DELETE FROM page WHERE document_id = OLD.id;
+    INSERT INTO document_gone (document_id) VALUES (OLD.id);
     DELETE FROM file WHERE document_id = OLD.id;
 END;
 

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 from worker_service.config import Settings
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, PublishedFile
-from worker_service.jobs.library import Document, DocumentSelector, KeywordCount
+from worker_service.jobs.library import Document, DocumentSelector, KeywordCount, Removed, Weight
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.store.base import Store
 from worker_service.wishes import CrawlWords, ReadWords, adopt_job, crawl_job, download_job, reindex_job
@@ -30,7 +31,11 @@ ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr"
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".xlsx", ".xls", ".ods", ".csv", ".tsv")
 """Of what the handlers can read, which are not loaded here."""
 
+FORGOTTEN_AT_ONCE = 50
+"""Pages in one transaction: others want to write, too."""
+
 _AT_ONCE = 500
+_BREATH_SECONDS = 0.005
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 
 
@@ -166,6 +171,22 @@ class Documents:
             yield from found
             before = found[-1].id
 
+    # ── Removing ──
+
+    def weigh(self, documents: Sequence[Document]) -> Weight:
+        return self.store.weigh([document.id for document in documents])
+
+    def remove(
+        self, documents: Sequence[Document], *, actor: str, sleep: Callable[[float], None]
+    ) -> tuple[Removed, Sequence[str]]:
+        """Remove documents with their pages and files; return the files that could not be removed as well. Those, and
+        whatever is left if it is cut off, are for a daemon."""
+        removed = self.store.remove_documents([document.id for document in documents], actor=actor)
+        while self.store.forget_gone(FORGOTTEN_AT_ONCE):
+            # Who waits for the write lock looks each millisecond.
+            sleep(_BREATH_SECONDS)
+        return removed, sweep_gone(self.store, self.settings.workspace)
+
     # ── Files ──
 
     def _file(self, document: Document, role: str) -> PublishedFile | None:
@@ -215,6 +236,29 @@ class Documents:
         if not terms:
             raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
         return terms, self.store.keyword_counts(terms, owner=owner)
+
+
+def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
+    """Remove the files that nothing in the database names any more; return those that we cannot. The note goes last:
+    what is cut off is done again."""
+    while paths := store.gone_files():
+        left = [path for path in paths if not _is_removed(workspace, path)]
+        store.forget_gone_files([path for path in paths if path not in left])
+        if left:
+            return left
+    return []
+
+
+def _is_removed(workspace: Path, path: str) -> bool:
+    file = workspace / path
+    try:
+        file.unlink(missing_ok=True)
+    except OSError:
+        return False
+    with suppress(OSError):  # the folder holds more
+        for folder in [*Path(path).parents][:-2]:  # below objects
+            (workspace / folder).rmdir()
+    return True
 
 
 def _why_none(document: Document, form: str) -> str:

@@ -90,6 +90,12 @@ class RuleBroken(StoreError):
     exit_code = 1
 
 
+class FileForgotten(RuleBroken):
+    """The file that was to be published once more was removed since: publish the content itself, in another attempt."""
+
+    code = "file_forgotten"
+
+
 class JobNotFound(PagemillError):
     code = "job_not_found"
     exit_code = 66

@@ -213,12 +213,15 @@ class Queue:
     def undoable(self, action_id: int | None, actions: Sequence[Action]) -> Action:
         """The action that an undo is about: the one with this number, else the newest that was not undone yet."""
         if action_id is None:
-            action = next((action for action in actions if action.undone_at is None), None)
+            open_actions = (action for action in actions if action.undone_at is None and not action.documents)
+            action = next(open_actions, None)
         else:
             action = next((action for action in actions if action.id == action_id), None)
         if action is None:
             which = "nothing" if action_id is None else f"no action {action_id}"
             raise Refused(f"there is {which} to undo: see pagemill undo --list")
+        if action.documents:
+            raise Refused(f"action {action.id} removed documents for good: bring their files in again")
         if action.undone_at is not None:
             raise Refused(f"action {action.id} was undone already")
         return action

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import Run, items
+from tests.commands.conftest import Run, items, states
 from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
 
@@ -351,6 +351,121 @@ def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(r
         [line] = [line for line in lines if "NOT_WHAT_IT_SAYS" in line]
         assert "slides from" in line, screen
     assert "job 2 (download, slides from the annual meeting.pdf) is failed with NOT_WHAT" in run("why", 2).stdout
+
+
+# ── documents rm ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def left_of(shelf: Shelf) -> list[str]:
+    return sorted(str(path.relative_to(shelf.workspace)) for path in shelf.workspace.rglob("*") if path.is_file())
+
+
+def test_a_document_is_removed_with_its_files_and_what_that_frees_is_told(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "solar", "wind", roles=("original", "text"))
+    shelf.read("b.pdf", "solar")
+
+    looked = run("documents", "rm", 1, "--dry-run").stdout
+    done = run("documents", "rm", 1, "--yes").stdout
+
+    assert looked.startswith("would remove 1 document (2 pages, 2 files of 20 B)\n")
+    assert "a.pdf" in looked
+    assert done == "removed 1 document (2 pages, 2 files of 20 B)\n"
+    assert left_of(shelf) == ["objects/2-1/text"]
+    assert not (shelf.workspace / "objects/1-1").exists()
+    assert [one["id"] for one in items(run("documents", "--json"))] == [2]
+    assert "b.pdf" in run("search", "solar").stdout
+    assert run("search", "wind", fails=1).stdout == ""
+    run("text", 1, fails=66)
+
+
+def test_documents_are_removed_by_what_they_are(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text", owner="alice")
+    shelf.read("draft.pdf", "text", owner="bob")
+    shelf.fail("c.pdf", "PDF_BROKEN", "half of it is missing")
+
+    answer = json.loads(run("documents", "rm", "--status", "failed", "--dry-run", "--json").stdout)
+    assert (answer["documents"], answer["items"]) == (1, [3])
+    run("documents", "rm", "--owner", "alice", "--yes")
+    run("documents", "rm", "--name", "DRAFT", "--yes")
+    answer = json.loads(run("documents", "rm", "--status", "failed", "--yes", "--json").stdout)
+
+    assert (answer["items"], answer["files"], answer["size"], answer["refused"]) == ([3], 0, 0, [])
+    assert items(run("documents", "--json")) == []
+    assert "nothing to do" in run("documents", "rm", "--owner", "alice", "--yes").stderr
+
+
+def test_nobody_removes_documents_unasked(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text")
+
+    assert "say which documents" in run("documents", "rm", "--yes", fails=2).stderr
+    assert "This removes 1 document" in run("documents", "rm", 1, fails=1).stderr
+    assert "there is no document 9" in run("documents", "rm", 1, 9, "--yes", fails=66).stderr
+    assert len(items(run("documents", "--json"))) == 1
+
+
+def test_on_a_terminal_the_number_of_documents_is_typed(run: Run, shelf: Shelf) -> None:
+    for name in ("a.pdf", "b.pdf", "c.pdf"):
+        shelf.read(name, "text")
+
+    code, screen = on_a_terminal("documents", "rm", "1", "2", columns=100, typed="y\n")
+    assert (code, "nothing was done" in screen) == (1, True)
+    code, screen = on_a_terminal("documents", "rm", "1", "2", columns=100, typed="2\n")
+
+    assert (code, "removed 2 documents" in screen) == (0, True)
+    assert [one["id"] for one in items(run("documents", "--json"))] == [3]
+
+
+def test_one_that_is_being_read_is_left_and_its_job_named(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text")
+    job = shelf.wish("b.pdf")
+
+    result = run("documents", "rm", 1, 2, "--yes", fails=1)
+
+    assert result.stdout.startswith("removed 1 document")
+    assert f"document 2: job {job.id} (ingest) still works for it: pagemill cancel {job.id}" in result.stderr
+    assert [one["id"] for one in items(run("documents", "--json"))] == [2]
+
+
+def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text")
+    run("enqueue", "ocr_pages")
+    run("cancel", 2)
+    action = json.loads(run("documents", "rm", 1, "--yes", "--json").stdout)["action"]
+
+    lines = [line.split() for line in run("undo", "--list").stdout.splitlines()]
+
+    assert lines[0] == ["ACTION", "AT", "(UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE", "(UTC)"]
+    assert lines[1][-4:] == ["remove", "-", "1", "-"]
+    assert "removed documents for good" in run("undo", action, "--yes", fails=1).stderr
+    run("undo", "--yes")
+    assert states(run)[2] == "pending"
+
+
+def test_a_file_that_cannot_be_removed_is_left_to_the_daemon_and_holds_up_no_other(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text", roles=("original", "text"))
+    in_the_way = shelf.workspace / "objects/1-1/original"
+    in_the_way.unlink()
+    in_the_way.mkdir()
+
+    result = run("documents", "rm", 1, "--yes")
+
+    assert "you could not remove 1 file in the workspace: a daemon that runs tries as well" in result.stderr
+    assert shelf.store.gone_files() == ["objects/1-1/original"]
+    assert left_of(shelf) == []
+
+
+def test_stats_tells_what_each_owner_keeps(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "x" * 1500, owner="alice", roles=("original", "text"))
+    shelf.read("b.pdf", "text", "text")
+
+    lines = [line.split() for line in run("stats").stdout.splitlines()]
+    answer = json.loads(run("stats", "--json").stdout)
+
+    assert ["alice", "1", "1", "2", "3.0", "kB"] in lines
+    assert lines[-1] == ["all", "2", "3", "3", "3.0", "kB"]
+    assert answer["by_owner"][0] == {"owner": "alice", "documents": 1, "pages": 1, "files": 2, "size": 3000}
+    assert (answer["files"], answer["size"]) == (3, 3009)
+    assert [one["size"] for one in items(run("documents", "--json"))] == [9, 3000]
 
 
 def test_a_misspelt_verb_of_documents_is_answered_with_the_right_one(run: Run, database: Path) -> None:

@@ -60,6 +60,7 @@ WORDS = [
     *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),
     *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
+    *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
 # It is the sqlite3 program; and the daemon, whose log is looked at elsewhere.
 INTO_FILES = {"opened.write", "sheet.write"}

@@ -266,12 +266,15 @@ def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
     assert (tmp_path / "workspace" / row.path).read_text() == "text"
 
 
-def test_a_file_that_is_no_longer_there_cannot_be_published_again(
+def test_what_publishes_a_file_again_that_was_removed_meanwhile_is_tried_again_and_holds_nobody_up(
     landing: Landing, store: Store, attempt: MakeAttempt
 ) -> None:
-    one = attempt()
+    late, other = attempt(), attempt()
 
-    landing.add(one, ended(one, published_again=[FileAgain(99, "original")]))
-    landing.land()
+    landing.add(late, ended(late, published_again=[FileAgain(99, "original")]))
+    landing.add(other, ended(other))
+    landed = landing.land()
 
-    assert (store.get(one.job.id).status, store.get(one.job.id).error_code) == (Status.FAILED, "RESULT_REFUSED")
+    assert {one.job.id for one in landed} == {late.job.id, other.job.id}
+    assert (store.get(late.job.id).status, store.get(late.job.id).error_code) == (Status.PENDING, "FILE_FORGOTTEN")
+    assert store.get(other.job.id).status is Status.COMPLETED

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.conftest import MakeAttempt
-from tests.store.kit import START, MovableClock, ids
-from tests.store.papers import ask_for, work_as
-from worker_service.daemon.sweeping import KEEP_AGE, SweepKept, SweepObjects
+from tests.store.kit import START, ByHand, MovableClock, ids
+from tests.store.papers import ask_for, claim, save, work_as
+from worker_service.daemon.sweeping import KEEP_AGE, Forget, SweepKept, SweepObjects
+from worker_service.documents import FORGOTTEN_AT_ONCE
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.model import Completion
 from worker_service.store.base import Store
@@ -60,13 +61,38 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     [shared] = [file for file in store.files(1) if file.name == "shared.txt"]
     store.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
 
-    store.delete_documents([1])
-    SweepObjects(store, tmp_path, log=log).run()
+    store.remove_documents([1], actor="ann")
+    Forget(store, tmp_path).run()
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
-    store.delete_documents([2])
-    SweepObjects(store, tmp_path, log=log).run()
+    store.remove_documents([2], actor="ann")
+    Forget(store, tmp_path).run()
     assert not folder.exists()
+
+
+def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
+    store: Store, database: Path, tmp_path: Path
+) -> None:
+    by_hand = ByHand(database)
+    work_as(store)
+    texts = [f"page {number}" for number in range(FORGOTTEN_AT_ONCE + 1)]
+    ask_for(store, "a.pdf")
+    job = claim(store)
+    save(store, job.lease, *texts)
+    file = tmp_path / f"objects/{job.id}-1/text/all.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("text")
+    files = [NewFile("a.txt", str(file.relative_to(tmp_path)), "text")]
+    store.complete_many([Completion(job.lease, files=files, publishes=True)])
+    store.remove_documents([1], actor="ann")
+    forget = Forget(store, tmp_path)
+
+    again = [forget.run() for _ in range(4)]
+
+    assert again == [0.1, 0.1, 5.0, 5.0]
+    assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
+    assert by_hand("SELECT * FROM document_gone") == []
+    assert list((tmp_path / "objects").iterdir()) == []
 
 
 def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_holder(

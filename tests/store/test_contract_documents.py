@@ -28,6 +28,7 @@ from worker_service.jobs.documents import (
     SameContent,
 )
 from worker_service.jobs.generations import Patience, decide
+from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
 from worker_service.jobs.model import Checkpoint, Completion, Failure, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
@@ -503,9 +504,9 @@ def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store)
 
     [copy] = store.inputs(2)
     assert (copy.name, copy.path, copy.sha256) == ("b.pdf", original.path, "c1")
-    store.delete_documents([1])
+    store.remove_documents([1], actor="ann")
     assert store.gone_files() == []
-    store.delete_documents([2])
+    store.remove_documents([2], actor="ann")
     assert store.gone_files() == [original.path]
     store.forget_gone_files([original.path])
     assert store.gone_files() == []
@@ -795,22 +796,125 @@ def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
 # ── By people ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_document_is_deleted_with_its_pages_and_files_unless_a_job_works_for_it(
+def remove(store: Store, *document_ids: int) -> Removed:
+    """As a person does: also what a chore would do about the pages."""
+    removed = store.remove_documents(document_ids, actor="ann")
+    while store.forget_gone():
+        pass
+    return removed
+
+
+def test_a_document_is_removed_with_its_pages_and_files_unless_a_job_works_for_it(
     store: Store, by_hand: ByHand
 ) -> None:
     download(store)
-    with pytest.raises(Refused, match="cancel it first"):
-        store.delete_documents([1])
+    assert "cancel" in remove(store, 1).refused[1]
     job = claim(store)
     save(store, job.lease, "text")
     store.complete_many([Completion(job.lease, publishes=True)])
 
-    assert store.delete_documents([1, 99]) == 1
+    removed = remove(store, 1, 99)
 
-    assert by_hand("SELECT * FROM page") == []
+    assert (removed.document_ids, list(removed.refused)) == ([1], [99])
+    assert removed.freed == Weight(documents=1, pages=0, files=1, size=10)
+    assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
     assert store.gone_files() == ["objects/1-1/a.pdf"]
     assert "reindex" in store.retry(ids(job.id), actor="ann").refused[job.id]
     assert ask_for(store, "a.pdf", owner="ann").document_id == 2
+
+
+def test_a_removed_document_is_seen_by_nobody_while_its_pages_are_forgotten_a_few_at_a_time(
+    store: Store, by_hand: ByHand
+) -> None:
+    texts = [f"solar {number}" for number in range(50)]
+    publish(store, "report.pdf", *texts)
+
+    store.remove_documents([1], actor="ann")
+    left = []
+    while by_hand("SELECT * FROM document_gone"):
+        assert store.search("solar").hits == []
+        assert store.keyword_counts(["solar"]) == []
+        assert store.forget_gone(10) <= 20
+        left.append(by_hand("SELECT count(*) AS n FROM page")[0]["n"])
+    while store.forget_gone(10):
+        pass
+
+    assert left[:5] == [40, 30, 20, 10, 0]
+    assert by_hand("SELECT count(*) AS n FROM page_result") == [{"n": 0}]
+    assert by_hand("INSERT INTO page_text (page_text) VALUES ('integrity-check')") == []
+    assert store.audit() == []
+
+
+def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by_hand: ByHand) -> None:
+    download(store)
+    [original] = store.inputs(1)
+    ask_for(store, "b.pdf", owner="bob")
+    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    save(store, first.lease, "own", "both")
+    again = [FileAgain(original.id, "original", "b.pdf")]
+    save(store, second.lease, "both", first=2)
+    store.complete_many(
+        [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
+    )
+
+    assert store.weigh([1]) == Weight(documents=1, shared_files=1)
+    assert store.weigh([1, 2]) == Weight(documents=2, files=1, size=10)
+    assert remove(store, 1).freed == Weight(documents=1, shared_files=1)
+
+    assert [page.text for page in store.page_texts(2)] == ["both"]
+    assert [hit.document_id for hit in store.search("both").hits] == [2]
+    assert store.search("own").hits == []
+    assert by_hand("SELECT text FROM page_result") == [{"text": "both"}]
+    assert store.gone_files() == []
+    assert remove(store, 2).freed == Weight(documents=1, files=1, size=10)
+    assert store.gone_files() == [original.path]
+
+
+def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone(
+    store: Store, by_hand: ByHand, clock: MovableClock
+) -> None:
+    publish(store, "report.pdf", "text", owner="ann")
+    publish(store, "other.pdf", "text")
+    store.enqueue(NewJob("ocr_pages"))
+    store.cancel(ids(3), actor="bob")
+
+    action_id = remove(store, 1, 2).action_id
+
+    [removal, cancel] = store.actions()
+    assert (removal.id, removal.actor, removal.verb, removal.jobs, removal.documents) == (
+        action_id,
+        "ann",
+        "remove",
+        0,
+        2,
+    )
+    [before, _] = [json.loads(str(row["before"])) for row in by_hand("SELECT before FROM worker_action_document")]
+    assert (before["owner"], before["source_key"], before["name"]) == ("ann", "report.pdf", "report.pdf of ann")
+    with pytest.raises(Refused):
+        store.undo(action_id, actor="ann")
+    assert store.undo(None, actor="ann").action_id == cancel.id
+
+    clock.advance(8 * 86400)
+    store.prune(ids(1))
+    assert by_hand("SELECT * FROM worker_action_document") == by_hand("SELECT * FROM worker_action") == []
+
+
+def test_what_is_kept_is_summed_up_by_owner_and_what_two_share_counts_once_for_all(store: Store) -> None:
+    download(store)
+    [original] = store.inputs(1)
+    ask_for(store, "b.pdf", owner="bob")
+    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    own = NewFile("b.txt", "objects/3-1/b.txt", "text", 5)
+    facts = DocumentFacts(pages=7)
+    store.complete_many([
+        Completion(first.lease, publishes=True),
+        Completion(second.lease, files=[FileAgain(original.id, "original"), own], document=facts, publishes=True),
+    ])  # fmt: skip
+
+    # Beside the original, a download of ann's has published a log that is empty.
+    assert store.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
+    assert store.size_of_all() == (3, 15)
+    assert [document.size for document in store.documents(DocumentSelector())] == [15, 10]
 
 
 def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(

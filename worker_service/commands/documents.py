@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,18 +19,19 @@ from worker_service.commands.desk import Desk, Function, JobId, completes, confi
 from worker_service.documents import ROLES, Copy, Documents, FileGone, IsThere, NotExported, There, Wish, read_elsewhere
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import Decision, IndexStatus
-from worker_service.jobs.library import Document, DocumentSelector, Hit
+from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
 from worker_service.plurals import counted
 from worker_service.wishes import read_pages
 
-_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
-_GIVES_UP = ("MOVED", "KIND", "PAGES", "DONE", "OWNER")
+_COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
+_GIVES_UP = ("SIZE", "MOVED", "KIND", "PAGES", "DONE", "OWNER")
 _NOT_BROUGHT_IN_COLUMNS = ("JOB", "FAILED", "OWNER", "NAME", "ERROR", "NOTE")
 _PAGE_COLUMNS = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
 _FILE_COLUMNS = ("ROLE", "NAME", "BYTES", "PATH")
 _SHOWN_PAGES = 50
+_SAMPLE = 5
 # In a text that somebody else has written they mean nothing.
 _OWN_MARKS = ("\x02", "\x03")
 _MARKED = re.compile("\x02([^\x02\x03]*)\x03")
@@ -317,11 +319,73 @@ class _Documents(Verbs):
 @click.group(
     cls=_Documents,
     help="\b\npagemill documents\npagemill documents --status failed --owner alice\n"
-    "pagemill documents adopt /srv/read\n\n"
+    "pagemill documents adopt /srv/read\npagemill documents rm 7\n\n"
     "The documents, the newest first, and how far they are.",
 )
 def documents() -> None:
     pass
+
+
+@verb
+@choosing
+@confirming
+def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill documents rm 7
+    pagemill documents rm --owner alice --status failed --dry-run
+    pagemill documents rm --name draft --yes
+
+    Remove documents for good: what was read of them, and their files in the workspace. The files that they were made
+    from stay where they are, and what another document uses as well stays. One that a job still works for is left, and
+    the job named. `pagemill ingest` brings a file in again; a crawl does once it has changed.
+
+    This is not undone: without --yes, the number of documents has to be typed. Exit code 1 if some were left.
+    """
+    if chosen == DocumentSelector():
+        raise BadInput("say which documents to remove: ids, or selectors such as --owner alice")
+    counter = documents_at(desk)
+    meant = list(counter.all(chosen))
+    weight = counter.weigh(meant)
+    if dry_run:
+        if desk.as_json:
+            output.show_json({"dry_run": True, **output.as_object(weight), "items": [one.id for one in meant]})
+            return 0
+        output.show(f"would remove {_weighed(weight)}")
+        for line in _sample(meant):
+            output.show(line)
+        return 0
+    if meant:
+        question = f"This removes {_weighed(weight)}, for good."
+        confirm(question, yes=yes, sample=_sample(meant), number=len(meant))
+    removed, left = counter.remove(meant, actor=desk.queue.actor, sleep=time.sleep)
+    if desk.as_json:
+        refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
+        freed = {**output.as_object(removed.freed), "items": list(removed.document_ids)}
+        output.show_json({"action": removed.action_id, **freed, "refused": refused, "files_left": list(left)})
+        return 1 if refused else 0
+    if not meant:
+        output.say("no document is like that: nothing to do")
+        return 0
+    output.show(f"removed {_weighed(removed.freed)}")
+    for document_id, reason in list(removed.refused.items())[:_SHOWN_PAGES]:
+        output.say(f"document {document_id}: {reason}")
+    if left:
+        output.say(
+            f"you could not remove {counted(len(left), 'file')} in the workspace: a daemon that runs tries as well"
+        )
+    return 1 if removed.refused else 0
+
+
+def _weighed(weight: Weight) -> str:
+    shared = f"; {counted(weight.shared_files, 'file')} that others use stay" if weight.shared_files else ""
+    parts = [counted(weight.pages, "page"), f"{counted(weight.files, 'file')} of {output.size(weight.size)}"]
+    return f"{counted(weight.documents, 'document')} ({', '.join(parts)}{shared})"
+
+
+def _sample(meant: Sequence[Document]) -> list[str]:
+    rows = [(one.id, one.status, one.owner, one.name, output.size(one.size)) for one in meant[:_SAMPLE]]
+    lines = output.table_lines(("ID", "STATE", "OWNER", "NAME", "SIZE"), rows) if rows else []
+    return [*lines, f"… and {len(meant) - _SAMPLE:,} more"] if len(meant) > _SAMPLE else lines
 
 
 @verb
@@ -351,6 +415,7 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
 
 documents.add_command(ls)
 documents.add_command(adopt)
+documents.add_command(rm)
 
 
 def show_document(desk: Desk, document_id: int) -> None:
@@ -428,7 +493,8 @@ def _row(one: Document, now: datetime) -> tuple[object, ...]:
     note = one.error_message or ("gone at its source" if one.gone_at else one.note)
     moved = output.when(one.updated_at, now=now)
     return (
-        one.id, one.status, f"{one.percent}%", one.pages, one.kind, one.owner, one.name, moved, one.error_code, note,
+        one.id, one.status, f"{one.percent}%", one.pages, output.size(one.size) if one.size else None, one.kind,
+        one.owner, one.name, moved, one.error_code, note,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ NEXT_MOVES = {
     "SLOTS_FULL": "to see what runs: pagemill ls --status running",
     "CAPABILITY_MISSING": "install what is missing, then restart the worker",
     "UNKNOWN_TYPE": "install a handler for {job_type}; or, if the name is wrong: pagemill delete {id}",
-    "DISK_LOW": "free some space, for example: pagemill prune --older-than 30d",
+    "DISK_LOW": "free some space: pagemill stats tells who keeps how much, pagemill documents rm removes",
     "SOURCE_RESTING": "wait: the source asked for it, and all its jobs go on together",
     "AHEAD_IN_QUEUE": "to move it ahead: pagemill priority 1 {id}",
 }

@@ -15,13 +15,22 @@ def stats(desk: Desk) -> None:
     pagemill stats --json
 
     How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key. Below them,
-    pending jobs by platform.
+    pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
+    once for all.
     """
     store = desk.queue.store
-    types, platforms = store.counts_by_type(), store.pending_by_platform()
+    types, platforms, owners = store.counts_by_type(), store.pending_by_platform(), store.sizes_by_owner()
+    files, size = store.size_of_all()
     if desk.as_json:
-        items = [output.as_object(counts) for counts in types]
-        output.show_json({"items": items, "pending_by_platform": [output.as_object(one) for one in platforms]})
+        output.show_json(
+            {
+                "items": [output.as_object(counts) for counts in types],
+                "pending_by_platform": [output.as_object(one) for one in platforms],
+                "by_owner": [output.as_object(one) for one in owners],
+                "files": files,
+                "size": size,
+            }
+        )
         return
     rows: list[tuple[object, ...]] = [
         (t.job_type, t.pending, t.held, t.running, t.completed, t.failed, t.cancelled) for t in types
@@ -32,6 +41,13 @@ def stats(desk: Desk) -> None:
     if platforms:
         output.show()
         output.show_table(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
+    if owners:
+        kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
+        if len(kept) > 1:
+            read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
+            kept.append(("all", *read, files, output.size(size)))
+        output.show()
+        output.show_table(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
 
 
 @verb

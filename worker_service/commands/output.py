@@ -289,5 +289,13 @@ def length(time: timedelta) -> str:
     return f"{whole} s"
 
 
+def size(number: int) -> str:
+    """Bytes, as people say them."""
+    for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= of:
+            return f"{number / of:.1f} {unit}"
+    return f"{number} B"
+
+
 def jobs(number: int) -> str:
     return "1 job" if number == 1 else f"{number:,} jobs"

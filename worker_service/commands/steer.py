@@ -291,7 +291,18 @@ def _show_actions(desk: Desk, actions: Sequence[Action]) -> None:
     if desk.as_json:
         output.show_json({"items": [output.as_object(action) for action in actions]})
     elif actions:
-        rows = [(a.id, output.seconds(a.at), a.actor, a.verb, a.jobs, output.seconds(a.undone_at)) for a in actions]
-        output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "UNDONE (UTC)"), rows)
+        rows = [
+            (
+                one.id,
+                output.seconds(one.at),
+                one.actor,
+                one.verb,
+                one.jobs or None,
+                one.documents or None,
+                output.seconds(one.undone_at),
+            )
+            for one in actions
+        ]
+        output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE (UTC)"), rows)
     else:
         output.say("nobody has changed anything yet")

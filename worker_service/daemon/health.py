@@ -122,7 +122,12 @@ def _workers(workers: Sequence[Known]) -> Iterator[Finding]:
             detail = f"pid {worker.pid} has not beaten since {worker.heartbeat_at[:19]}"
             yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {worker.pid}")
         elif known.state == "disk low":
-            yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", "free some space")
+            yield Finding(
+                Level.CRITICAL,
+                name,
+                "it starts nothing: the disk is nearly full",
+                "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes",
+            )
         else:
             yield Finding(Level.OK, name, f"{known.state}, pid {worker.pid}, runs {held}")
 

@@ -28,7 +28,15 @@ from worker_service.daemon.verdicts import (
     died_with_nursery,
     verdict,
 )
-from worker_service.errors import BadInput, BadPayload, CancelRequested, LeaseLost, RuleBroken, StoreError
+from worker_service.errors import (
+    BadInput,
+    BadPayload,
+    CancelRequested,
+    FileForgotten,
+    LeaseLost,
+    RuleBroken,
+    StoreError,
+)
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import RetryRule, with_retries_of_type
 from worker_service.store.base import Store
@@ -135,8 +143,8 @@ class Landing:
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
             for attempt, ended in done:
-                self._land_completion_alone(attempt, ended)
-                self._landed(attempt, landed)
+                if self._land_completion_alone(attempt, ended):
+                    self._landed(attempt, landed)
             return
         for attempt, ended in done:
             if attempt.lease in lost:
@@ -149,24 +157,32 @@ class Landing:
         try:
             self._publisher.publish(ended)
         except Vanished as error:
-            # It ends as a failure, with the others that do.
-            failed = replace(ended, how=How.RETRYABLE, code="FILES_VANISHED", message=str(error))
-            self._waiting[attempt.key] = (attempt, failed)
+            self._fails_after_all(attempt, ended, "FILES_VANISHED", error)
             return False
         return True
 
-    def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> None:
+    def _fails_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
+        """It ends as a failure that is tried again, with the others that do."""
+        failed = replace(ended, how=How.RETRYABLE, code=code, message=str(error))
+        self._waiting[attempt.key] = (attempt, failed)
+
+    def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
         try:
             with self._breath:
                 lost = self._store.complete_many([self._completion(attempt, ended)])
+        except FileForgotten as error:
+            # Its document was removed between the question and the end: the next attempt asks anew.
+            self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
+            return False
         except (RuleBroken, BadPayload, BadInput) as error:
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
             self._publisher.retract(ended)
-            return
+            return True
         if lost:
             self._refused(attempt, ended)
         else:
             self._log.info(events.JOB_COMPLETED, **_named(attempt))
+        return True
 
     def _refused(self, attempt: Attempt, ended: Ended) -> None:
         # Either somebody asked it to stop in the last moment, or the lease is gone.

@@ -29,7 +29,7 @@ from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.signals import Signals
 from worker_service.daemon.slots import Slots
-from worker_service.daemon.sweeping import SweepKept, SweepObjects
+from worker_service.daemon.sweeping import Forget, SweepKept, SweepObjects
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.unknown import FailUnknown
 from worker_service.daemon.wake import Wake
@@ -223,6 +223,7 @@ def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collectio
         _Files(loop),
         DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
         Checkpoint(loop.store, database),
+        Forget(loop.store, settings.workspace),
         SweepObjects(loop.store, settings.workspace, log=log),
         SweepKept(settings.workspace / "keep", clock=wall_clock, log=log),
         FailUnknown(

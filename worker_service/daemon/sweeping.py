@@ -10,19 +10,18 @@ import fcntl
 import os
 import re
 import shutil
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import events
 from worker_service.clock import Clock
+from worker_service.documents import FORGOTTEN_AT_ONCE, sweep_gone
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-FORGOTTEN_AT_ONCE = 100
 KEEP_AGE = timedelta(days=30)
 _SWEPT = ".swept-"
 _FOLDER = re.compile(r"(\d+)-(\d+)")
@@ -38,7 +37,6 @@ class SweepObjects:
         self._log = log
 
     def run(self) -> float:
-        self._sweep_gone()
         swept = 0
         for folder in self._objects.iterdir():
             named = _FOLDER.fullmatch(folder.name)
@@ -50,20 +48,26 @@ class SweepObjects:
         # A little at a time: the loop waits meanwhile, and so does everybody who writes.
         return 5.0 if self._store.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
 
-    def _sweep_gone(self) -> None:
-        """Files of documents that were deleted or read anew. The note goes last: what is cut off is done again."""
-        while paths := self._store.gone_files():
-            for path in paths:
-                file = self._workspace / path
-                file.unlink(missing_ok=True)
-                with suppress(OSError):  # the folder holds more
-                    file.parent.rmdir()
-            self._store.forget_gone_files(paths)
-
     def _is_left_over(self, job_id: int, fence: int) -> bool:
         """An attempt that is still open may be about to complete."""
         outcomes = [attempt.outcome for attempt in self._store.attempts(job_id) if attempt.fence == fence]
         return outcomes not in ([], [None], ["completed"])
+
+
+class Forget:
+    """Documents that were removed, or read anew: their files first, which may be what somebody waits for."""
+
+    name = "forget"
+
+    def __init__(self, store: Store, workspace: Path) -> None:
+        self._store = store
+        self._workspace = workspace
+
+    def run(self) -> float:
+        is_more = self._store.forget_gone(FORGOTTEN_AT_ONCE)
+        if left := sweep_gone(self._store, self._workspace):
+            raise PermissionError(f"{len(left)} files may not be removed, such as {self._workspace / left[0]}")
+        return 0.1 if is_more else 5.0
 
 
 class SweepKept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from worker_service.jobs.documents import IndexStatus
@@ -43,6 +43,50 @@ class Document:
     created_at: str
     updated_at: str
     gone_at: str | None
+    size: int
+    """Bytes of its files in the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What there is of some documents, and nobody else's."""
+
+    documents: int = 0
+    pages: int = 0
+    files: int = 0
+    size: int = 0
+    """Bytes of these files."""
+    shared_files: int = 0
+    """Files that somebody else uses as well."""
+
+    def __add__(self, other: Weight) -> Weight:
+        return Weight(
+            self.documents + other.documents,
+            self.pages + other.pages,
+            self.files + other.files,
+            self.size + other.size,
+            self.shared_files + other.shared_files,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Documents that are gone, and what that has freed."""
+
+    action_id: int | None
+    document_ids: Sequence[int]
+    refused: Mapping[int, str]
+    freed: Weight
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSize:
+    owner: str
+    documents: int
+    pages: int
+    files: int
+    size: int
+    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,6 +332,8 @@ class Action:
     verb: str
     undone_at: str | None
     jobs: int
+    documents: int
+    """That it removed; these are not brought back."""
 
 
 @dataclass(frozen=True, slots=True)

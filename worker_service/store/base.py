@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from worker_service.jobs.documents import Answer, DocumentRequest, PageResult, PublishedFile, Question
-from worker_service.jobs.library import Document, DocumentSelector, Found, KeywordCount, PageSummary
+from worker_service.jobs.library import (
+    Document,
+    DocumentSelector,
+    Found,
+    KeywordCount,
+    OwnerSize,
+    PageSummary,
+    Removed,
+    Weight,
+)
 from worker_service.jobs.model import (
     Action,
     Attempt,
@@ -308,8 +317,22 @@ class Library(Protocol):
 class Upkeep(Protocol):
     """For the operator and the daemon's chores."""
 
-    def delete_documents(self, document_ids: Sequence[int]) -> int:
-        """Remove documents with their pages and files; refused while jobs still work for one of them."""
+    def weigh(self, document_ids: Sequence[int]) -> Weight:
+        """What would be freed if these were removed."""
+
+    def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
+        """Remove documents with their files, for good, but for those that a job still works for. From then on nobody
+        sees them. Their pages are forgotten by `forget_gone`; what others have as well stays."""
+
+    def sizes_by_owner(self) -> Sequence[OwnerSize]:
+        """The largest first. What two share counts for both."""
+
+    def size_of_all(self) -> tuple[int, int]:
+        """How many files are published, and their bytes."""
+
+    def forget_gone(self, most: int = 1000) -> int:
+        """Remove up to `most` pages of documents that were removed, and as many results that nobody refers to any more.
+        Call again until it returns 0."""
 
     def forget_pages(self, most: int = 1000) -> int:
         """Remove up to `most` pages, results and files that nobody refers to any more, of each. Call again until it

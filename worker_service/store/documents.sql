@@ -53,15 +53,51 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- name: any_live_job
-SELECT id FROM worker_job_queue
+SELECT id, job_type FROM worker_job_queue
  WHERE document_id = :document_id AND generation >= 0 AND status IN ('pending', 'running')
  UNION ALL
-SELECT id FROM worker_job_queue
+SELECT id, job_type FROM worker_job_queue
  WHERE document_id = :document_id AND generation IS NULL AND status IN ('pending', 'running')
  LIMIT 1;
 
--- name: delete_document
-DELETE FROM document WHERE id = :document_id RETURNING id;
+-- name: weight
+-- What would be freed if all of these were removed: files that somebody else names as well stay.
+WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),
+     path AS MATERIALIZED (SELECT f.path, max(f.size) AS size,
+                                  EXISTS (SELECT 1 FROM file o
+                                           WHERE o.path = f.path AND ifnull(o.document_id, 0) NOT IN own) AS is_shared
+                             FROM own CROSS JOIN file f ON f.document_id = own.id GROUP BY f.path)
+SELECT (SELECT count(*) FROM own CROSS JOIN document d ON d.id = own.id),
+       (SELECT ifnull(sum(d.pages), 0) FROM own CROSS JOIN document d ON d.id = own.id),
+       (SELECT count(*) FROM path WHERE NOT is_shared), (SELECT ifnull(sum(size), 0) FROM path WHERE NOT is_shared),
+       (SELECT count(*) FROM path WHERE is_shared);
+
+-- name: remember_document
+INSERT INTO worker_action_document (action_id, document_id, before)
+SELECT :action_id, d.id,
+       json_object('owner', d.owner, 'platform', d.platform, 'source_key', d.source_key, 'name', d.name,
+                   'content', d.content, 'pages', d.pages, 'index_status', d.index_status, 'settings', d.settings,
+                   'created_at', d.created_at, 'files', :files, 'size', :size)
+  FROM document d WHERE d.id = :document_id;
+
+-- name: remove_document
+-- Its files go with it, by the table; its pages later, a little at a time.
+DELETE FROM document WHERE id = :document_id;
+
+-- name: sizes_by_owner
+-- A file that two owners share counts for both.
+WITH read AS MATERIALIZED (SELECT owner, count(*) AS documents, ifnull(sum(pages), 0) AS pages
+                             FROM document GROUP BY owner),
+     kept AS MATERIALIZED (SELECT owner, count(*) AS files, sum(size) AS size
+                             FROM (SELECT DISTINCT owner, path, size FROM file) GROUP BY owner)
+SELECT o.owner, ifnull(r.documents, 0), ifnull(r.pages, 0), ifnull(k.files, 0), ifnull(k.size, 0)
+  FROM (SELECT owner FROM read UNION SELECT owner FROM kept) o
+  LEFT JOIN read r ON r.owner = o.owner
+  LEFT JOIN kept k ON k.owner = o.owner
+ ORDER BY ifnull(k.size, 0) DESC, o.owner;
+
+-- name: size_of_all
+SELECT count(*), ifnull(sum(size), 0) FROM (SELECT DISTINCT path, size FROM file);
 
 
 -- ── What a completion brings ────────────────────────────────────────────────────────────────────────────────────
@@ -280,6 +316,18 @@ SELECT document_id, oldest
                (SELECT min(p.generation) FROM page p WHERE p.document_id = d.id) AS oldest
           FROM document d WHERE d.index_generation > 1 AND d.index_status = 'success')
  WHERE oldest < current_generation LIMIT :most;
+
+-- name: gone_documents
+SELECT g.document_id, (SELECT min(p.generation) FROM page p WHERE p.document_id = g.document_id)
+  FROM document_gone g ORDER BY g.document_id LIMIT :most;
+
+-- name: forget_gone_document
+DELETE FROM document_gone
+ WHERE document_id = :document_id AND NOT EXISTS (SELECT 1 FROM page p WHERE p.document_id = :document_id);
+
+-- name: is_forgettable
+SELECT EXISTS (SELECT 1 FROM document_gone)
+    OR EXISTS (SELECT 1 FROM page_result WHERE forgotten_at IS NOT NULL);
 
 -- name: forget_page
 DELETE FROM page

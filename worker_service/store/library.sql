@@ -3,7 +3,8 @@
 -- fragment: document_columns
 d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.percent,
        d.index_generation, d.current_generation, d.settings, d.note, d.error_code, d.error_message, d.created_at,
-       d.updated_at, d.gone_at
+       d.updated_at, d.gone_at,
+       (SELECT ifnull(sum(size), 0) FROM (SELECT DISTINCT f.path, f.size FROM file f WHERE f.document_id = d.id))
 
 -- name: documents_begin
 -- What follows is put together in sqlite_library.py.

@@ -506,7 +506,7 @@ UPDATE worker_job_queue SET priority = :priority WHERE id = :job_id AND status =
 
 -- name: action_to_undo
 SELECT id FROM worker_action
- WHERE undone_at IS NULL AND (:action_id IS NULL OR id = :action_id)
+ WHERE undone_at IS NULL AND verb <> 'remove' AND (:action_id IS NULL OR id = :action_id)
  ORDER BY id DESC LIMIT 1;
 
 -- name: action_items
@@ -573,9 +573,17 @@ SELECT i.action_id, i.job_id, i.after IS NULL AND i.undone_at IS NULL
 -- name: forget_action_item
 DELETE FROM worker_action_item WHERE action_id = :action_id AND job_id = :job_id;
 
+-- name: forget_action_documents
+DELETE FROM worker_action_document
+ WHERE (action_id, document_id) IN (SELECT i.action_id, i.document_id
+                                      FROM worker_action a JOIN worker_action_document i ON i.action_id = a.id
+                                     WHERE a.at < :before LIMIT :most)
+RETURNING document_id;
+
 -- name: forget_old_actions
 DELETE FROM worker_action
- WHERE at < :before AND NOT EXISTS (SELECT 1 FROM worker_action_item WHERE action_id = worker_action.id);
+ WHERE at < :before AND NOT EXISTS (SELECT 1 FROM worker_action_item WHERE action_id = worker_action.id)
+   AND NOT EXISTS (SELECT 1 FROM worker_action_document WHERE action_id = worker_action.id);
 
 -- name: forget_attempts
 DELETE FROM worker_job_attempt WHERE job_id = :job_id;
@@ -708,7 +716,8 @@ SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until
 
 -- name: actions
 SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
-       (SELECT count(*) FROM worker_action_item i WHERE i.action_id = a.id)
+       (SELECT count(*) FROM worker_action_item i WHERE i.action_id = a.id),
+       (SELECT count(*) FROM worker_action_document i WHERE i.action_id = a.id)
   FROM worker_action a ORDER BY a.id DESC LIMIT :most;
 
 -- name: database_id

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from worker_service.errors import CancelRequested, LeaseLost, RuleBroken
+from worker_service.errors import CancelRequested, FileForgotten, LeaseLost, RuleBroken
 from worker_service.jobs.documents import CrawlItem, CrawlPage, FileAgain, NewFile, PageResult
 from worker_service.jobs.model import Checkpoint, Completion, Enqueued, Lease, NewJob, Status
 from worker_service.store.sqlite_connection import Row
@@ -153,7 +153,7 @@ class Documents(Intake):
             facts = {"path": file.path, "size": file.size, "sha256": file.sha256, "md5": file.md5}
             self._write("add_file", **row, **facts)
         elif not self._write("add_file_again", **row, file_id=file.file_id):
-            raise RuleBroken(f"there is no file {file.file_id} any more: publish the content itself")
+            raise FileForgotten(f"there is no file {file.file_id} any more: publish the content itself")
 
     def _insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """They belong to what their parent works for, unless they ask for a document of their own; and to its owner."""

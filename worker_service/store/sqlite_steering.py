@@ -108,7 +108,7 @@ class Steering(Explaining):
         done: list[int] = []
         asked: list[int] = []
         refused: dict[int, str] = {}
-        for chunk in _chunks(job_ids):
+        for chunk in chunks(job_ids):
             with self._transaction():
                 for job_id in chunk:
                     outcome = self._change(action, job_id, refusal)
@@ -202,7 +202,7 @@ class Steering(Explaining):
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         job_ids = self.oldest_ended_ids(selector, most)
-        for chunk in _chunks(job_ids):
+        for chunk in chunks(job_ids):
             with self._transaction():
                 for job_id in chunk:
                     self._write("prune", job_id=job_id)
@@ -224,12 +224,13 @@ class Steering(Explaining):
                     if is_deleted and not self._write("row_of", job_id=job_id):
                         for kept in ("attempts", "events", "log", "needs", "checkpoint"):
                             self._write(f"forget_{kept}", job_id=job_id)
+                documents = self._write("forget_action_documents", before=before, most=_JOBS_PER_TRANSACTION)
                 self._write("forget_old_actions", before=before)
-            if not items:
+            if not items and not documents:
                 return
 
 
-def _chunks(things: Sequence[T]) -> Iterator[list[T]]:
+def chunks(things: Sequence[T], size: int = _JOBS_PER_TRANSACTION) -> Iterator[list[T]]:
     rest = iter(things)
-    while chunk := list(islice(rest, _JOBS_PER_TRANSACTION)):
+    while chunk := list(islice(rest, size)):
         yield chunk

@@ -54,7 +54,12 @@ class Upkeep(Steering):
             "a reader has been open for long: close forgotten sqlite3 sessions",
         )
         free = shutil.disk_usage(self._path.parent).free
-        yield Check("disk", free > _FREE_BYTES_WARN, f"{free / 1e9:.1f} GB free", "free some space")
+        yield Check(
+            "disk",
+            free > _FREE_BYTES_WARN,
+            f"{free / 1e9:.1f} GB free",
+            "`pagemill stats` tells who keeps how much: pagemill documents rm, and pagemill prune",
+        )
         mode = self._path.stat().st_mode & 0o777
         yield Check("permissions", not mode & 0o002, f"mode {mode:04o}", f"chmod o-w {self._path}")
 
