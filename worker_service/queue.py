@@ -33,6 +33,7 @@ from worker_service.words import (
 
 if TYPE_CHECKING:
     from worker_service.store.base import Store
+    from worker_service.store.sqlite_connection import OnLongWait
 
 _LIVE = (Status.PENDING, Status.RUNNING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
@@ -329,29 +330,31 @@ class Queue:
 # ── The database ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def open_queue(settings: Settings, *, actor: str | None = None) -> Queue:
+def open_queue(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Queue:
+    """`on_long_wait`: see `open_store`."""
     from worker_service.store.opening import open_store
 
     store = open_store(
         settings.database,
         orphan_after_seconds=settings.orphan_after_seconds,
         patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+        on_long_wait=on_long_wait,
     )
     return Queue(store, settings, actor=actor or actor_name())
 
 
-def initialise(settings: Settings) -> bool:
+def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
     """Make the database. False: it was there already, and is sound."""
     from worker_service.store.opening import initialise
 
-    return initialise(settings.database, payload_bytes_max=settings.payload_bytes_max)
+    return initialise(settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait)
 
 
-def migrate(settings: Settings, *, dry_run: bool) -> list[str]:
+def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
     """The steps that were (or would be) taken to bring the database to this version's tables."""
     from worker_service.store.opening import migrate
 
-    return migrate(settings.database, dry_run=dry_run)
+    return migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
 def actor_name() -> str:

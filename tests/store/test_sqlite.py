@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, e
 from worker_service.errors import DiskFull, StoreBusy
 from worker_service.jobs.model import NewJob, Report
 from worker_service.store import sqlite_connection
+from worker_service.store.holding import holder_of, lasting_holder_of
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.sqlite import SqliteStore
 
@@ -27,7 +30,7 @@ def sqlite(path: Path, clock: MovableClock) -> Iterator[SqliteStore]:
 
 
 @contextmanager
-def _write_lock(path: Path) -> Iterator[None]:
+def _write_lock(path: Path) -> Iterator[int]:
     """A person at a `sqlite3` prompt who began a transaction and went for lunch."""
     person = subprocess.Popen(
         ["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -37,7 +40,7 @@ def _write_lock(path: Path) -> Iterator[None]:
     person.stdin.write("BEGIN IMMEDIATE;\nSELECT 'locked';\n")
     assert person.stdout.readline() == "locked\n"
     try:
-        yield
+        yield person.pid
     finally:
         person.communicate("ROLLBACK;\n", timeout=30)
 
@@ -152,12 +155,29 @@ def test_p12_explain_tells_the_truth_while_another_program_writes(
 def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
     sqlite: SqliteStore, path: Path, waits: list[int]
 ) -> None:
-    with _write_lock(path), pytest.raises(StoreBusy, match="try again"):
+    with _write_lock(path) as pid, pytest.raises(StoreBusy, match=rf"by process {pid} \(sqlite3 .*try again"):
         sqlite.enqueue(NewJob("ocr_pages"))
 
     assert waits
     assert sqlite.count(EVERY_JOB) == 0
     assert sqlite.enqueue(NewJob("ocr_pages")).job_id == 1
+
+
+def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: SqliteStore, path: Path) -> None:
+    sqlite.enqueue(NewJob("ocr_pages"))
+    busy = subprocess.Popen(["sqlite3", "-cmd", ".timeout 5000", str(path)], stdin=subprocess.PIPE, text=True)
+    assert busy.stdin is not None
+    commits = Thread(target=busy.communicate, args=("UPDATE worker_job_queue SET priority = 3;\n" * 20_000,))
+    commits.start()
+    deadline = time.monotonic() + 20
+    while (seen := holder_of(path)) is None or seen.pid != busy.pid:
+        assert time.monotonic() < deadline, "it has been seen with the lock"
+
+    assert lasting_holder_of(path, seconds=1) is None
+
+    assert busy.poll() is None, "it commits no more, so nothing was shown"
+    busy.kill()
+    commits.join()
 
 
 def test_a_full_disk_is_told_in_words_and_changes_nothing(sqlite: SqliteStore) -> None:

@@ -50,8 +50,8 @@ def _state(pid: int) -> str:
 
 
 @contextmanager
-def locked(database: Path) -> Iterator[None]:
-    """A person at the sqlite3 prompt who has begun to write, and thinks."""
+def locked(database: Path) -> Iterator[int]:
+    """A person at the sqlite3 prompt who has begun to write, and thinks: the process of the prompt."""
     person = subprocess.Popen(
         ["sqlite3", "-cmd", ".timeout 5000", str(database)],
         stdin=subprocess.PIPE,
@@ -65,7 +65,7 @@ def locked(database: Path) -> Iterator[None]:
     person.stdin.flush()
     assert person.stdout.readline() == "has the lock\n"
     try:
-        yield
+        yield person.pid
     finally:
         person.communicate("COMMIT;\n", timeout=10)
     assert person.returncode == 0

@@ -8,17 +8,22 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.system.conftest import System, wait_until
+from tests.system.conftest import System, locked, wait_until
 from worker_service.daemon.identity import is_free, lock_path
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 
 
-def give(system: System, *words: str) -> subprocess.CompletedProcess[str]:
+def begin(system: System, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "worker_service.commands", *words]
-    return subprocess.run(
-        command, cwd=system.place, env=system.environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=system.place, env=system.environment(), stdout=pipe, stderr=pipe, text=True)
+
+
+def give(system: System, *words: str) -> subprocess.CompletedProcess[str]:
+    process = begin(system, *words)
+    stdout, stderr = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 
 
 def read(done: subprocess.CompletedProcess[str]) -> Any:
@@ -85,6 +90,30 @@ def test_the_status_is_not_ok_while_nothing_that_is_pending_can_start(system: Sy
     assert (flowing.status, still.returncode) == (Status.COMPLETED, 1)
     system.store.delete(Selector(ids=(unknown,)), actor="ann")
     assert give(system, "status").returncode == 0
+
+
+def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) -> None:
+    with locked(system.database) as pid:
+        check, doctor = give(system, "db", "check", "--json"), give(system, "doctor")
+    after = give(system, "db", "check", "--json")
+
+    [found] = [one for one in read(check)["items"] if one["name"] == "write lock"]
+    assert (check.returncode, found["is_good"], found["fix"].endswith(f"kill {pid}")) == (1, False, True)
+    assert found["detail"].startswith(f"process {pid} (sqlite3 -cmd .timeout 5000 ")
+    assert f"✗ write lock: process {pid} (sqlite3 " in doctor.stdout
+    assert [one["detail"] for one in read(after)["items"] if one["name"] == "write lock"] == ["nobody keeps it"]
+
+
+def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(system: System) -> None:
+    words = (["enqueue", "noop"], ["pause", "noop"], ["init"])
+    with locked(system.database) as pid:
+        waiting = [begin(system, *one) for one in words]
+        said = [process.stderr.readline() for process in waiting if process.stderr is not None]
+
+    ends = [process.communicate(timeout=60)[1] for process in waiting]
+    assert [line.startswith(f"waiting to write: process {pid} (sqlite3 ") for line in said] == [True] * 3
+    assert ([process.returncode for process in waiting], ends[0]) == ([0] * 3, "")
+    assert [job.job_type for job in system.store.list(Selector())] == ["noop"]
 
 
 def test_what_cannot_be_known_is_unknown(system: System) -> None:

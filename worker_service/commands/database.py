@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from worker_service.commands import Verbs, output
-from worker_service.commands.desk import Desk, verb
+from worker_service.commands.desk import Desk, say_that_it_waits, verb
 from worker_service.errors import PagemillError, StoreAbsent
 from worker_service.queue import initialise
 from worker_service.queue import migrate as migrate_database
@@ -29,7 +29,7 @@ def init(desk: Desk) -> None:
     Make the database. Doing it again changes nothing.
     """
     database = desk.settings.database
-    is_new = initialise(desk.settings)
+    is_new = initialise(desk.settings, on_long_wait=say_that_it_waits)
     if desk.as_json:
         output.show_json({"database": str(database), "created": is_new})
         return
@@ -56,7 +56,7 @@ def migrate(desk: Desk, dry_run: bool) -> None:
 
     Bring the database to this version's tables. A plain table of the original proposal is adopted with all its rows.
     """
-    steps = migrate_database(desk.settings, dry_run=dry_run)
+    steps = migrate_database(desk.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
     if desk.as_json:
         output.show_json({"dry_run": dry_run, "items": steps})
         return

@@ -40,7 +40,7 @@ class Desk:
     @property
     def queue(self) -> Queue:
         if self._queue is None:
-            self._queue = open_queue(self.settings)
+            self._queue = open_queue(self.settings, on_long_wait=say_that_it_waits)
         return self._queue
 
     def known_workers(self, now: datetime) -> list[Known]:
@@ -54,6 +54,11 @@ class Desk:
     def close(self) -> None:
         if self._queue is not None:
             self._queue.store.close()
+
+
+def say_that_it_waits(_: float, holder: object) -> None:
+    """At once, and not after half a minute: somebody may have left a transaction open."""
+    output.say(f"waiting to write: {holder or 'somebody else'} keeps the write lock")
 
 
 def verb(function: Function) -> click.Command:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from worker_service.events import Log
 
 _GUARD_SECONDS = 5.0
+_KEEPS = "keeps the write lock: end its transaction"
 _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 
 
@@ -72,7 +73,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         database,
         orphan_after_seconds=settings.orphan_after_seconds,
         patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
-        on_long_wait=lambda seconds: log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=_LOCKED),
+        on_long_wait=lambda seconds, holder: log.warning(
+            events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=f"{holder} {_KEEPS}" if holder else _LOCKED
+        ),
     )
     # Opened before anything is made: where there is no database, nothing is left behind.
     store = open_another()

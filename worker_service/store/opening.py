@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from worker_service.jobs.generations import Patience
 from worker_service.store.base import Store
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
-from worker_service.store.sqlite_connection import connect_to_read, create, spoken_errors
+from worker_service.store.sqlite_connection import OnLongWait, connect_to_read, create, spoken_errors
 
 __all__ = ["initialise", "migrate", "open_store", "schema_version"]
 
@@ -32,10 +31,10 @@ def open_store(
     clock: Clock = wall_clock,
     is_durable: bool = True,
     patience: Patience = Patience(),  # noqa: B008  frozen
-    on_long_wait: Callable[[float], None] | None = None,
+    on_long_wait: OnLongWait | None = None,
 ) -> Store:
     """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
-    `on_long_wait` is told, with the seconds, when somebody else keeps the write lock."""
+    `on_long_wait` is told when somebody else keeps the write lock."""
     _refuse_network_file_system(path)
     store = SqliteStore(
         path,
@@ -56,12 +55,14 @@ def open_store(
     return store
 
 
-def initialise(path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> bool:
+def initialise(
+    path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, on_long_wait: OnLongWait | None = None
+) -> bool:
     """Make the database, or see that it is there; of two at once, one makes it. True = made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _refuse_network_file_system(path)
     _make_file(path)
-    connection = create(path)
+    connection = create(path, on_long_wait)
     try:
         with spoken_errors(path):
             connection.execute("BEGIN IMMEDIATE")

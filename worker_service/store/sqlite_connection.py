@@ -32,6 +32,7 @@ from worker_service.errors import (
     StoreReadOnly,
     StoreUnusable,
 )
+from worker_service.store.holding import Holder, holder_of
 
 Row = tuple[Any, ...]
 
@@ -39,8 +40,11 @@ Values = tuple[Any, ...] | dict[str, Any]
 
 Connection = apsw.Connection
 
+OnLongWait = Callable[[float, Holder | None], None]
+"""Told once in each wait for the write lock: for how long already, and for whom, if that can be known."""
+
 BUSY_SECONDS = 30.0
-_LONG_WAIT_SECONDS = 2.0
+_LONG_WAIT_SECONDS = 1.0
 """Ours hold the lock for milliseconds: who waits so long waits for somebody else."""
 
 # Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
@@ -66,7 +70,7 @@ class Connections:
         *,
         orphan_after_seconds: int = 300,
         is_durable: bool = True,
-        on_long_wait: Callable[[float], None] | None = None,
+        on_long_wait: OnLongWait | None = None,
     ) -> None:
         self._path = path
         self._on_long_wait = on_long_wait
@@ -93,9 +97,7 @@ class Connections:
     @property
     def _writer(self) -> apsw.Connection:
         if self._writing is None:
-            self._writing = connect(self._path, is_durable=self._is_durable)
-            if self._on_long_wait is not None:
-                self._writing.set_busy_handler(_wait_a_millisecond(BUSY_SECONDS, self._on_long_wait))
+            self._writing = connect(self._path, is_durable=self._is_durable, on_long_wait=self._on_long_wait)
         return self._writing
 
     @property
@@ -153,20 +155,20 @@ class Connections:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             finally:
-                connection.set_busy_handler(_wait_a_millisecond(BUSY_SECONDS))
+                connection.set_busy_handler(_wait_a_millisecond(self._path, self._on_long_wait))
             try:
                 yield
             finally:
                 connection.execute("ROLLBACK")
 
 
-def connect(path: Path, *, is_durable: bool = True) -> apsw.Connection:
+def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     """For writing. `is_durable`: what is committed survives a power cut."""
     _keep_the_heap()
     with spoken_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
         try:
-            _set_up(connection)
+            _set_up(connection, path, on_long_wait)
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
             connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
         except BaseException:
@@ -187,13 +189,13 @@ def _keep_the_heap() -> None:
 def connect_to_read(path: Path) -> apsw.Connection:
     with spoken_errors(path):
         try:
-            return _reader(str(path), apsw.SQLITE_OPEN_READWRITE)
+            return _reader(str(path), path, apsw.SQLITE_OPEN_READWRITE)
         except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
             if not _is_at_rest(path):
                 raise _no_look(path, error) from error
         # Who may not write cannot make the files by which a database is shared; while nobody has it open, nothing has
         # to be shared. `is_frozen` tells, for it sees nothing of what is written from now on.
-        return _reader(f"file:{quote(str(path))}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        return _reader(f"file:{quote(str(path))}?immutable=1", path, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
 
 def is_frozen(connection: apsw.Connection, path: Path) -> bool:
@@ -206,10 +208,10 @@ def _is_at_rest(path: Path) -> bool:
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
 
-def _reader(name: str, flags: int) -> apsw.Connection:
+def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
     connection = apsw.Connection(name, flags=flags)
     try:
-        _set_up(connection)
+        _set_up(connection, path)
         connection.execute("PRAGMA query_only = 1")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
         # A look, which tells whether there can be one.
@@ -229,12 +231,12 @@ def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
     return found.inst_count
 
 
-def create(path: Path) -> apsw.Connection:
+def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     """Open a file that may not be there yet, in WAL mode."""
     with spoken_errors(path):
         connection = apsw.Connection(str(path))
         try:
-            _set_up(connection)
+            _set_up(connection, path, on_long_wait)
             _turn_to_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
@@ -262,8 +264,8 @@ def _turn_to_wal(connection: apsw.Connection) -> None:
             time.sleep(0.005)
 
 
-def _set_up(connection: apsw.Connection) -> None:
-    connection.set_busy_handler(_wait_a_millisecond(BUSY_SECONDS))
+def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | None = None) -> None:
+    connection.set_busy_handler(_wait_a_millisecond(path, on_long_wait))
     connection.wal_autocheckpoint(0)
     # Plans must not hang on bound values: else each new value prepares the claim anew, 1.5 ms instead of 0.06.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -275,8 +277,8 @@ def _set_up(connection: apsw.Connection) -> None:
 class _wait_a_millisecond:
     """SQLite's own busy handler sleeps up to 100 ms and starves; asking every millisecond shares the lock fairly."""
 
-    def __init__(self, seconds: float, on_long_wait: Callable[[float], None] | None = None) -> None:
-        self._seconds = seconds
+    def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
+        self._path = path
         self._on_long_wait = on_long_wait
         self._begun = 0.0
         self._is_told = False
@@ -288,9 +290,9 @@ class _wait_a_millisecond:
         waited = now - self._begun
         if waited >= _LONG_WAIT_SECONDS and not self._is_told and self._on_long_wait is not None:
             self._is_told = True
-            self._on_long_wait(waited)
+            self._on_long_wait(waited, holder_of(self._path))
         time.sleep(0.001)
-        return waited < self._seconds
+        return waited < BUSY_SECONDS
 
 
 class spoken_errors:
@@ -342,7 +344,10 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.ConstraintError():
             return rule_broken(_rule(str(error)))
         case apsw.BusyError():
-            return StoreBusy(f"{path} has been locked by another program for {BUSY_SECONDS:.0f} s: try again")
+            holder = holder_of(path) or "another program"
+            return StoreBusy(
+                f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s: end its transaction, or try again"
+            )
         case apsw.ReadOnlyError():
             return StoreReadOnly(f"{path} may not be written by you: {way_in(path)}")
         case apsw.FullError():

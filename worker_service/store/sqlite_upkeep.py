@@ -13,10 +13,13 @@ from worker_service.clock import as_text
 from worker_service.errors import Refused, StoreDamaged
 from worker_service.jobs.model import Check
 from worker_service.store import history
+from worker_service.store.holding import lasting_holder_of
 from worker_service.store.sqlite_connection import SQLITE_VERSION, connect_to_read, create, spoken_errors
 from worker_service.store.sqlite_steering import Steering
 
 _WAL_BYTES_WARN = 64 * 1024 * 1024
+_HELD_SECONDS = 1.0
+"""Ours hold the write lock for milliseconds."""
 _FREE_BYTES_WARN = 256 * 1024 * 1024
 _WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
@@ -43,6 +46,11 @@ class Upkeep(Steering):
         if not faults:
             broken = "; ".join(self.audit())
             yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
+        if holder := lasting_holder_of(self._path, seconds=_HELD_SECONDS):
+            end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
+            yield Check("write lock", False, f"{holder} keeps it, so nobody else can write", end)
+        else:
+            yield Check("write lock", True, "nobody keeps it")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_of_program()
         wal = Path(f"{self._path}-wal")

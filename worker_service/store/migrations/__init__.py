@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from worker_service.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.sqlite_connection import Connection, connect, create, in_memory, spoken_errors
+from worker_service.store.sqlite_connection import Connection, OnLongWait, connect, create, in_memory, spoken_errors
 
 SCHEMA_VERSION = 3
 
@@ -46,12 +46,12 @@ def schema_version_of(connection: Connection) -> int | None:
     return 0 if "worker_job_queue" in tables else None
 
 
-def migrate(path: Path, *, dry_run: bool = False) -> list[str]:
+def migrate(path: Path, *, dry_run: bool = False, on_long_wait: OnLongWait | None = None) -> list[str]:
     """Bring a database to today's schema, in one transaction; return what was done, a sentence each."""
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
     # A dry run leaves even the journal mode as it is.
-    connection = connect(path) if dry_run else create(path)
+    connection = connect(path, on_long_wait=on_long_wait) if dry_run else create(path, on_long_wait)
     try:
         with spoken_errors(path):
             connection.execute("BEGIN IMMEDIATE")

@@ -1,0 +1,74 @@
+"""Who keeps the write lock of a database, by the kernel's list of locks.
+
+Nothing is opened but what /proc shows: to open and close a file of the database would drop this process's own locks.
+Where the list is hidden, as it is under the unit, nobody is found.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOCKS = Path("/proc/locks")
+# By SQLite's format of files: a writer in WAL mode locks this byte of the -shm file; who has the database for himself
+# locks these of the database.
+_WRITER = range(120, 121)
+_EXCLUSIVE = range(1073741826, 1073742336)
+_LETTERS_MOST = 80
+_LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    pid: int
+    program: str
+    """How it was started; empty if that is hidden."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.program})" if self.program else f"process {self.pid}"
+
+
+def holder_of(database: Path) -> Holder | None:
+    """Who keeps the write lock just now, if that is another process."""
+    for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
+        with suppress(OSError):
+            found = path.stat()
+            file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+            for pid, first, last in _writers(file):
+                if first <= bytes_locked[0] and bytes_locked[-1] <= last and pid not in (os.getpid(), 0):
+                    return Holder(pid, _program(pid))
+    return None
+
+
+def lasting_holder_of(database: Path, *, seconds: float) -> Holder | None:
+    """Who keeps it for so long, and so not only for a commit."""
+    first = holder_of(database)
+    until = time.monotonic() + seconds
+    while first is not None and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+        found = holder_of(database)
+        if found is None or found.pid != first.pid:
+            return None
+    return first
+
+
+def _writers(file: str) -> Iterator[tuple[int, int, int]]:
+    """Of a file: process, first byte and last byte of each lock that shuts out all others."""
+    for line in _LOCKS.read_text().splitlines():
+        words = line.split()
+        # Those that wait have an arrow behind their number.
+        if words[1] == "POSIX" and words[3] == "WRITE" and words[5] == file:
+            yield int(words[4]), int(words[6]), 1 << 63 if words[7] == "EOF" else int(words[7])
+
+
+def _program(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    text = " ".join(filter(None, words))
+    return text if len(text) <= _LETTERS_MOST else text[: _LETTERS_MOST - 1] + "…"
