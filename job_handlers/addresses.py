@@ -26,7 +26,8 @@ Place = tuple[socket.AddressFamily, Any]
 """An address family, and an address and port as its sockets take them."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_AFTER_SECONDS_MAX = 86400.0
+_AFTER_SECONDS_MAX = 3600.0
+_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +134,22 @@ def retry_after(written: str | None) -> float | None:
     """Retry-After: seconds, or a date. What makes no sense is as if it had not been said."""
     text = (written or "").strip()
     if text.isascii() and text.isdigit():
-        return min(float(text[:12]), _AFTER_SECONDS_MAX)
+        return float(text[:12])
     try:
         until = email.utils.parsedate_to_datetime(text)
         # Without a zone, HTTP means this one.
         until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-        return min(max(until.timestamp() - time.time(), 0.0), _AFTER_SECONDS_MAX)
+        return max(until.timestamp() - time.time(), 0.0)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def bounded(after: float | None) -> tuple[float | None, str]:
+    """How long a server is really waited for, which may ask for years; and what a person is told of it, if less."""
+    if after is None or after <= _AFTER_SECONDS_MAX:
+        return after, ""
+    asked = f"{after / 3600:.1f} h" if after < 2 * _DAY else f"{after / _DAY:,.0f} days"
+    return (
+        _AFTER_SECONDS_MAX,
+        f" (it asks for a wait of {asked}; no more than {_AFTER_SECONDS_MAX / 3600:.0f} h is waited)",
+    )

@@ -27,7 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from job_handlers.addresses import Place, Target, allowed_networks, checked_places, connected, read_url, retry_after
+from job_handlers.addresses import (
+    Place,
+    Target,
+    allowed_networks,
+    bounded,
+    checked_places,
+    connected,
+    read_url,
+    retry_after,
+)
 from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable
 
@@ -179,7 +188,8 @@ def _verdict(target: Target, status: int, after: float | None, told: str) -> Don
         return Done({"status": status})
     message = f"{target.host} answered {status}{f': {told}' if told.strip() else ''}"
     if status in _TRY_AGAIN or status >= 500:
-        raise Retryable(message, after=after, code=f"HTTP_{status}")
+        after, more = bounded(after)
+        raise Retryable(f"{message}{more}", after=after, code=f"HTTP_{status}")
     if 300 <= status < 400:
         message = f"{target.host} answered {status}: redirects are not followed; enqueue the event with its new URL"
     raise Permanent(f"HTTP_{status}", message)

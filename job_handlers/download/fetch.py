@@ -15,14 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from job_handlers import kinds
 from job_handlers.download.digests import Digests
 from job_handlers.download.part import Facts, Part, sidecar_in, sync
-from job_handlers.download.troubles import Judge, Patience, StartAgain, Trouble
+from job_handlers.download.troubles import OF_RANGES, Judge, Patience, StartAgain, Trouble
 from worker_service.handlers import Snooze, Stopped
 
 _MARGIN_BYTES = 256 << 20
@@ -133,6 +133,7 @@ class _Fetch:
         self._fetched = 0
         self._restarts = 0
         self._whole = False
+        self._has_ranges = True
         self._give_up_at = float("inf")
 
     def run(self) -> Fetched:
@@ -143,7 +144,7 @@ class _Fetch:
                 self._heed(trouble)
 
     def _try(self) -> Fetched:
-        facts = self._facts or self._begin(self._source.facts())
+        facts = self._facts or self._begin(self._told())
         while not self._whole:
             self._pour(facts)
         kind, found = self._check(facts)
@@ -155,6 +156,10 @@ class _Fetch:
         return Fetched(
             self._part.path, again, kind, self._part.length, found, bytes_fetched=self._fetched, restarts=self._restarts
         )
+
+    def _told(self) -> Facts:
+        facts = self._source.facts()
+        return facts if self._has_ranges else replace(facts, can_resume=False)
 
     def _begin(self, facts: Facts) -> Facts:
         self._look()
@@ -245,6 +250,9 @@ class _Fetch:
         if isinstance(answer, StartAgain):
             self._part.clear()
             self._restarts += 1
+            if answer.is_last and trouble.code in OF_RANGES:
+                # A server that has lost its ranges may still have the file.
+                self._has_ranges = False
             self._facts, self._whole = None, False
             return
         if trouble.rule.kind == "RESTART":

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from job_handlers.addresses import bounded
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze
 
 Kind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "ASK", "RESTART"]
@@ -20,6 +21,9 @@ for a while. PERMANENT: no attempt can succeed. ASK: only if a person says so. R
 
 HOUR = 3600.0
 DAY = 24 * HOUR
+
+OF_RANGES = ("RANGE_WRONG", "RANGE_IGNORED")
+"""Where the last fresh start is one without ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ RULES: Mapping[str, Rule] = {
     ),
     # Bytes that cannot be trusted.
     "CHANGED": Rule("RESTART", "the file changed while it was fetched", restarts=3, then="RETRYABLE"),
-    "RANGE_WRONG": Rule("RESTART", "{host} answered with other bytes than those it was asked for"),
+    "RANGE_WRONG": Rule("RESTART", "{host} answered with other bytes than those it was asked for", restarts=2),
     "RANGE_IGNORED": Rule("RESTART", "{host} answered with the whole file instead of the rest of it", grace=2),
     "PAGE_INSTEAD": Rule("RESTART", "{host} answered with {page} instead of the file", grace=2),
     "DIGEST_WRONG": Rule("RESTART", "the {digest} of what came is {found}, and {expected} is right"),
@@ -107,12 +111,13 @@ RULES: Mapping[str, Rule] = {
 
 
 class Trouble(Exception):
-    """Something went wrong at a source. `after`: not again before so many seconds."""
+    """Something went wrong at a source. `after`: not again before so many seconds, as far as that is heeded."""
 
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
-        self.code, self.after = code, after
+        self.code, self.asked = code, after
+        self.after, more = bounded(after)
         self.rule = RULES[code]
-        self.sentence = self.rule.sentence.format_map(_Known(values))
+        self.sentence = self.rule.sentence.format_map(_Known(values)) + more
         super().__init__(self.sentence)
 
 
@@ -150,7 +155,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    pass
+    is_last: bool = False
+    """The next such trouble would be the end."""
 
 
 class Judge:
@@ -175,7 +181,7 @@ class Judge:
         if rule.kind == "RETRY" or beyond <= 0:
             return self._wait(trouble)
         if rule.kind == "RESTART" and beyond <= rule.restarts:
-            return StartAgain()
+            return StartAgain(is_last=beyond == rule.restarts)
         raise self._end(trouble) from trouble
 
     def _wait(self, trouble: Trouble) -> Wait:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ class Fault:
     times: int = 1
     skip: int = 0
     """Requests of its sort that it lets pass first."""
+    beyond: int = 0
+    """It meets only requests for bytes from here on."""
     at: int = 0
     """After so many bytes of the body."""
     status: int = 500
@@ -45,6 +48,7 @@ class Asked:
     query: dict[str, str]
     headers: dict[str, str]
     connection: int
+    at: float = field(default_factory=time.monotonic)
 
     @property
     def begin(self) -> int:
@@ -75,10 +79,10 @@ class Faults:
         with self._lock:
             return [*self._armed]
 
-    def for_request(self, on: str) -> Fault | None:
+    def for_request(self, asked: Asked) -> Fault | None:
         with self._lock:
             for fault in self._armed:
-                if fault.on not in (on, "any"):
+                if fault.on not in (asked.on, "any") or asked.begin < fault.beyond:
                     continue
                 if fault.skip:
                     fault.skip -= 1

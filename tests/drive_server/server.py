@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             id(self.connection),
         )
         self.drive.log.append(asked)
-        fault = self.drive.faults.for_request(asked.on)
+        fault = self.drive.faults.for_request(asked)
         if fault is not None:
             fault.deed()
         if fault is None or fault.kind == "deed":

@@ -279,7 +279,7 @@ class Drive:
         code = code or general.code
         if code == "RATE_LIMITED":
             self._pacer.hold_back(general.after or 1.0)
-        return Trouble(code, after=general.after, mime="document of Google's own", **values)
+        return Trouble(code, after=general.asked, mime="document of Google's own", **values)
 
 
 def who_am_i(credential: str = "drive") -> Identity:

@@ -70,13 +70,13 @@ class HttpsSource:
             now = _validator(answer.headers)
             if now and self._validator and now != self._validator:
                 raise Trouble("CHANGED")
+            told = _length(answer.headers)
             if answer.status == 206:
                 check_range(answer.headers, part.length, facts.size, self.host)
+            elif facts.size is not None and told not in (None, facts.size):
+                raise Trouble("CHANGED")
             elif part.length:
                 raise Trouble("RANGE_IGNORED", host=self.host)
-            told = _length(answer.headers)
-            if answer.status == 200 and facts.size is not None and told not in (None, facts.size):
-                raise Trouble("CHANGED")
             most = facts.size if answer.status == 200 else length
             before = part.length
             yield from self._wire.poured(answer, part, most)

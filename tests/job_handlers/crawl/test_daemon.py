@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -97,6 +98,25 @@ def test_a_crawl_of_another_platform_than_its_job_says_how_to_enqueue_it(system:
 
     assert job.error_code == "PAYLOAD_INVALID"
     assert "--platform gdrive" in (job.error_message or "")
+
+
+def test_crawls_of_one_credential_keep_one_pace_though_each_has_a_child_of_its_own(
+    system: System, server: DriveServer
+) -> None:
+    one, other = (_library(server, folders=1, files=1) for _ in range(2))
+    refused: list[float] = []
+    slower = {"Retry-After": "2"}
+    server.arm(Fault("status", on="any", skip=1, status=429, headers=slower, deed=lambda: refused.append(monotonic())))
+    system.start(types="drive_crawl", drive_endpoint=server.url)
+    first = _enqueue(system, one.id)
+    wait_until(lambda: refused, "Drive asks for a slower pace")
+
+    second = _enqueue(system, other.id, "bob")
+
+    assert _ended(system, second).status is Status.COMPLETED
+    assert _ended(system, first).status is Status.COMPLETED
+    calls = [asked.at for asked in server.log if asked.on != "token"]
+    assert min(at for at in calls if at > refused[0]) >= refused[0] + 1.9
 
 
 def test_a_drive_is_crawled_by_daemons_that_are_killed_at_its_requests(system: System, server: DriveServer) -> None:

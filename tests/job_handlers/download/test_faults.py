@@ -210,6 +210,38 @@ def test_a_longer_retry_after_gives_the_slot_back(server: DriveServer, fetching:
     assert (ended.value.after, fetching.waited) == (1800, 0)
 
 
+YEARS = str(50 * 366 * 24 * 3600)
+IN_YEARS = "Fri, 01 Jan 2077 00:00:00 GMT"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(("status", "asked"), [(503, YEARS), (503, IN_YEARS), (429, YEARS), (429, IN_YEARS)])
+def test_no_server_holds_a_job_longer_than_an_hour_at_a_time_and_the_log_says_what_it_asked(
+    server: DriveServer, fetching: Fetching, source: str, status: int, asked: str
+) -> None:
+    file = File(server, source)
+    server.arm(Fault("status", on=file.on, skip=file.skip, status=status, headers={"Retry-After": asked}))
+
+    with pytest.raises((Retryable, Rest)) as ended:
+        file.fetched(fetching)
+
+    assert isinstance(ended.value, Retryable | Rest)
+    assert (ended.value.after, fetching.waited) == (3600, 0)
+    for told in (fetching.teller.lines[-1], ended.value.message):
+        assert "days" in told
+        assert "no more than 1 h" in told
+
+
+def test_a_quota_that_asks_for_years_is_deferred_as_any(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+    server.arm(Fault("status", status=403, reason="downloadQuotaExceeded", headers={"Retry-After": YEARS}))
+
+    with pytest.raises(Snooze) as ended:
+        file.fetched(fetching)
+
+    assert ended.value.after == 3600
+
+
 def test_a_rate_limit_without_end_rests_the_source(server: DriveServer, fetching: Fetching) -> None:
     file = File(server, "drive")
     server.arm(Fault("status", status=403, reason="userRateLimitExceeded", times=6))
@@ -239,6 +271,38 @@ def test_a_file_that_changes_meanwhile_is_fetched_anew(
     file = File(server, source)
     fresh = pdf(len(CONTENT) + 100, seed=1)
     server.arm(Fault("deed", on=file.on, skip=file.skip + PLACES[place], deed=lambda: file.write(fresh)))
+
+    got = file.fetched(fetching)
+
+    assert got.part.read_bytes() == fresh
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", ["whole", "offset", "total"])
+def test_a_server_that_stops_serving_ranges_is_asked_for_the_whole_file(
+    server: DriveServer, fetching: Fetching, source: str, kind: str
+) -> None:
+    file = File(server, source)
+    server.arm(Fault(kind, on=file.on, beyond=2 * CHUNK, times=99))
+
+    got = file.fetched(fetching)
+
+    assert got.part.read_bytes() == CONTENT
+    *_, last = [one for one in server.asked(file.on) if one.end != 1]
+    assert last.end is None
+
+
+def test_a_server_that_says_nothing_but_sends_another_file_is_fetched_anew(
+    server: DriveServer, fetching: Fetching
+) -> None:
+    """If-Range made it send the whole: its new answer has neither ETag nor date."""
+    file = File(server, "https")
+    fresh = pdf(len(CONTENT), seed=1)
+
+    def replace_it() -> None:
+        file.plain.content, file.plain.headers = fresh, {"Content-Type": "application/pdf"}
+
+    server.arm(Fault("deed", on=file.on, skip=3, deed=replace_it))
 
     got = file.fetched(fetching)
 

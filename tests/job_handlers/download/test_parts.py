@@ -213,7 +213,7 @@ def test_a_changing_file_is_begun_three_times_anew() -> None:
 
     answers = [judge.after(Trouble("CHANGED")) for _ in range(3)]
 
-    assert answers == [StartAgain()] * 3
+    assert answers == [StartAgain(), StartAgain(), StartAgain(is_last=True)]
     with pytest.raises(Retryable):
         judge.after(Trouble("CHANGED"))
 
