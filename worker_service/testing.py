@@ -115,7 +115,8 @@ class Run:
 
     @property
     def lines(self) -> list[str]:
-        return [one.line for one in self.happenings if isinstance(one, Logged)]
+        """What it has logged and printed: the newest 3,000, of a flood also some before them."""
+        return [line for one in self.happenings if isinstance(one, Logged) for line in one.lines]
 
     @property
     def progress(self) -> list[tuple[float, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from worker_service.children.model import Ended, Happening, Order, Progressed
+from worker_service.children.model import Ended, Happening, Logged, Order, Progressed
 from worker_service.children.nursery import Nursery
 
 SABOTEURS = ("tests.saboteurs.handlers:handlers",)
@@ -58,6 +58,9 @@ class Desk:
 
     def of(self, order: Order) -> list[Happening]:
         return [one for one in self.heard if (one.job_id, one.fence) == (order.job_id, order.fence)]
+
+    def lines(self, order: Order) -> list[str]:
+        return [line for one in self.of(order) if isinstance(one, Logged) for line in one.lines]
 
     def until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -11,7 +11,7 @@ import pytest
 
 from tests.children.conftest import Desk, MakeDesk
 from worker_service.children.asking import answer_to_nothing, question_from
-from worker_service.children.model import Asked, Checkpointed, How, Logged, Order, PagesRead
+from worker_service.children.model import Asked, Checkpointed, How, Order, PagesRead
 from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, Pages
 
 OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
@@ -187,4 +187,4 @@ def test_a_stop_interrupts_the_wait_for_an_answer_and_what_comes_late_is_not_tak
     desk.nursery.answer(asked(desk, order), KnownDigests(["d"]))
 
     assert desk.ended(order).how is How.STOPPED
-    assert [one.line for one in desk.of(order) if isinstance(one, Logged)] == ["1 known"]
+    assert desk.lines(order) == ["1 known"]

@@ -30,14 +30,16 @@ def level_of(desk: Desk, order_id: int) -> str:
     return next(one.sandbox for one in desk.heard if isinstance(one, Started) and one.job_id == order_id)
 
 
-def test_a_child_inherits_its_two_pipes_and_nothing_else(desk: Desk) -> None:
+def test_a_child_inherits_its_three_pipes_and_nothing_else(desk: Desk) -> None:
     report = json.loads(desk.run("reports_itself").result or "")
 
     opened = report["descriptors"]
     assert opened.pop("0") == "/dev/null"
-    assert opened.pop("1").startswith("pipe:")
-    assert opened.pop("2").startswith("pipe:")
-    assert len(opened) == 2
+    output = opened.pop("1")
+    assert output.startswith("pipe:")
+    assert opened.pop("2") == output
+    assert len(opened) == len({*opened.values()}) == 3
+    assert output in opened.values()
     assert all(name.startswith("pipe:") for name in opened.values())
 
 

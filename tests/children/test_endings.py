@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children.model import Checkpointed, How, Logged, Progressed, Started
+from worker_service.children.model import Checkpointed, How, Progressed, Started
 
 
 def test_a_clean_end_brings_the_result_its_files_and_what_follows(desk: Desk, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_it_says_is_heard_in_its_order(desk: Desk) -> None:
 
     heard = desk.of(order)
     assert isinstance(heard[0], Started)
-    assert [one.line for one in heard if isinstance(one, Logged)] == ["first line", "second line"]
+    assert desk.lines(order) == ["first line", "second line"]
     assert [one.state for one in heard if isinstance(one, Checkpointed)] == ['{"page": 1}']
     progress = [one for one in heard if isinstance(one, Progressed)]
     assert (progress[0].percent, progress[0].message) == (10, "begun")
@@ -126,7 +126,7 @@ def test_a_stop_lets_a_handler_clean_up(desk: Desk) -> None:
     desk.nursery.stop(order.job_id, order.fence)
 
     assert desk.ended(order).how is How.STOPPED
-    assert [one.line for one in desk.of(order) if isinstance(one, Logged)] == ["cleaned up"]
+    assert desk.lines(order) == ["cleaned up"]
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -188,19 +188,6 @@ def test_a_flood_of_progress_leaves_as_a_trickle_with_the_last_word(desk: Desk) 
     assert int(ended.result or "0") > 1000
     assert len(progress) <= 25
     assert progress[-1].message == "last"
-
-
-def test_a_flood_of_lines_is_cut_and_the_cut_is_told(desk: Desk) -> None:
-    order = desk.launch("floods_log")
-
-    desk.ended(order)
-
-    lines = [one.line for one in desk.of(order) if isinstance(one, Logged)]
-    told = [line for line in lines if "lines left out" in line]
-    left_out = sum(int(line.split()[1]) for line in told)
-    assert max(map(len, lines)) <= 2000
-    assert len(lines) < 1000
-    assert len(lines) - len(told) + left_out == 5000
 
 
 def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:

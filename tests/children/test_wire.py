@@ -40,7 +40,7 @@ OURS = bytes([*b"P", wire.VERSION])
 HAPPENINGS: list[Happening] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
-    Logged(1, 2, "Zürich\t漢"),
+    Logged(1, 2, ["Zürich\t漢", ""]),
     PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
     Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])], CrawlPage("c", [CrawlItem("i")], 3)),
     Asked(1, 2, 1, "KnownPages", '{"digests":["d4"]}'),
@@ -112,7 +112,7 @@ def test_a_happening_of_no_known_kind_is_garbled(kind: str) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
-    assert wire.last_words(b"one\n\x1b[31mtwo\x07\n\n") == "one\n�[31mtwo�"
+    assert wire.printable("one\n\x1b[31mtwo\x07") == "one\n�[31mtwo�"
 
 
 def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ def run(context):
         raise Retryable("the server is busy", after=30)
     if context.payload.then == "never":
         raise Permanent("NO_SUCH_FILE", "it was removed")
+    print("printed by the way")
     if context.payload.then == "crash":
         raise ValueError("a mistake")
     (context.staging / "out.txt").write_text("x")
@@ -83,7 +84,7 @@ def test_an_attempt_is_told_on_stderr_and_its_result_is_data(process: Process, i
     result = process("run-one", "--type", "count_pages", "--payload", '{"pages": 3}', "--account", "u", env=install())
 
     assert json.loads(result.stdout) == {"pages": 3}
-    assert "for u on local\n" in result.stderr
+    assert "for u on local\nprinted by the way\n" in result.stderr
     assert " 40 % page 4 of 10\n" in result.stderr
     assert "it would be followed by: assemble" in result.stderr
 
@@ -101,7 +102,14 @@ def test_a_payload_may_stand_in_a_file(process: Process, install: Install, tmp_p
     [
         ("retry", ["retryable (RETRYABLE), again after 30 s", "the server is busy"]),
         ("never", ["permanent (NO_SUCH_FILE)", "it was removed"]),
-        ("crash", ["retryable (HANDLER_ERROR)", "Traceback (most recent call last):", "ValueError: a mistake"]),
+        (
+            "crash",
+            [
+                "Traceback (most recent call last):",
+                "retryable (HANDLER_ERROR)",
+                "ValueError: a mistake (acme_pages.py:",
+            ],
+        ),
     ],
 )
 def test_an_attempt_that_is_not_done_says_why(process: Process, install: Install, then: str, said: list[str]) -> None:

@@ -18,6 +18,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
 from worker_service.children.known import wants
+from worker_service.children.lines import GAP
 from worker_service.config import load_settings
 from worker_service.daemon.alive import Known, known_workers
 from worker_service.daemon.breath import Breath
@@ -27,11 +28,21 @@ from worker_service.daemon.health import Level, examine, health
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.limiting import limits
 from worker_service.daemon.signals import Signals
-from worker_service.daemon.slots import LINES_BETWEEN_REPORTS, Slots
+from worker_service.daemon.slots import Slots
 from worker_service.daemon.start import beat_seconds
 from worker_service.daemon.systemd import Notifier
 from worker_service.daemon.wake import Wake
-from worker_service.jobs.model import Counts, Failure, Gate, NewJob, Pause, Report, Status, WorkerState
+from worker_service.jobs.model import (
+    LOG_LINES_MOST,
+    Counts,
+    Failure,
+    Gate,
+    NewJob,
+    Pause,
+    Report,
+    Status,
+    WorkerState,
+)
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
 
@@ -56,22 +67,22 @@ def test_a_slot_is_taken_until_it_is_given_back(attempt: MakeAttempt) -> None:
     assert (slots.free("cpu"), slots.leases()) == (2, ())
 
 
-def test_reports_are_merged_and_lines_bounded(attempt: MakeAttempt) -> None:
+def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: MakeAttempt) -> None:
     one = attempt()
     for percent, message in ((10, "a"), (50, "b"), (20, "")):
         one.progressed(percent, message)
-    for n in range(LINES_BETWEEN_REPORTS + 5):
-        one.logged(f"line {n}\ud800")
+    one.logged(f"line {n}\ud800" for n in range(LOG_LINES_MOST + 5))
 
-    report = one.take_report()
-
+    report = one.take_report(lines_most=1000)
     assert (report.percent, report.message) == (50, "b")
-    assert len(report.lines) == LINES_BETWEEN_REPORTS + 1
-    assert report.lines[-1].startswith("… 5 lines")
-    assert all(line.encode() for line in report.lines)
-    assert not one.has_news
+    assert report.lines == [GAP, *(f"line {n}?" for n in range(5, 1005))]
+    assert one.has_news
+
     one.put_back(report)
-    assert one.take_report().percent == 50
+    again, rest = one.take_report(lines_most=1000), one.take_report(lines_most=LOG_LINES_MOST)
+    assert (again.percent, again.lines) == (50, report.lines)
+    assert (rest.percent, len(rest.lines), rest.lines[-1]) == (None, 2000, f"line {LOG_LINES_MOST + 4}?")
+    assert (one.has_news, one.lines.characters) == (False, 0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,15 @@ def test_an_installed_handler_is_run_by_its_job_type(tmp_path: Path) -> None:
     run = run_handler("greet", directory=tmp_path, account="you", commands=commands)
 
     assert run.lines == ["hello you"]
+
+
+def test_its_lines_are_what_was_logged_and_printed_and_the_traceback(tmp_path: Path) -> None:
+    def named(name: str) -> Handler[Any]:
+        return next(one for one in handlers if one.job_type == name)
+
+    assert run_handler(named("prints"), directory=tmp_path).lines[:3] == ["logged", "printed", "wrong"]
+    lines = run_handler(named("divides"), directory=tmp_path).lines
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
 
 
 def test_a_handler_without_a_name_cannot_be_found(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Bench:
 
     @property
     def lines(self) -> list[str]:
-        return [one.line for one in self.heard if isinstance(one, Logged)]
+        return [line for one in self.heard if isinstance(one, Logged) for line in one.lines]
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
+import logging
 import os
 import resource
 import shutil
@@ -182,6 +184,28 @@ def raises(context: Context[Nothing]) -> None:
 
 
 @saboteur()
+def divides(context: Context[Nothing]) -> None:
+    _first_of_none([])
+
+
+def _first_of_none(several: list[float]) -> float:
+    return sum(several) / len(several)
+
+
+@saboteur()
+def trusts_a_library(context: Context[Nothing]) -> None:
+    json.loads("{")
+
+
+@saboteur()
+def fails_at_length(context: Context[Nothing]) -> None:
+    try:
+        _first_of_none([])
+    except ZeroDivisionError as error:
+        raise ValueError("nothing to share\nask again later") from error
+
+
+@saboteur()
 def leaves(context: Context[Nothing]) -> None:
     sys.exit("on its own")
 
@@ -288,6 +312,42 @@ def floods_stdout(context: Context[Nothing]) -> None:
 
 
 @saboteur()
+def prints(context: Context[Nothing]) -> None:
+    """In every way that there is, one line after the other."""
+    context.log("logged")
+    print("printed")
+    print("wrong", file=sys.stderr)
+    logging.getLogger("tests").warning("warned")
+    libc = ctypes.CDLL(None)
+    libc.puts(b"put by C")
+    libc.fflush(None)
+    os.write(1, b"written ")
+    os.write(2, b"in two\n")
+    subprocess.run(["/bin/echo", "echoed"], check=True)
+    print("50 %\r", end="")
+    print("100 %\r\nnot UTF-8: \udcff")
+    os.write(1, b"z" * 70_000 + b" end\n")
+    print("\x1b[31mred\x07")
+    print()
+    context.log("logged again")
+    print("unfinished", end="")
+
+
+@saboteur()
+def floods_log_for_ever(context: Context[Nothing]) -> None:
+    number = 0
+    while True:
+        number += 1
+        context.log(f"line {number}")
+
+
+@saboteur()
+def prints_and_crashes(context: Context[Nothing]) -> None:
+    print("the last thing that it did")
+    os.abort()
+
+
+@saboteur()
 def floods_progress(context: Context[Nothing]) -> Done:
     until = time.monotonic() + 1.0
     said = 0
@@ -301,7 +361,7 @@ def floods_progress(context: Context[Nothing]) -> Done:
 @saboteur()
 def floods_log(context: Context[Nothing]) -> Done:
     for number in range(5000):
-        context.log(f"line {number} " + "y" * 5000)
+        context.log(f"line {number} " + "y" * 500)
     return Done(5000)
 
 

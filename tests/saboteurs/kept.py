@@ -72,6 +72,14 @@ def tells(context: Context[Wish]) -> Done:
     )
 
 
+@kept(reuse=50)
+def prints(context: Context[Wish]) -> None:
+    """Its own number, past Python, and where nobody sees the end of a line."""
+    for _ in range(int(context.payload.how)):
+        os.write(1, f"line of {context.idempotency_key}\n".encode())
+    os.write(2, f"end of {context.idempotency_key}".encode())
+
+
 @kept(reuse=100)
 def quick(context: Context[Wish]) -> Done:
     return Done(os.getpid())

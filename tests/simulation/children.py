@@ -111,7 +111,7 @@ class SimulatedNursery:
             # Now and then it says less than before.
             child.progress += self.chance.choice([30, 30, -10])
             self._told.append(Progressed(*child.key, float(max(0, child.progress)), "on its way"))
-            self._told.append(Logged(*child.key, f"at {child.progress}"))
+            self._told.append(Logged(*child.key, [f"at {child.progress}"]))
         else:
             self._end(child, How.DONE if self.is_calm else self.chance.choice(_ENDS))
 

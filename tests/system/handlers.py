@@ -36,6 +36,15 @@ def talk(context: Context[Payload]) -> Done:
     return Done()
 
 
+def flood(context: Context[Payload]) -> Done:
+    """So many lines at once, or for ever."""
+    lines, number = context.payload.get("lines"), 0
+    while lines is None or number < lines:
+        number += 1
+        print(f"line {number}", "y" * context.payload.get("long", 0))
+    return Done()
+
+
 def publish(context: Context[Payload]) -> Done:
     (context.staging / "page.txt").write_text(context.idempotency_key)
     return Done({"pages": 1}, files=["page.txt"])
@@ -95,6 +104,7 @@ def fail(context: Context[Payload]) -> Done:
 handlers = [
     Handler("noop", noop, dict),
     Handler("talk", talk, dict),
+    Handler("flood", flood, dict),
     Handler("publish", publish, dict),
     Handler("chaos", chaos, dict),
     Handler("read", read, dict),

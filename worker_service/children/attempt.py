@@ -1,6 +1,6 @@
 """One running child as the nursery sees it: what it says, made bounded, and how it ended, decided.
 
-Reads the child's three pipes and writes its fourth when told to. It forks nothing, and stops nothing beyond its own
+Reads the child's two pipes and writes its third when told to. It forks nothing, and stops nothing beyond its own
 group. What a message may hold is looked at in `looking`.
 """
 
@@ -13,12 +13,14 @@ import resource
 import shutil
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service.children.child import EXIT_OUT_OF_MEMORY
 from worker_service.children.forking import READ_BYTES, Forked
+from worker_service.children.lines import LINE_CHARACTERS_MAX, Newest, end_mark, readable
 from worker_service.children.looking import asked, check_checkpoint, check_json, check_page, publications, text
 from worker_service.children.model import (
     Asked,
@@ -37,27 +39,27 @@ from worker_service.children.wire import (
     Checkpoint,
     Finished,
     Garbled,
-    Log,
     Pages,
     Progress,
     Ready,
     Reply,
     frame,
     from_child,
-    last_words,
 )
-from worker_service.jobs.model import Usage
+from worker_service.jobs.model import LOG_LINES_MOST, Usage
 
 if TYPE_CHECKING:
     from worker_service.children.seats import Seat
 
-_TAIL_BYTES = 1 << 13
 _PROGRESS_SECONDS = 0.1
-_LINES_AT_ONCE = 200
-_LINES_PER_SECOND = 50
+_LINES_SECONDS = 0.1
+_LINES_PER_SECOND = 2000
+"""And as many KiB: after it has told so much it waits. Less than the table takes, more than a person reads."""
+_WAITING_CHARACTERS_MAX = 1 << 20
+_LAST_WORDS = 12
+_LAST_WORDS_CHARACTERS_MAX = 2000
 _ASKS_AT_ONCE = 100
 _ASKS_PER_SECOND = 100
-_LINE_CHARACTERS_MAX = 2000
 _MESSAGE_CHARACTERS_MAX = 4000
 
 
@@ -86,12 +88,14 @@ class Attempt:
         self._finished: Finished | None = None
         self._had_finished = False
         """Before it was stopped: its work is done, and counts."""
-        self._tails = {forked.output: bytearray(), forked.errors: bytearray()}
         self._progress: Progress | None = None
         self._progress_at = -math.inf
-        self._lines_allowed = float(_LINES_AT_ONCE)
-        self._lines_at = 0.0
-        self._lines_left_out = 0
+        self._lines = Newest()
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.lines_at = -math.inf
+        """When it may tell of lines again."""
+        self.has_printed_all = False
+        """Its mark was read: what a kept child prints from now on is the next attempt's."""
         self._open_question: int | None = None
         self._asked: Asked | None = None
         """Waits for its turn: a child that asks and asks is slowed down."""
@@ -111,6 +115,11 @@ class Attempt:
     def is_stopping(self) -> bool:
         return self._reason is not None
 
+    @property
+    def must_wait_to_print(self) -> bool:
+        """Others are not kept waiting by its flood: it is."""
+        return self.has_printed_all or self._lines.characters > _WAITING_CHARACTERS_MAX
+
     def started(self, sandbox: str) -> Started:
         return Started(*self.key, self.pid, self.forked.pid_started, sandbox)
 
@@ -120,10 +129,9 @@ class Attempt:
         yield from self.hear(pipe, self.forked.bite(pipe), now)
 
     def hear(self, pipe: int, received: bytes, now: float) -> Iterator[Happening]:
-        if pipe in self._tails:
-            tail = self._tails[pipe]
-            tail += received
-            del tail[:-_TAIL_BYTES]
+        if pipe == self.forked.output:
+            self.forked.printed.feed(received)
+            self.take_printed()
             return
         if self._reason is not None and self._reason[0] is How.GARBLED:
             return
@@ -132,6 +140,24 @@ class Attempt:
                 yield from self.understand(body, now)
         except Garbled as error:
             self.garbled(error, now)
+
+    def take_printed(self) -> None:
+        lines, mark = self.forked.printed.lines, end_mark(self.number)
+        while not self.number and len(lines) > LOG_LINES_MOST:
+            lines.popleft()
+        while lines and not self.has_printed_all:
+            line = lines.popleft()
+            if self.number and line.endswith(mark):
+                self.has_printed_all = True
+                line = line.removesuffix(mark)
+                if not line:
+                    break
+            self._logged(line)
+
+    def _logged(self, line: bytes) -> None:
+        text = readable(line)
+        self._lines.add([text])
+        self._last_words.append(text)
 
     def drain(self, now: float) -> Iterator[Happening]:
         """What it said before it left; as much as a pipe can hold, and not more."""
@@ -146,11 +172,12 @@ class Attempt:
         if self._progress is not None and (is_last or now >= self._progress_at + _PROGRESS_SECONDS):
             yield Progressed(*self.key, self._progress.percent, self._progress.message)
             self._progress, self._progress_at = None, now
-        self._earn_lines(now)
-        if self._lines_left_out and (is_last or self._lines_allowed >= 1):
-            yield Logged(*self.key, f"… {self._lines_left_out} lines left out")
-            self._lines_left_out = 0
-            self._lines_allowed -= 1
+        if is_last and not self.has_printed_all and (rest := self.forked.printed.take_rest()):
+            self._logged(rest)
+        if self._lines and (is_last or now >= self.lines_at):
+            told = max(len(self._lines), self._lines.characters >> 10)
+            self.lines_at = now + max(_LINES_SECONDS, told / _LINES_PER_SECOND)
+            yield Logged(*self.key, self._lines.take())
         if self._asked is not None:
             self._asks_allowed = min(
                 self._asks_allowed + (now - self._asks_at) * _ASKS_PER_SECOND, float(_ASKS_AT_ONCE)
@@ -166,8 +193,8 @@ class Attempt:
         times = [self.end_at if self._reason else self.stop_at]
         if self._progress is not None:
             times.append(self._progress_at + _PROGRESS_SECONDS)
-        if self._lines_left_out:
-            times.append(self._lines_at + 1.0)
+        if self._lines:
+            times.append(self.lines_at)
         if self._asked is not None:
             times.append(self._asks_at + 1.0 / _ASKS_PER_SECOND)
         return min(times)
@@ -180,15 +207,8 @@ class Attempt:
         if self._finished is not None:
             raise Garbled("it went on after it had finished")
         if isinstance(message, Progress):
-            self._progress = Progress(message.percent, text(message.message, _LINE_CHARACTERS_MAX))
+            self._progress = Progress(message.percent, text(message.message, LINE_CHARACTERS_MAX))
             yield from self.due(now)
-        elif isinstance(message, Log):
-            self._earn_lines(now)
-            if self._lines_allowed >= 1:
-                self._lines_allowed -= 1
-                yield Logged(*self.key, text(message.line, _LINE_CHARACTERS_MAX))
-            else:
-                self._lines_left_out += 1
         elif isinstance(message, Checkpoint):
             check_checkpoint(message)
             yield Checkpointed(*self.key, message.state, message.follow_ups, message.crawl)
@@ -211,13 +231,6 @@ class Attempt:
             if message.stays and (self.unsent or message.files):
                 raise Garbled("it stays, and is not done")
             self._finished = message
-
-    def _earn_lines(self, now: float) -> None:
-        earned = (now - self._lines_at) * _LINES_PER_SECOND
-        # In whole steps of a second once they are used up, so that a flood is told of once in a second.
-        if self._lines_left_out == 0 or now >= self._lines_at + 1.0:
-            self._lines_allowed = min(self._lines_allowed + earned, float(_LINES_AT_ONCE))
-            self._lines_at = now
 
     # --- what it is answered ---
 
@@ -298,7 +311,7 @@ class Attempt:
             return Ended(*self.key, how, code=code, message=message, usage=usage)
         if self._finished is not None:
             return self._as_it_says(self._finished, usage)
-        words = last_words(self._tails[self.forked.errors]) or last_words(self._tails[self.forked.output])
+        words = "\n".join(filter(None, self._last_words))[-_LAST_WORDS_CHARACTERS_MAX:]
         how, code, message = self._without_a_word(name)
         return Ended(*self.key, how, code=code, message=f"{message}\n{words}".strip(), usage=usage)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
@@ -64,7 +65,7 @@ class Room:
     credentials: Path | None
     said: int
     output: int
-    errors: int
+    """What it logs and prints, C libraries and programs that it starts included."""
     answers: int
     lock_fd: int | None
     orders: int | None = None
@@ -82,7 +83,7 @@ def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
         if room.orders is not None:
             _serve(room, room.orders, handler, cancel)
         else:
-            pipe = Pipe(room.said, room.answers, cancel.held)
+            pipe = Pipe(room.said, room.answers, room.output, cancel.held)
             verdict = _attempt(room, handler, pipe, cancel)
             # What is said last is said whole.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -110,10 +111,10 @@ def _settle(room: Room) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(room.output, 1)
-    os.dup2(room.errors, 2)
+    os.dup2(room.output, 2)
     lock = [] if room.lock_fd is None else [room.lock_fd]
     orders = [] if room.orders is None else [room.orders]
-    limits.close_all_but({0, 1, 2, room.said, room.answers, *sandbox.held(), *lock, *orders})
+    limits.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.held(), *lock, *orders})
     limits.set_environment(
         {
             **limits.basic_environment(),
@@ -159,7 +160,7 @@ def _serve(room: Room, orders: int, handler: Callable[[], Handler[Any]], cancel:
         return Finished(How.DONE)
 
     def pipe() -> Pipe:
-        return Pipe(room.said, room.answers, cancel.held)
+        return Pipe(room.said, room.answers, room.output, cancel.held)
 
     verdict = _judged(shut_door)
     if not shut:
@@ -234,7 +235,40 @@ def _judged(attempt: Callable[[], Finished]) -> Finished:
         # Of no account when the nursery has asked for it.
         return Finished(How.RETRYABLE, code="INTERRUPTED", message="somebody else sent it SIGTERM")
     except BaseException as error:  # a handler's exception of whatever kind, sys.exit() included, is an outcome
-        return Finished(How.RETRYABLE, code="HANDLER_ERROR", message=_last_lines(error))
+        return _bug(error)
+
+
+def _bug(error: BaseException) -> Finished:
+    """The whole traceback is for the log; people are told the end of it first."""
+    steps = error.__traceback__
+    while steps is not None and steps.tb_frame.f_code.co_filename == __file__:
+        steps = steps.tb_next
+    with contextlib.suppress(Exception):  # what the handler has made of stderr may be broken
+        traceback.print_exception(type(error), error, steps)
+    first, newline, more = _sentence(error).partition("\n")
+    return Finished(
+        How.RETRYABLE, code="HANDLER_ERROR", message=_short(f"{first}{_place(steps)}{newline}{more}".strip())
+    )
+
+
+def _sentence(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        said = str(error)
+    except Exception:  # its own __str__ is as broken as it likes
+        said = ""
+    return f"{name}: {said}" if said else name
+
+
+def _place(steps: TracebackType | None) -> str:
+    """Where in the handler's own directory; the libraries below it are in the log."""
+    frames = traceback.extract_tb(steps)
+    if not frames:
+        return ""
+    home = Path(frames[0].filename).parent
+    *_, inner = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(home)]
+    return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
 
 
 def _decode(handler: Handler[Any], payload: str | None) -> Any:
@@ -343,8 +377,3 @@ def _wait(snooze: Snooze) -> float:
 
 def _short(message: str) -> str:
     return sayable(clipped(str(message), _MESSAGE_CHARACTERS_MAX))
-
-
-def _last_lines(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error))
-    return sayable(text[-_MESSAGE_CHARACTERS_MAX:].strip())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from worker_service.children import asking
+from worker_service.children.lines import LINE_CHARACTERS_MAX
 from worker_service.children.model import Order
 from worker_service.children.wire import (
     FRAME_BYTES_MAX,
@@ -27,7 +28,6 @@ from worker_service.children.wire import (
     Checkpoint,
     FromChild,
     Inbox,
-    Log,
     Pages,
     Progress,
     Reply,
@@ -39,7 +39,6 @@ from worker_service.handlers.contract import Permanent, Retryable, Stopped
 from worker_service.jobs.documents import Answer, CrawlPage, PageResult, Question
 from worker_service.jobs.model import NewJob
 
-LINE_CHARACTERS_MAX = 2000
 _READ_BYTES = 1 << 16
 _PAGES_AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 1 << 18
@@ -87,20 +86,28 @@ class Cancel:
 
 
 class Pipe:
-    def __init__(self, descriptor: int, answers: int, held: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, descriptor: int, answers: int, output: int, held: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._descriptor = descriptor
         self._answers = answers
+        self._output = output
         self._held = held
         # A handler may have threads.
-        self._saying, self._asking = threading.Lock(), threading.Lock()
+        self._saying, self._asking, self._logging = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._asked = self._answered = 0
         self.is_shut = False
         """Its attempt has ended, and its child lives on."""
 
+    def log(self, text: str) -> None:
+        """On the stream that also takes what is printed, so that both keep their order."""
+        self._check_open()
+        with self._held(), self._logging:
+            _write(self._output, text.encode("utf-8", "replace"))
+
     def say(self, *messages: FromChild) -> None:
-        if self.is_shut:
-            raise RuntimeError("this context is of an attempt that has ended")
+        self._check_open()
         frames = [frame(message) for message in messages]
         for message, said in zip(messages, frames, strict=True):
             if len(said) > FRAME_BYTES_MAX:
@@ -108,9 +115,7 @@ class Pipe:
                 name = type(message).__name__
                 raise Permanent("TOO_LARGE", f"{name} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
         with self._held(), self._saying:
-            left = memoryview(b"".join(frames))
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            _write(self._descriptor, b"".join(frames))
 
     def ask(self, kind: str, body: str) -> Reply:
         """One question at a time. What is still owed to one that a signal has interrupted is read first."""
@@ -121,6 +126,10 @@ class Pipe:
                 self.say(Ask(self._asked + 1, kind, body))
                 self._asked += 1
             return self._next_reply()
+
+    def _check_open(self) -> None:
+        if self.is_shut:
+            raise RuntimeError("this context is of an attempt that has ended")
 
     def _next_reply(self) -> Reply:
         poll = select.poll()
@@ -169,8 +178,8 @@ class ChildContext:
 
     def log(self, line: str) -> None:
         # Cut before it is split: a line may be the whole of a flood.
-        for one in clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]:
-            self._pipe.say(Log(_line(one)))
+        lines = clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
+        self._pipe.log("".join(f"{clipped(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
 
     def cancelled(self) -> bool:
         self._cancel.is_asked_for = True
@@ -195,6 +204,12 @@ class ChildContext:
         if reply.code:
             raise Retryable(reply.message, code=reply.code)
         return cast("A", asking.answer_from(kind, reply.body))
+
+
+def _write(descriptor: int, said: bytes) -> None:
+    left = memoryview(said)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _line(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from worker_service.children import child, gone, limits
 from worker_service.children.gone import Key
 from worker_service.children.known import Bring
+from worker_service.children.lines import Printed
 from worker_service.children.wire import FRAME_BYTES_MAX, Begin, Inbox, Launch
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class Forked:
     tag: int
     said: int
     output: int
-    errors: int
     answers: int
     orders: socket.socket | None = None
     """Of a child that is kept: where its next orders wait for it, whole ones. We hold its own end, too: what it has
@@ -43,6 +43,7 @@ class Forked:
     begun: mmap.mmap | None = None
     """Memory that it shares with us: the number of the attempt that it began last."""
     inbox: Inbox = field(default_factory=lambda: Inbox(FRAME_BYTES_MAX))
+    printed: Printed = field(default_factory=Printed)
     open_pipes: set[int] = field(init=False)
     sandbox: str = ""
     """As it says."""
@@ -56,11 +57,11 @@ class Forked:
     """The pipe that was read last had more than one bite."""
 
     def __post_init__(self) -> None:
-        self.open_pipes = {self.said, self.output, self.errors}
+        self.open_pipes = {self.said, self.output}
 
     @property
-    def pipes(self) -> tuple[int, int, int]:
-        return self.said, self.output, self.errors
+    def pipes(self) -> tuple[int, int]:
+        return self.said, self.output
 
     def bite(self, pipe: int) -> bytes:
         """One bounded bite, so that a child which floods is served like any other. Empty also where nothing waits."""
@@ -93,7 +94,7 @@ def fork(
     with _closed_on_failure() as near, contextlib.ExitStack() as far:
         reading: list[int] = []
         writing: list[int] = []
-        for _ in range(3):
+        for _ in range(2):
             one, other = os.pipe()
             near.callback(os.close, one)
             far.callback(os.close, other)
@@ -124,7 +125,6 @@ def fork(
             credentials=begin.credentials,
             said=writing[0],
             output=writing[1],
-            errors=writing[2],
             answers=answers,
             lock_fd=begin.lock_fd,
             orders=None if orders_back is None else orders_back.fileno(),
@@ -135,9 +135,7 @@ def fork(
         if pid == 0:
             child.live(room, bring)
     tag = gone.tag_of(begin.house, own_mark)
-    return Forked(
-        pid, gone.started_at(pid), tag, reading[0], reading[1], reading[2], answering, orders, orders_back, begun
-    )
+    return Forked(pid, gone.started_at(pid), tag, reading[0], reading[1], answering, orders, orders_back, begun)
 
 
 def make_empty(directory: Path) -> None:

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from worker_service.children import gone, limits
 from worker_service.children.context import Cancel, Pipe
+from worker_service.children.lines import end_mark
 from worker_service.children.model import How, Order
 from worker_service.children.wire import Finished, Next, Used, to_kept
 from worker_service.handlers.contract import Limits
@@ -131,9 +132,10 @@ def serve(
             # A child that dies while it takes an order has not begun it.
             begun[:8] = following.number.to_bytes(8)
         said = attempt(following.order, pipe, house.staging)
+        limits.flush_output()
+        pipe.log(end_mark(following.number).decode() + "\n")
         # Whoever has kept the context speaks for no attempt any more.
         pipe.is_shut = True
-        limits.flush_output()
         stays = _is_clean(said) and level == JAILED and not cancel.has_come and following.number < reuse
         stays = stays and house.is_as_before()
         pipe_of_attempt().say(replace(said, number=following.number, stays=stays, used=house.used()))

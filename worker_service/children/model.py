@@ -86,9 +86,11 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
+    """What it has logged and printed, since it was told of last."""
+
     job_id: int
     fence: int
-    line: str
+    lines: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

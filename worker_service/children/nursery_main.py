@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import math
 import os
 import selectors
@@ -47,6 +48,8 @@ _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _REST_SECONDS = 0.002
 """How long a pipe that was full is left alone: a flood costs its author, not its neighbours."""
+_FLOOD_REST = 4
+"""Times as long as it took to hear a part of a flood."""
 _FIRST_REST_SECONDS = 0.005
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
@@ -253,8 +256,11 @@ class _Nursery:
 
     def _read(self, pipe: int, forked: Forked) -> None:
         now = time.monotonic()
+        is_printed = pipe == forked.output
         # While the daemon does not listen, its children wait with it.
         must_rest = len(self._unsent) >= _UNSENT_BYTES_MAX
+        must_rest |= is_printed and forked.attempt is not None and forked.attempt.must_wait_to_print
+        rest_seconds = _REST_SECONDS
         if not must_rest:
             if forked.seat is not None:
                 self._seating.hear(forked, pipe)
@@ -266,9 +272,11 @@ class _Nursery:
                 return
             # It has more to do, and will have more to say.
             must_rest = forked.was_full or (forked.seat is not None and forked.seat.has_followers)
+            if is_printed and forked.was_full:
+                rest_seconds = max(rest_seconds, (time.monotonic() - now) * _FLOOD_REST)
         if must_rest and pipe in self._selector.get_map():
             self._selector.unregister(pipe)
-            self._resting[pipe] = (forked, now + _REST_SECONDS)
+            self._resting[pipe] = (forked, now + rest_seconds)
 
     def _answer(self, attempt: Attempt) -> None:
         """Its pipe is watched only while something is left to be sent."""
@@ -354,6 +362,10 @@ class _Nursery:
 
 
 def main() -> None:
+    # A handler's print becomes a log line at once, whatever stands in it.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     if len(sys.argv) > 2:

@@ -103,6 +103,7 @@ class Seating:
         if attempt is None:
             return
         attempt.seat = seat
+        attempt.take_printed()
         self._house.attempts[attempt.key] = attempt
         if attempt.forked.sandbox:
             self._house.tell([attempt.started(attempt.forked.sandbox)])
@@ -131,6 +132,11 @@ class Seating:
 
     def _end_of(self, attempt: Attempt, seat: Seat) -> None:
         """It was clean, and there is nothing that it could have left behind: its child lives on."""
+        for _ in range(_BITES):
+            if attempt.has_printed_all:
+                break
+            attempt.forked.printed.feed(attempt.forked.bite(attempt.forked.output))
+            attempt.take_printed()
         self._house.tell(attempt.due(self._now(), is_last=True))
         self._house.tell([attempt.ended()])
         self._house.attempts.pop(attempt.key, None)

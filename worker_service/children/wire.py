@@ -7,7 +7,7 @@ begin so, is too long, or does not fit its type is `Garbled`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from worker_service.children.model import (
 from worker_service.jobs.documents import CrawlPage, DocumentFacts, FileAgain, PageResult
 from worker_service.jobs.model import NewJob
 
-VERSION = 3
+VERSION = 4
 FRAME_BYTES_MAX = 8 << 20
 """Of what a child may say at once."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
@@ -145,10 +145,6 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
     message: str
 
 
-class Log(msgspec.Struct, tag=True, frozen=True):
-    line: str
-
-
 class Pages(msgspec.Struct, tag=True, frozen=True):
     """As many at once as its child has ready: each message wakes nursery and daemon."""
 
@@ -203,7 +199,7 @@ class Tried(msgspec.Struct, tag=True, frozen=True):
     """Why it cannot be used."""
 
 
-FromChild = Ready | Progress | Log | Pages | Checkpoint | Ask | Finished
+FromChild = Ready | Progress | Pages | Checkpoint | Ask | Finished
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -318,13 +314,6 @@ def plain(tables: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any
 
 def clipped(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def last_words(said: bytes | bytearray, lines: int = 12, length: int = 2000) -> str:
-    """The end of what was said, without what would disturb a terminal or a journal."""
-    text = bytes(said).decode("utf-8", "replace")
-    kept: Sequence[str] = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
-    return printable("\n".join(kept))[-length:]
 
 
 def printable(text: str) -> str:

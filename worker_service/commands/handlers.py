@@ -180,7 +180,8 @@ def _require(job_type: str, described: Sequence[Described]) -> None:
 
 def _tell(happening: Happening) -> None:
     if isinstance(happening, Logged):
-        output.say(happening.line)
+        for line in happening.lines:
+            output.say(line)
     elif isinstance(happening, Progressed):
         output.say(f"{happening.percent:3.0f} % {happening.message}".rstrip())
 

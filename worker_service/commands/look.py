@@ -12,14 +12,13 @@ from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
 from worker_service.daemon.alive import Known, dead_ids
-from worker_service.jobs.model import Attempt, Gate, Job, LogLine
+from worker_service.jobs.model import LOG_LINES_MOST, Attempt, Gate, Job, LogLine
 from worker_service.queue import Queue, named, state_of
 from worker_service.words import SelectorWords
 
 EXIT_NOT_YET = 3
 
 _FOLLOW_SECONDS = 0.05
-_LOG_LINES_KEPT = 3000
 _LOG_LINES_SHOWN = 10
 _FILES_SHOWN = 50
 _COLUMNS = (
@@ -107,7 +106,7 @@ def show(desk: Desk, what: str) -> None:
     store = desk.queue.store
     job = store.get(job_id)
     attempts, events, waits = store.attempts(job_id), store.events(job_id), store.waits_for(job_id)
-    lines = store.logs(job_id, most=_LOG_LINES_KEPT)[-_LOG_LINES_SHOWN:]
+    lines = store.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:]
     files, workspace = store.job_files(job_id), desk.settings.workspace
     if desk.as_json:
         whole = _job_object(job)
@@ -174,12 +173,12 @@ def logs(desk: Desk, job_id: int, follow: bool) -> None:
     pagemill logs 42
     pagemill logs -f 42
 
-    The lines that a job has logged; the newest 3,000 are kept. With --json and -f, one object on each line.
+    The lines that a job has logged or printed; the newest 3,000 are kept. With --json and -f, one object on each line.
     """
     queue = desk.queue
     queue.store.get(job_id)
     if desk.as_json and not follow:
-        lines = queue.store.logs(job_id, most=_LOG_LINES_KEPT)
+        lines = queue.store.logs(job_id, most=LOG_LINES_MOST)
         output.show_json({"items": [output.as_object(line) for line in lines], "next": None})
         return
     show_line = _show_line_object if desk.as_json else _show_line

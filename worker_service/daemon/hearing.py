@@ -23,7 +23,7 @@ def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now
         if isinstance(happening, Progressed):
             attempt.progressed(happening.percent, happening.message)
         elif isinstance(happening, Logged):
-            attempt.logged(happening.line)
+            attempt.logged(happening.lines)
         elif isinstance(happening, Ended):
             attempt.forget_question()
             attempt.took_seconds = happening.took_seconds

@@ -1,6 +1,7 @@
 """Write what children say while they run, and answer what they ask.
 
-Progress and lines go out a few times a second and may be lost. Pages and checkpoints may not: of one attempt they land
+Progress and lines go out a few times a second, of a flood so many lines that it keeps nobody from the table, and may
+be lost. Pages and checkpoints may not: of one attempt they land
 in the order in which they were said, before its end does, and before a question of it is answered, so that a handler
 reads its own writes. While the store takes nothing they wait here. They are bounded: beyond that the loop no longer
 listens to the nursery, which then no longer listens to its children, and these wait in the middle of their word.
@@ -44,6 +45,8 @@ ASK_SECONDS = 5.0
 BACKLOG_BYTES_MAX = 32 << 20
 _MANY_BYTES = 256 << 10
 """Are written at once: the end of an attempt has to wait for what is left to write, and its slot with it."""
+_LINES_AT_ONCE = 500
+"""In one transaction, of all attempts together."""
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
 _BUSY_SECONDS = 0.2
@@ -91,7 +94,8 @@ class Reporter:
 
     @property
     def is_full(self) -> bool:
-        return self._unwritten_bytes > BACKLOG_BYTES_MAX
+        lines = sum(attempt.lines.characters for attempt in self._slots)
+        return self._unwritten_bytes + lines > BACKLOG_BYTES_MAX
 
     @property
     def _unwritten_bytes(self) -> int:
@@ -111,6 +115,7 @@ class Reporter:
         for attempt in self._slots:
             if attempt.is_lost:
                 self._forget(attempt, "the lease is lost")
+                attempt.lines.take()
             elif attempt.question is not None and now > attempt.asked_at + ASK_SECONDS:
                 self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
         next_at = self.next_at
@@ -122,6 +127,8 @@ class Reporter:
         has_kept = is_due or any(attempt.unwritten for attempt in ending)
         try:
             self._report(self._slots if is_due else ending)
+            while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
+                self._report(left)
             while has_kept and self._save_pages() | self._write_heads():
                 if self._monotonic() > now + _BUSY_SECONDS:
                     self._next_at = now
@@ -149,7 +156,9 @@ class Reporter:
         told = [attempt for attempt in attempts if attempt.has_news and not attempt.is_lost]
         if not told:
             return
-        reports = [(attempt, attempt.take_report()) for attempt in told]
+        talking = sum(bool(attempt.lines) for attempt in told)
+        lines_most = max(1, _LINES_AT_ONCE // max(1, talking))
+        reports = [(attempt, attempt.take_report(lines_most)) for attempt in told]
         try:
             with self._breath:
                 lost = self._quick_store.report([report for _, report in reports])

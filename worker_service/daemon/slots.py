@@ -6,9 +6,10 @@ A slot is taken from the claim until the end of the attempt has been written.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from worker_service.children.lines import Newest
 from worker_service.children.model import Asked, Checkpointed, PagesRead
 from worker_service.jobs.model import Child, Failure, Job, Lease, Report
 
@@ -18,11 +19,9 @@ Key = tuple[int, int]
 Kept = PagesRead | Checkpointed | Asked
 """What is not thrown away, and keeps its order."""
 
-LINES_BETWEEN_REPORTS = 1000
 _SEATS = 1 << 12
 """Numbers for the slots of one class."""
 _LEAST_BYTES = 500
-_DROPPED = "… {} lines were dropped: more than {} came between two reports"
 
 
 @dataclass(slots=True)
@@ -45,8 +44,7 @@ class Attempt:
     is_stopped_now: bool = False
     percent: float | None = None
     message: str | None = None
-    lines: list[str] = field(default_factory=list)
-    lines_dropped: int = 0
+    lines: Newest = field(default_factory=Newest)
     child: Child | None = None
     has_news: bool = False
     refused: Failure | None = None
@@ -83,11 +81,8 @@ class Attempt:
         self.message = _storable(message) or self.message
         self.has_news = True
 
-    def logged(self, line: str) -> None:
-        if len(self.lines) < LINES_BETWEEN_REPORTS:
-            self.lines.append(_storable(line))
-        else:
-            self.lines_dropped += 1
+    def logged(self, lines: Iterable[str]) -> None:
+        self.lines.add(map(_storable, lines))
         self.has_news = True
 
     def keep(self, said: Kept, *, now: float) -> None:
@@ -139,18 +134,15 @@ class Attempt:
         """The report could not be written: it goes out with the next one."""
         self.percent = report.percent if self.percent is None else self.percent
         self.message = report.message if self.message is None else self.message
-        self.lines[:0] = report.lines
+        self.lines.put_back(report.lines)
         self.child = self.child or report.child
         self.has_news = True
 
-    def take_report(self) -> Report:
-        """What has come since the last report, as one."""
-        lines = self.lines
-        if self.lines_dropped:
-            lines.append(_DROPPED.format(self.lines_dropped, LINES_BETWEEN_REPORTS))
-        report = Report(self.lease, self.percent, self.message, lines, self.child)
+    def take_report(self, lines_most: int) -> Report:
+        """What has come since the last report, as one; lines that are more stay for the next."""
+        report = Report(self.lease, self.percent, self.message, self.lines.take(lines_most), self.child)
         self.child = None
-        self.percent, self.message, self.lines, self.lines_dropped, self.has_news = None, None, [], 0, False
+        self.percent, self.message, self.has_news = None, None, bool(self.lines)
         return report
 
 

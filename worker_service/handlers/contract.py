@@ -72,7 +72,8 @@ class Context(Protocol[P_co]):
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far it is, 0 to 100. Cheap; call it as often as you like."""
 
-    def log(self, line: str) -> None: ...
+    def log(self, line: str) -> None:
+        """Into the job's log, with what is printed to stdout and stderr. The newest 3,000 lines of a job are kept."""
 
     def cancelled(self) -> bool:
         """True once the attempt should end. A handler that asks is left to finish its piece of work, for the length

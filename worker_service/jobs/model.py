@@ -205,6 +205,10 @@ class Child:
     sandbox: str
 
 
+LOG_LINES_MOST = 3000
+"""So many lines of a job are kept: the newest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     lease: Lease

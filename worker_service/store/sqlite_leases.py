@@ -14,6 +14,7 @@ from math import isfinite
 from worker_service.clock import as_text
 from worker_service.errors import Refused, WorkerUnknown
 from worker_service.jobs.model import (
+    LOG_LINES_MOST,
     Beat,
     Completion,
     Failure,
@@ -29,7 +30,6 @@ from worker_service.store.sqlite_documents import STALE, Documents, by, of, work
 from worker_service.store.sqlite_reading import job_from
 
 FREED_MOST = 1000
-LOG_LINES_MOST = 3000
 
 
 class Leases(Documents):

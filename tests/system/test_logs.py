@@ -1,0 +1,74 @@
+"""What jobs log and print, in the table of a real daemon: the newest lines, whole, at the cost of their author."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import System, wait_until
+from worker_service.children.lines import GAP
+from worker_service.jobs.model import LOG_LINES_MOST, Status
+
+
+def lines(system: System, job_id: int) -> list[str]:
+    return [line.line for line in system.store.logs(job_id, most=2 * LOG_LINES_MOST)]
+
+
+def numbers(several: list[str]) -> list[int]:
+    return [int(line.split()[1]) for line in several if line != GAP]
+
+
+def test_p10_of_3500_lines_at_once_the_newest_are_kept_and_a_job_beside_them_completes(system: System) -> None:
+    system.start()
+    long = system.enqueue("sleep")
+    flood = system.enqueue("flood", lines=LOG_LINES_MOST + 500)
+    system.wait_for(flood, Status.RUNNING)
+    beside = system.enqueue("fetch")
+
+    system.wait_for(beside, Status.COMPLETED)
+    system.wait_for(flood, Status.COMPLETED)
+
+    assert numbers(lines(system, flood)) == [*range(501, LOG_LINES_MOST + 501)]
+    assert system.status(long) is Status.RUNNING
+    system.assert_sound()
+
+
+def test_a_program_and_a_handler_lose_none_of_their_newest_lines(system: System) -> None:
+    (system.place / "pagemill.toml").write_text(
+        '[commands.counts]\nargv = ["/usr/bin/seq", "-f", "line %.0f", "9000"]\n'
+    )
+    program, handler = system.enqueue("counts"), system.enqueue("flood", lines=9000)
+
+    assert system.begin("--drain", config=system.place / "pagemill.toml").ends() == 0
+
+    for job in (program, handler):
+        assert (system.status(job), numbers(lines(system, job))) == (Status.COMPLETED, [*range(6001, 9001)])
+
+
+@pytest.mark.parametrize("long", [0, 1900])
+def test_an_endless_flood_costs_its_author_only(system: System, long: int) -> None:
+    daemon = system.start(concurrency=2)
+    system.wait_for(system.enqueue(), Status.COMPLETED)
+    before = _memory_bytes(daemon.pid)
+    flood = system.enqueue("flood", long=long)
+    wait_until(lambda: len(lines(system, flood)) == LOG_LINES_MOST, "the log is full", seconds=60)
+
+    waits: list[float] = []
+    for number in range(20):
+        began = time.monotonic()
+        assert system.sqlite3(f"UPDATE worker_job_queue SET priority = {1 + number % 10} WHERE id = -1").returncode == 0
+        waits.append(time.monotonic() - began)
+        system.wait_for(system.enqueue("fetch"), Status.COMPLETED)
+
+    told = "\n".join(lines(system, flood)).split(GAP)
+    assert all(part == [*range(part[0], part[-1] + 1)] for one in told if (part := numbers(one.split("\n")[1:-1])))
+    assert max(waits) < 1.0
+    assert _memory_bytes(daemon.pid) - before < 64 << 20
+    system.assert_sound()
+
+
+def _memory_bytes(pid: int) -> int:
+    [line] = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
+    return int(line.split()[1]) << 10
