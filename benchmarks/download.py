@@ -271,17 +271,17 @@ def _received(found: dict[str, str], place: Path, *digests: Any) -> None:
 def _drive(found: dict[str, str], place: Path) -> None:
     from job_handlers.download.troubles import Patience
     from job_handlers.sources.drive.client import Drive
-    from job_handlers.sources.drive.source import DriveSource
+    from job_handlers.sources.drive.file import DriveFile
 
-    _fetch(DriveSource(Drive(patience=Patience()), found["item"]), place)
+    _fetch(DriveFile(Drive(patience=Patience()), found["item"]), place)
 
 
 def _url(found: dict[str, str], place: Path) -> None:
     from job_handlers.download.fetch import Wanted
     from job_handlers.download.troubles import Patience
-    from job_handlers.sources.https.source import HttpsSource
+    from job_handlers.sources.https.file import HttpsFile
 
-    _fetch(HttpsSource(found["url"], Wanted(), Patience(), lambda: False), place)
+    _fetch(HttpsFile(found["url"], Wanted(), Patience(), lambda: False), place)
 
 
 def _fetch(source: Any, place: Path) -> None:
@@ -299,12 +299,12 @@ def _deadline(found: dict[str, str], place: Path) -> None:
     from job_handlers.download.part import Part
     from job_handlers.download.troubles import Patience, Trouble
     from job_handlers.sources.drive.client import Drive
-    from job_handlers.sources.drive.source import DriveSource
+    from job_handlers.sources.drive.file import DriveFile
 
     patience = replace(Patience(), chunk_seconds=_DEADLINE_SECONDS)
     drive = Drive(patience=patience)
     try:
-        source = DriveSource(drive, found["item"])
+        source = DriveFile(drive, found["item"])
         facts = source.facts()
         with Part(place) as part:
             part.clear()

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from job_handlers.addresses import (
+from job_handlers.settings import HandlersSettings
+from job_handlers.sources.addresses import (
     Place,
     Target,
     allowed_networks,
@@ -37,7 +38,6 @@ from job_handlers.addresses import (
     read_url,
     retry_after,
 )
-from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable
 
 ALLOW = HandlersSettings.webhook_allow

@@ -13,7 +13,7 @@ from job_handlers.settings import HandlersSettings
 from tests import installed
 from worker_service import config
 from worker_service.children.known import wants
-from worker_service.config import load_settings
+from worker_service.config import HANDLERS_SETTINGS, load_settings
 from worker_service.errors import ConfigError
 from worker_service.jobs.retries import RetryRule
 
@@ -323,7 +323,9 @@ def scrapers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         write(tmp_path / "scrapers/scrapers_settings.py", text)
         monkeypatch.delitem(sys.modules, "scrapers_settings", raising=False)
 
-    installed.install(tmp_path / "scrapers", "scrapers", {}, {"scrapers": "scrapers_settings:Scrapers"})
+    installed.install(
+        tmp_path / "scrapers", "scrapers", {}, {HANDLERS_SETTINGS: {"scrapers": "scrapers_settings:Scrapers"}}
+    )
     monkeypatch.syspath_prepend(tmp_path / "scrapers")
     return install
 

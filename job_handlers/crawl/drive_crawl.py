@@ -2,7 +2,7 @@
 
     {"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
 
-What is wanted is told in `crawl_wanted`, how the tree is walked in `crawl`, what is remembered in `crawl_memory`.
+What is wanted is told in `wanted`, how the tree is walked in `walk`, what is remembered in `memory`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from pathlib import Path
 
 from job_handlers.crawl.memory import Forgetful, Kept
 from job_handlers.crawl.walk import Crawl
-from job_handlers.crawl.wanted import SHARED_WITH_ME, Payload, check, crawl_key, download_of
+from job_handlers.crawl.wanted import Payload, check, crawl_key, download_of
 from job_handlers.download.troubles import Patience
-from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.local import source as local
-from job_handlers.sources.local.tree import LocalTree
-from job_handlers.sources.references import Reference, read_reference
+from job_handlers.sources import credentials, environment, prepare, read_folder
 from job_handlers.sources.tree import Tree
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
@@ -26,24 +23,15 @@ _PATIENCE = Patience()
 
 
 def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
-    reference = _reference(context.payload)
+    source, reference = read_folder(context.payload.folder)
     if reference.platform != context.platform:
         raise Permanent(
             "PAYLOAD_INVALID",
             f"the folder is of the platform {reference.platform}, and the job of {context.platform}: "
             f"enqueue it with --platform {reference.platform}",
         )
-    if reference.platform == "local":
-        return crawl(context, LocalTree(Path(reference.key)))
-    # Google's client takes a second to import, and a directory needs none of it.
-    from job_handlers.sources.drive.client import Drive
-    from job_handlers.sources.drive.tree import DriveTree
-
-    service = Drive(context.payload.credential, is_stopping=context.cancelled, patience=patience)
-    try:
-        return crawl(context, DriveTree(service, reference, is_stopping=context.cancelled, patience=patience))
-    finally:
-        service.close()
+    with source.open_tree(reference, context.payload.credential, patience, context.cancelled) as tree:
+        return crawl(context, tree)
 
 
 def crawl(context: Context[Payload], tree: Tree) -> Done:
@@ -76,29 +64,19 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
     return Done({"crawl": key, **one.counts()})
 
 
-def _reference(payload: Payload) -> Reference:
-    if payload.folder == SHARED_WITH_ME:
-        return Reference("gdrive", SHARED_WITH_ME)
-    found = read_reference(payload.folder)
-    if found.platform == "https":
-        raise Permanent("FOLDER_UNKNOWN", "a folder is an id or URL of Google Drive, or the full path of a directory")
-    return found
-
-
 def _reads(payload: Payload) -> Sequence[Path]:
-    reference = _reference(payload)
-    if reference.platform != "local":
-        return drive_credentials.files_of(payload.credential)
-    return local.readable(reference.key)
+    source, reference = read_folder(payload.folder)
+    return source.reads(reference, payload.credential)
 
 
+prepare()
 drive_crawl = Handler(
     "drive_crawl",
     run,
     Payload,
     job_class="io",
     limits=Limits(cpu_seconds=None, wall_seconds=24 * 3600, network=True),
-    environment=[*drive_credentials.ENVIRONMENT, local.ROOTS.variable],
-    credentials=["drive*"],
+    environment=environment(),
+    credentials=credentials(),
     reads_payload=_reads,
 )

@@ -13,7 +13,6 @@ from job_handlers.kinds import FORMATS, format_named
 from job_handlers.sources.tree import Entry, Tree
 from worker_service.handlers import Context, NewJob, Permanent, digest
 
-SHARED_WITH_ME = "shared-with-me"
 _SAYS_NOTHING = ("", "application/octet-stream", "binary/octet-stream")
 
 
@@ -37,7 +36,8 @@ class Payload:
     folder: str
     """An id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
     wanted: Wanted = Wanted()
-    credential: str = "drive"
+    credential: str = ""
+    """Empty: the source's usual one, such as drive."""
     dry_run: bool = False
     """Only count, and show what the crawl would enqueue now."""
     reconcile: bool = False
@@ -100,7 +100,7 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree, *, is_known
     """`is_known`: it was enqueued before, and has changed."""
     payload = context.payload
     body: dict[str, object] = {**payload.download, "source": entry.id, "name": entry.name}
-    if tree.platform != "local":
+    if tree.source and payload.credential:
         body["credential"] = payload.credential
     if is_known:
         body["standing"] = True

@@ -5,30 +5,26 @@
 `source` is a Drive id or URL, an https URL, or a full path. The job that reads the file, `ingest`, gets what `read`
 holds for its payload; with `"ingest": false` the file is published and no more. A file that somebody has fetched
 already is published again without being fetched. How bytes are kept, checked and tried again is told in `fetch`;
-what a source is, in `drive`, `https` and `local`.
+what a source is, in `sources`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from job_handlers import kinds
 from job_handlers.download import fetch
-from job_handlers.download.fetch import Fetched, Source, Wanted
+from job_handlers.download.fetch import Fetched, SourceFile, Wanted
 from job_handlers.download.names import safe_name
 from job_handlers.download.part import Facts
 from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
 from job_handlers.settings import HandlersSettings, value_of
-from job_handlers.sources.drive import client as drive
-from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.drive.source import DriveSource
-from job_handlers.sources.https import source as https
-from job_handlers.sources.local import source as local
-from job_handlers.sources.references import Reference, read_reference
+from job_handlers.sources import Reference, credentials, environment, prepare, read_reference
 from worker_service.handlers import (
     Context,
     DocumentRequest,
@@ -62,8 +58,9 @@ class Payload:
     """Fetch it although Google holds it for malware."""
     export: str = ""
     """In what to export a document of Google's own: pdf, xlsx or csv."""
-    credential: str = "drive"
-    """adc, or a file in $CREDENTIALS_DIRECTORY whose name begins with drive."""
+    credential: str = ""
+    """The name of a file in $CREDENTIALS_DIRECTORY: for Drive it begins with drive, or is adc. Empty: the usual one of
+    the source, such as drive."""
     resource_key: str = ""
     """Of an old Drive link; it may as well stand in the URL."""
     ingest: bool = True
@@ -78,33 +75,28 @@ class Payload:
 
 def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
     payload = context.payload
-    reference = read_reference(payload.source)
+    source, reference = read_reference(payload.source)
     wanted = _wanted(payload)
-    source: Source | None = None
     try:
-        source = _source(reference, context, wanted, patience)
-        return _done_with(source, reference, context, wanted, patience)
+        with closing(source.open_file(reference, payload, wanted, patience, context.cancelled)) as file:
+            return _done_with(file, reference, context, wanted, patience)
     except Trouble as trouble:
         raise _ended(trouble, patience) from trouble
-    finally:
-        if source is not None:
-            source.close()
 
 
 def keep_key(payload: Payload) -> str:
     """The file, whatever its revision: the sidecar tells that."""
-    reference = read_reference(payload.source)
+    _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
 
 def reads(payload: Payload) -> Sequence[Path]:
     """Beside the credentials: a local file, and what application default credentials name."""
-    reference = read_reference(payload.source)
-    if reference.platform == "local":
-        return local.readable(reference.key)
-    return drive_credentials.files_of(payload.credential) if reference.platform == "gdrive" else []
+    source, reference = read_reference(payload.source)
+    return source.reads(reference, payload.credential)
 
 
+prepare()
 download = Handler(
     "download",
     run,
@@ -112,24 +104,16 @@ download = Handler(
     job_class="io",
     limits=Limits(cpu_seconds=None, wall_seconds=_WALL_SECONDS, file_bytes=None, network=True),
     keep_key=keep_key,
-    environment=[
-        https.ALLOW.variable,
-        local.ROOTS.variable,
-        BYTES_MAX.variable,
-        drive_credentials.ENDPOINT.variable,
-        drive_credentials.ADC_FILE,
-        "REQUESTS_CA_BUNDLE",
-        "SSL_CERT_FILE",
-    ],
-    credentials=["drive*"],
+    environment=[*environment(), BYTES_MAX.variable],
+    credentials=credentials(),
     reads_payload=reads,
 )
 
 
 def _done_with(
-    source: Source, reference: Reference, context: Context[Payload], wanted: Wanted, patience: Patience
+    file: SourceFile, reference: Reference, context: Context[Payload], wanted: Wanted, patience: Patience
 ) -> Done:
-    asking = _Asking(source, context)
+    asking = _Asking(file, context)
     try:
         got = fetch.fetch(asking, context.keep, wanted, context, patience)
     except _Known as known:
@@ -195,7 +179,7 @@ class _Known(Exception):
 class _Asking:
     """The source; the first time that it tells digests of its own, somebody may have the file already."""
 
-    def __init__(self, source: Source, context: Context[Payload]) -> None:
+    def __init__(self, source: SourceFile, context: Context[Payload]) -> None:
         self._source, self._context = source, context
         self._has_asked = False
         self.pour, self.close = source.pour, source.close
@@ -218,23 +202,6 @@ class _Asking:
 
 
 # --- the payload --------------------------------------------------------------------------------------
-
-
-def _source(reference: Reference, context: Context[Payload], wanted: Wanted, patience: Patience) -> Source:
-    payload = context.payload
-    if reference.platform == "https":
-        return https.HttpsSource(reference.key, wanted, patience, context.cancelled)
-    if reference.platform == "local":
-        return local.LocalSource(reference.key, patience)
-    if reference.is_folder:
-        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder: have it crawled (pagemill crawl URL)")
-    return DriveSource(
-        drive.Drive(payload.credential, is_stopping=context.cancelled, patience=patience),
-        reference.key,
-        payload.resource_key or reference.resource_key,
-        export=payload.export,
-        is_abuse_fine=payload.acknowledge_abuse,
-    )
 
 
 def _wanted(payload: Payload) -> Wanted:

@@ -32,7 +32,7 @@ _RATE_SECONDS = 10.0
 _FETCHED_PERCENT = 95.0
 
 
-class Source(Protocol):
+class SourceFile(Protocol):
     """Raises `Trouble`, and nothing else, for what goes wrong at its end."""
 
     def facts(self) -> Facts: ...
@@ -71,7 +71,7 @@ class Teller(Protocol):
 
 
 def fetch(
-    source: Source,
+    source: SourceFile,
     keep: Path,
     wanted: Wanted,
     teller: Teller,
@@ -111,7 +111,7 @@ class _Fetch:
 
     def __init__(
         self,
-        source: Source,
+        source: SourceFile,
         part: Part,
         wanted: Wanted,
         teller: Teller,

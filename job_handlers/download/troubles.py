@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from job_handlers.addresses import bounded
+from job_handlers.sources.addresses import bounded
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze
 
 Kind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "ASK", "RESTART"]

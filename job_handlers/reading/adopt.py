@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from job_handlers.download.troubles import Trouble
-from job_handlers.sources.local.source import ROOTS, actual_path, readable
+from job_handlers.sources.local import ROOTS
+from job_handlers.sources.local.file import actual_path, readable
 from worker_service.handlers import (
     Context,
     DocumentFacts,

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from job_handlers.addresses import retry_after
 from job_handlers.download.part import Part
 from job_handlers.download.troubles import Patience, Trouble
+from job_handlers.sources.addresses import retry_after
 from worker_service.handlers import Stopped
 
 READ_BYTES = 256 << 10

@@ -29,6 +29,8 @@ class Entry:
     size: int | None = None
     revision: str = ""
     """Changes when its content does."""
+    md5: str = ""
+    sha256: str = ""
     modified: str = ""
     """UTC, ISO 8601."""
     key: str = ""
@@ -39,6 +41,7 @@ class Entry:
     """Of a shortcut, whose `key` is the target's."""
     refusal: str = ""
     """Why it may not be downloaded, in words."""
+    is_trashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

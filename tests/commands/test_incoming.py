@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from job_handlers.sources.references import read_reference
+from job_handlers.sources import read_reference
 from tests.commands.conftest import COMMAND, Run, items
 from tests.commands.shelf import Shelf
 from tests.commands.test_wait import begin
@@ -60,7 +60,7 @@ def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf)
     ]
     assert [(job.platform, job.owner) for job in jobs(shelf, "download")] == [("local", "ann")] * 2
     assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
-        (path.name, read_reference(str(path)).key) for path in (first, second)
+        (path.name, read_reference(str(path))[1].key) for path in (first, second)
     ]
     read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True, "then": [{"job_type": "webhook"}]}
     assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False}
@@ -99,7 +99,7 @@ def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
 
     run("ingest", "a.pdf ")
 
-    assert [read_reference(one["source"]).key for one in payloads(shelf, "download")] == [str(path)]
+    assert [read_reference(one["source"])[1].key for one in payloads(shelf, "download")] == [str(path)]
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from job_handlers.download import fetch
-from job_handlers.download.fetch import Fetched, Source, Wanted
+from job_handlers.download.fetch import Fetched, SourceFile, Wanted
 from job_handlers.download.troubles import Judge, Patience
+from job_handlers.sources import https
 from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.drive.client import Drive
+from job_handlers.sources.drive.file import DriveFile
 from job_handlers.sources.drive.pacer import Pacer
-from job_handlers.sources.drive.source import DriveSource
-from job_handlers.sources.https import source as https
+from job_handlers.sources.https.file import HttpsFile
 from tests.drive_server import DriveServer, serving
 from worker_service.handlers import PublishedFile
 from worker_service.jobs.documents import Files
@@ -114,12 +115,12 @@ class Fetching:
 
     def from_drive(self, file_id: str, **more: object) -> Fetched:
         drive = Drive(is_stopping=self.teller.cancelled, patience=self.patience, pacer=Pacer(1e6))
-        return self.of(DriveSource(drive, file_id, **more))  # type: ignore[arg-type]
+        return self.of(DriveFile(drive, file_id, **more))  # type: ignore[arg-type]
 
     def from_url(self, url: str) -> Fetched:
-        return self.of(https.HttpsSource(url, self.wanted, self.patience, self.teller.cancelled))
+        return self.of(HttpsFile(url, self.wanted, self.patience, self.teller.cancelled))
 
-    def of(self, source: Source) -> Fetched:
+    def of(self, source: SourceFile) -> Fetched:
         self.keep.mkdir(exist_ok=True)
         try:
             judge = Judge(self.patience, chance=random.Random(0))

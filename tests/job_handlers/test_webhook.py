@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from job_handlers import addresses, webhook
+from job_handlers import webhook
+from job_handlers.sources import addresses
 from worker_service.handlers import Permanent
 from worker_service.testing import How, Run, run_handler
 

@@ -66,7 +66,7 @@ skip = Handler("skip", _skip, dict)
 
 def install(place: Path) -> None:
     changed = {"ocr_pages": f"{__name__}:ocr_pages", "skip": f"{__name__}:skip"}
-    installed.install(place, "pagemill", installed.shipped() | changed)
+    installed.install(place, "pagemill", installed.shipped() | changed, installed.beside_handlers())
 
 
 def go_on(workspace: Path) -> None:

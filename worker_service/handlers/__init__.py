@@ -18,6 +18,7 @@ from worker_service.handlers.contract import (
     Snooze,
     Stopped,
 )
+from worker_service.handlers.registry import find
 from worker_service.jobs.digest import canonical, digest
 from worker_service.jobs.documents import (
     CrawlItem,
@@ -68,6 +69,7 @@ __all__ = [
     "Unfit",
     "canonical",
     "digest",
+    "find",
     "parse_duration",
     "parse_words",
     "read_program",

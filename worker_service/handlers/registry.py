@@ -1,4 +1,4 @@
-"""Find handlers: the entry points of every installed distribution, and what each of them offers.
+"""Find what distributions bring: the entry points of a group, handlers before all, and what each of them offers.
 
 Finding reads metadata only. Loading imports the handler's module, so only the nursery and its children do that,
 and each in a trial child first (`worker_service.children.trial`).
@@ -28,6 +28,10 @@ class Found:
     """module:attribute"""
     distribution: str
 
+    def load(self) -> Any:
+        """Import it. Whatever goes wrong inside it comes out as it is."""
+        return EntryPoint(self.name, self.spec, GROUP).load()
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -38,7 +42,7 @@ class Offer:
     """Job types that it names and cannot provide, each with the reason."""
 
 
-def find(extra: Sequence[str] = (), path: Sequence[str] | None = None) -> list[Found]:
+def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[Found]:
     """Every entry point of the group on the path (None: Python's own), by name; `extra` are specs that no distribution
     carries."""
     found: dict[Found, None] = {}
@@ -49,7 +53,7 @@ def find(extra: Sequence[str] = (), path: Sequence[str] | None = None) -> list[F
         if name in seen:
             continue
         seen.add(name)
-        for point in distribution.entry_points.select(group=GROUP):
+        for point in distribution.entry_points.select(group=group):
             found[Found(point.name, point.value, name)] = None
     for spec in extra:
         found[Found(spec, spec, "extra")] = None
@@ -57,8 +61,7 @@ def find(extra: Sequence[str] = (), path: Sequence[str] | None = None) -> list[F
 
 
 def load(found: Found, settings: Mapping[str, Commands]) -> Offer:
-    """Import it. Whatever goes wrong inside it comes out as it is."""
-    offered = EntryPoint(found.name, found.spec, GROUP).load()
+    offered = found.load()
     if isinstance(offered, Family):
         return _of_family(offered, settings.get(offered.section, {}))
     if isinstance(offered, Handler):

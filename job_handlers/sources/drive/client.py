@@ -1,15 +1,17 @@
 """Google Drive: the one file that knows Google's client.
 
 Metadata goes through google-api-python-client, bytes through google-auth's session; both over connections that a
-watchdog can shut (`wire`), so never through a proxy. Every failure leaves as a `Trouble`. One `Drive` belongs to one
-attempt and one thread. What a crawl needs is here too: children, changes, start tokens; how it walks is told elsewhere.
+watchdog can shut, so never through a proxy. Every failure leaves as a `Trouble`. One `Drive` belongs to one attempt and
+one thread. What a crawl needs is here too: children, changes, start tokens; how it walks is told elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -25,41 +27,15 @@ from google.oauth2 import credentials as user_credentials
 from google.oauth2 import service_account
 from googleapiclient.discovery import build  # type: ignore[import-untyped]
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
+from requests.adapters import HTTPAdapter
 
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
 from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.drive.pacer import Pacer
-from job_handlers.sources.drive.words import (
-    ENTRY_FIELDS,
-    FOLDER,
-    REASONS,
-    SHORTCUT,
-    Change,
-    Changes,
-    Entry,
-    Identity,
-    Listing,
-    entry_of,
-    reasons_of,
-)
 from job_handlers.sources.http_bodies import Headers, Watchdog, Wire, check_range, of_status
-from job_handlers.sources.http_sessions import watched
+from job_handlers.sources.tree import Changes, Entry, Kind, Listing
 from worker_service.handlers import Permanent
-
-__all__ = [
-    "FOLDER",
-    "REASONS",
-    "SCOPE",
-    "SHORTCUT",
-    "Change",
-    "Changes",
-    "Drive",
-    "Entry",
-    "Identity",
-    "Listing",
-    "who_am_i",
-]
 
 SCOPE = "https://www.googleapis.com/auth/drive.readonly"
 _HOST = "Google Drive"
@@ -67,25 +43,73 @@ _API = "https://www.googleapis.com"
 _TOKENS = "https://oauth2.googleapis.com/token"
 _ANSWER_BYTES_MAX = 64 << 20
 _ERROR_WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")
+_REDIRECTS_MAX = 5
+
+_FOLDER = "application/vnd.google-apps.folder"
+_SHORTCUT = "application/vnd.google-apps.shortcut"
+_NATIVE = "application/vnd.google-apps."
+_ENTRY_FIELDS = (
+    "id,name,size,md5Checksum,sha256Checksum,headRevisionId,modifiedTime,mimeType,trashed,driveId,resourceKey,parents,"
+    "shortcutDetails(targetId,targetMimeType,targetResourceKey),capabilities(canDownload)"
+)
+
+REASONS: Mapping[str, str] = {
+    "rateLimitExceeded": "RATE_LIMITED",
+    "userRateLimitExceeded": "RATE_LIMITED",
+    "sharingRateLimitExceeded": "RATE_LIMITED",
+    "RATE_LIMIT_EXCEEDED": "RATE_LIMITED",
+    "downloadQuotaExceeded": "QUOTA_USED_UP",
+    "dailyLimitExceeded": "QUOTA_USED_UP",
+    "quotaExceeded": "QUOTA_USED_UP",
+    "authError": "CREDENTIAL_REFUSED",
+    "required": "CREDENTIAL_REFUSED",
+    "insufficientPermissions": "SCOPE_MISSING",
+    "insufficientScopes": "SCOPE_MISSING",
+    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": "SCOPE_MISSING",
+    "accessNotConfigured": "API_DISABLED",
+    "SERVICE_DISABLED": "API_DISABLED",
+    "domainPolicy": "DOMAIN_POLICY",
+    "insufficientFilePermissions": "ACCESS_REFUSED",
+    "appNotAuthorizedToFile": "ACCESS_REFUSED",
+    "teamDriveMembershipRequired": "ACCESS_REFUSED",
+    "cannotDownloadFile": "DOWNLOAD_FORBIDDEN",
+    "cannotDownloadAbusiveFile": "ABUSE_NOT_ACKNOWLEDGED",
+    "fileNotDownloadable": "NATIVE_DOCUMENT",
+    "exportSizeLimitExceeded": "EXPORT_TOO_LARGE",
+    "notFound": "NOT_FOUND",
+    "invalidParameter": "REQUEST_INVALID",
+    "invalid": "REQUEST_INVALID",
+    "badRequest": "REQUEST_INVALID",
+}
+"""What Drive says, as a code of `troubles.RULES`. What is not here goes by its status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a credential is."""
+
+    name: str
+    kind: str
+    may: str
 
 
 class Drive:
     def __init__(
         self,
-        credential: str = "drive",
+        credential: str = "",
         *,
         is_stopping: Callable[[], bool] = lambda: False,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         pacer: Pacer | None = None,
     ) -> None:
-        self.credential = credential
-        self._credentials, self.kind, self.who = _credentials(credential)
+        self.credential = credential or drive_credentials.USUAL
+        self._credentials, self.kind, self.who = _credentials(self.credential)
         self._watchdog = Watchdog(is_stopping)
         self._wire = Wire(_HOST, self._watchdog, patience)
         self._timeout = (patience.connect_seconds, patience.idle_seconds)
-        self._asking = watched(requests.Session(), self._watchdog)
+        self._asking = _watched(requests.Session(), self._watchdog)
         authorized: Any = AuthorizedSession
-        self._session = watched(authorized(self._credentials, auth_request=Request(self._asking)), self._watchdog)
+        self._session = _watched(authorized(self._credentials, auth_request=Request(self._asking)), self._watchdog)
         self._root = (drive_credentials.endpoint() or _API) + "/drive/v3/"
         self._pacer = pacer or Pacer(shared_by=f"{self._root} {self.who}", look=self._wire.look)
         self._flowing: tuple[str, int] | None = None
@@ -100,7 +124,7 @@ class Drive:
         )
         # Each of these calls makes a class, with its documentation.
         self._files, self._changes = cache(service.files), cache(service.changes)
-        self._about, self._drives = service.about, service.drives
+        self._about = service.about
 
     def close(self) -> None:
         self._session.close()
@@ -110,17 +134,15 @@ class Drive:
     # --- metadata -------------------------------------------------------------------------------------
 
     def entry(self, file_id: str, resource_key: str = "") -> Entry:
-        call = self._files().get(fileId=file_id, fields=ENTRY_FIELDS, supportsAllDrives=True)
-        return entry_of(self._ask(call, {file_id: resource_key}))
+        call = self._files().get(fileId=file_id, fields=_ENTRY_FIELDS, supportsAllDrives=True)
+        return _entry_of(self._ask(call, {file_id: resource_key}), resource_key)
 
-    def children(
-        self, folder_id: str, page: str | None = None, *, drive_id: str = "", resource_key: str = ""
-    ) -> Listing:
+    def children(self, folder_id: str, page: str = "", *, drive_id: str = "", resource_key: str = "") -> Listing:
         """Of one parent, up to 1,000 a page. A page may be short, or empty, and have a next one."""
         quoted = folder_id.replace("\\", "\\\\").replace("'", "\\'")
         return self._list(f"'{quoted}' in parents and trashed = false", page, drive_id, {folder_id: resource_key})
 
-    def shared_with_me(self, page: str | None = None) -> Listing:
+    def shared_with_me(self, page: str = "") -> Listing:
         return self._list("sharedWithMe = true and trashed = false", page, "", {})
 
     def start_token(self, drive_id: str = "") -> str:
@@ -137,39 +159,42 @@ class Drive:
             includeRemoved=True,
             supportsAllDrives=True,
             includeItemsFromAllDrives=True,
-            fields=f"nextPageToken,newStartPageToken,changes(fileId,removed,changeType,file({ENTRY_FIELDS}))",
+            fields=f"nextPageToken,newStartPageToken,changes(fileId,removed,changeType,file({_ENTRY_FIELDS}))",
             **named,
         )
         told = self._ask(call)
-        found = [
-            Change(one["fileId"], None if one.get("removed") or "file" not in one else entry_of(one["file"]))
-            for one in told.get("changes", [])
-            if one.get("changeType", "file") == "file" and one.get("fileId")
-        ]
-        return Changes(found, told.get("nextPageToken"), told.get("newStartPageToken"))
-
-    def drive_name(self, drive_id: str) -> str:
-        """Of a shared drive."""
-        return str(self._ask(self._drives().get(driveId=drive_id, fields="id,name"))["name"])
+        there: list[Entry] = []
+        gone: list[str] = []
+        for one in told.get("changes", []):
+            if one.get("changeType", "file") != "file" or not one.get("fileId"):
+                continue
+            # Without a file it was removed, or we may no longer see it.
+            entry = None if one.get("removed") or "file" not in one else _entry_of(one["file"])
+            if entry is None or entry.is_trashed:
+                gone.append(one["fileId"])
+            else:
+                there.append(entry)
+        next_page = told.get("nextPageToken", "")
+        return Changes(there, gone, next_page or told.get("newStartPageToken") or page, not next_page)
 
     def identity(self) -> Identity:
         told = self._ask(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
         return Identity(told.get("emailAddress") or told.get("displayName") or self.who, self.kind, "read")
 
-    def _list(self, query: str, page: str | None, drive_id: str, keys: Mapping[str, str]) -> Listing:
+    def _list(self, query: str, page: str, drive_id: str, keys: Mapping[str, str]) -> Listing:
         corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
         call = self._files().list(
             q=query,
             pageSize=1000,
-            pageToken=page,
+            pageToken=page or None,
             supportsAllDrives=True,
             includeItemsFromAllDrives=True,
-            fields=f"nextPageToken,incompleteSearch,files({ENTRY_FIELDS})",
+            fields=f"nextPageToken,incompleteSearch,files({_ENTRY_FIELDS})",
             **corpus,
         )
         told = self._ask(call, keys)
-        entries = [entry_of(one) for one in told.get("files", [])]
-        return Listing(entries, told.get("nextPageToken"), bool(told.get("incompleteSearch")))
+        entries = [entry for one in told.get("files", []) if not (entry := _entry_of(one)).is_trashed]
+        return Listing(entries, told.get("nextPageToken", ""), bool(told.get("incompleteSearch")))
 
     def _ask(self, call: Any, keys: Mapping[str, str] = {}) -> dict[str, Any]:
         call.headers.update(_key_header(keys))
@@ -263,7 +288,7 @@ class Drive:
                 raise Trouble("TOKEN_UNREACHABLE", credential=self.credential) from error
 
     def trouble(self, status: int, headers: Headers, body: bytes) -> Trouble:
-        reasons = list(reasons_of(body))
+        reasons = list(_reasons_of(body))
         values = {"host": _HOST, "who": self.who, "credential": self.credential, "status": status}
         values["reason"] = reasons[0] if reasons else f"status {status}"
         general = of_status(status, {"Retry-After": headers.get("retry-after", "")}, _HOST)
@@ -282,7 +307,7 @@ class Drive:
         return Trouble(code, after=general.asked, mime="document of Google's own", **values)
 
 
-def who_am_i(credential: str = "drive") -> Identity:
+def who_am_i(credential: str = "") -> Identity:
     """Fetches a token and asks Drive. Raises `Trouble` or `Permanent`, in words for a person."""
     drive = Drive(credential)
     try:
@@ -307,6 +332,94 @@ class _Http:
 
     def close(self) -> None:
         """The session is closed with its Drive."""
+
+
+# --- connections that a watchdog can shut --------------------------------------------------------------
+
+
+def _watched(session: Any, watchdog: Watchdog) -> Any:
+    session.max_redirects = _REDIRECTS_MAX
+    session.mount("https://", _Adapter(watchdog))
+    session.mount("http://", _Adapter(watchdog))
+    return session
+
+
+class _Adapter(HTTPAdapter):
+    """Its connections can be shut by the watchdog, and it never tries again by itself."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self._pools = {
+            "http": _watched_pool(urllib3.HTTPConnectionPool, watchdog),
+            "https": _watched_pool(urllib3.HTTPSConnectionPool, watchdog),
+        }
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, *values: Any, **named: Any) -> None:
+        super().init_poolmanager(*values, **named)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+
+def _watched_pool(pool: Any, watchdog: Watchdog) -> Any:
+    base: Any = pool.ConnectionCls
+
+    class Watched(base):  # type: ignore[misc]
+        def _new_conn(self) -> Any:
+            raw = super()._new_conn()
+            # TLS is yet to begin, and wraps the socket in another one.
+            self._copy = raw.dup()
+            watchdog.hold(self._copy)
+            return raw
+
+        def connect(self) -> None:
+            self._copy = None
+            try:
+                super().connect()
+                watchdog.hold(self.sock)
+            finally:
+                if self._copy is not None:
+                    self._copy.close()
+
+    return type("WatchedPool", (pool,), {"ConnectionCls": Watched})
+
+
+# --- what Drive says ----------------------------------------------------------------------------------
+
+
+def _entry_of(told: Mapping[str, Any], key: str = "") -> Entry:
+    """`key`: what was shown to get at it, if it tells none of its own."""
+    mime, shortcut, size = told.get("mimeType", ""), told.get("shortcutDetails", {}), told.get("size")
+    may_download = told.get("capabilities", {}).get("canDownload", True)
+    kind: Kind = "native" if mime.startswith(_NATIVE) else "file"
+    if mime in (_FOLDER, _SHORTCUT):
+        kind = "folder" if mime == _FOLDER else "shortcut"
+    return Entry(
+        id=told["id"],
+        name=told.get("name", ""),
+        kind=kind,
+        parent_ids=tuple(told.get("parents", ())),
+        mime=mime,
+        size=None if size is None else int(size),
+        revision=told.get("headRevisionId") or told.get("md5Checksum") or told.get("modifiedTime", ""),
+        md5=told.get("md5Checksum", ""),
+        sha256=told.get("sha256Checksum", ""),
+        modified=told.get("modifiedTime", ""),
+        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else told.get("resourceKey") or key,
+        corpus=told.get("driveId", ""),
+        target_id=shortcut.get("targetId", ""),
+        refusal="" if may_download else "its owner does not let us download it",
+        is_trashed=bool(told.get("trashed")),
+    )
+
+
+def _reasons_of(body: bytes) -> Iterator[str]:
+    """Of both shapes of Google's errors."""
+    try:
+        error = json.loads(body)["error"]
+        for one in [*error.get("errors", []), *error.get("details", [])]:
+            if isinstance(one.get("reason"), str):
+                yield one["reason"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
 
 
 # --- credentials --------------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from typing import Any
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import Permanent
 
+USUAL = "drive"
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 ENDPOINT = HandlersSettings.drive_endpoint
 """Any place but this machine is refused, for it would be sent our tokens."""
 
-ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "HTTPS_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """What a handler that talks to Google wants to see of the service's."""
 
 _NAME = re.compile(r"drive[\w.-]{0,100}", re.ASCII)

@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from job_handlers.crawl.wanted import SHARED_WITH_ME
 from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
+from job_handlers.sources import Reference
+from job_handlers.sources.drive import PLATFORM, SHARED_WITH_ME, rests_with
 from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.drive.words import FOLDER, SHORTCUT
-from job_handlers.sources.drive.words import Entry as DriveEntry
-from job_handlers.sources.references import Reference
-from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Kind, Listing, ListingExpired
+from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
 from worker_service.handlers import Permanent, Stopped
 
 _LOOK_SECONDS = 0.2
@@ -21,7 +19,7 @@ T = TypeVar("T")
 
 
 class DriveTree:
-    platform = "gdrive"
+    platform = PLATFORM
 
     def __init__(
         self,
@@ -31,7 +29,7 @@ class DriveTree:
         is_stopping: Callable[[], bool],
         patience: Patience = Patience(),  # noqa: B008 - frozen
     ) -> None:
-        self.source = f"gdrive:{service.credential}"
+        self.source = rests_with(service.credential)
         self.root_name = folder.key
         self._drive = service
         self._folder = folder
@@ -56,16 +54,13 @@ class DriveTree:
         found = self._about_one(lambda: self._drive.entry(item_id, key))
         if found.is_trashed:
             raise ItemTrouble(f"{found.name} is in the trash")
-        return _entry(found, key)
+        return found
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
         def ask() -> Listing:
             if folder_id == SHARED_WITH_ME:
-                told = self._drive.shared_with_me(page or None)
-            else:
-                told = self._drive.children(folder_id, page or None, drive_id=corpus, resource_key=key)
-            entries = [_entry(one) for one in told.entries if not one.is_trashed]
-            return Listing(entries, told.next_page or "", told.is_incomplete)
+                return self._drive.shared_with_me(page)
+            return self._drive.children(folder_id, page, drive_id=corpus, resource_key=key)
 
         return self._about_one(ask, page)
 
@@ -74,11 +69,7 @@ class DriveTree:
         return "" if self._is_shared_with_me else self._call(lambda: self._drive.start_token(corpus))
 
     def changes(self, corpus: str, token: str) -> Changes:
-        told = self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
-        there = [one.entry for one in told.changes if one.entry is not None and not one.entry.is_trashed]
-        gone = [one.file_id for one in told.changes if one.entry is None or one.entry.is_trashed]
-        next_token = told.next_page or told.new_start or token
-        return Changes([_entry(one) for one in there], gone, next_token, told.next_page is None)
+        return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
     def _about_one(self, call: Callable[[], T], page: str = "") -> T:
         """What is refused of one item is no reason to give up the others."""
@@ -104,27 +95,3 @@ class DriveTree:
             if self._is_stopping():
                 raise Stopped
             time.sleep(min(left, _LOOK_SECONDS))
-
-
-def _entry(found: DriveEntry, key: str = "") -> Entry:
-    kind: Kind = "file"
-    if found.mime == FOLDER:
-        kind = "folder"
-    elif found.mime == SHORTCUT:
-        kind = "shortcut"
-    elif found.is_native:
-        kind = "native"
-    return Entry(
-        found.id,
-        found.name,
-        kind,
-        found.parents,
-        found.mime,
-        found.size,
-        found.revision,
-        found.modified,
-        found.target_key if kind == "shortcut" else found.resource_key or key,
-        found.drive_id,
-        found.target_id,
-        "" if found.can_download else "its owner does not let us download it",
-    )

@@ -1,1 +1,59 @@
-"""URLs."""
+"""URLs as a source: one file behind each, and no folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from job_handlers.settings import HandlersSettings
+from job_handlers.sources import IsStopping, Reference
+from worker_service.handlers import Permanent
+
+if TYPE_CHECKING:
+    from job_handlers.download.download import Payload
+    from job_handlers.download.fetch import SourceFile, Wanted
+    from job_handlers.download.troubles import Patience
+    from job_handlers.sources.tree import Tree
+
+PLATFORM = "https"
+ADDRESSES = "an https URL"
+FOLDERS = ""
+IS_FOR_ANY_HOST = True
+ALLOW = HandlersSettings.download_allow
+ENVIRONMENT: Sequence[str] = (ALLOW.variable, "SSL_CERT_FILE")
+CREDENTIALS: Sequence[str] = ()
+
+
+def reference(text: str) -> Reference | None:
+    if not text.lower().startswith(("https://", "http://")):
+        return None
+    try:
+        urlsplit(text)
+    except ValueError as error:
+        raise Permanent("URL_INVALID", "the URL cannot be understood") from error
+    return Reference(PLATFORM, text)
+
+
+def rests_with(credential: str) -> str:
+    return ""
+
+
+def reads(reference: Reference, credential: str) -> Sequence[Path]:
+    return ()
+
+
+def open_file(
+    reference: Reference, payload: Payload, wanted: Wanted, patience: Patience, is_stopping: IsStopping
+) -> SourceFile:
+    from job_handlers.sources.https.file import HttpsFile
+
+    return HttpsFile(reference.key, wanted, patience, is_stopping)
+
+
+def open_tree(
+    reference: Reference, credential: str, patience: Patience, is_stopping: IsStopping
+) -> AbstractContextManager[Tree]:
+    raise NotImplementedError("a URL has no folders")

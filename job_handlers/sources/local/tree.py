@@ -1,6 +1,6 @@
 """A directory of this machine as a tree to crawl. Symbolic links and hidden names are passed over.
 
-Like a download it looks only where jobs may read (`local`).
+Like a download it looks only where jobs may read (`file`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mimetypes import guess_type
 from pathlib import Path
 
 from job_handlers.download.troubles import Trouble
-from job_handlers.sources.local.source import actual_path
+from job_handlers.sources.local.file import actual_path
 from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
 
 PAGE_ENTRIES = 1000
@@ -84,5 +84,5 @@ def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
         guess_type(name)[0] or "",
         found.st_size,
         f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}",
-        datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
+        modified=datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
     )

@@ -20,11 +20,11 @@ import pytest
 
 from job_handlers.crawl.drive_crawl import crawl
 from job_handlers.crawl.wanted import Payload
+from job_handlers.sources import Reference
 from job_handlers.sources.drive.client import Drive
 from job_handlers.sources.drive.pacer import Pacer
 from job_handlers.sources.drive.tree import DriveTree
 from job_handlers.sources.local.tree import LocalTree
-from job_handlers.sources.references import Reference
 from tests.drive_server import DriveServer, Item
 from tests.job_handlers.fetching import SOON, drive_for
 from tests.store.kit import ByHand, lay_out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from job_handlers.crawl.drive_crawl import drive_crawl
-from job_handlers.sources.local import source as local
+from job_handlers.sources import local
 from tests.job_handlers.fetching import drive_for, pdf
 from worker_service.testing import How, run_handler
 

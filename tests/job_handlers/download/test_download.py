@@ -15,9 +15,9 @@ import pytest
 
 from job_handlers.download import download
 from job_handlers.download.troubles import Patience, Trouble
+from job_handlers.sources import https, local
 from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.https import source as https
-from job_handlers.sources.local import source as local
+from job_handlers.sources.local.file import LocalFile
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
 from tests.job_handlers.fetching import SOON, Here, drive_for, pdf
@@ -445,7 +445,7 @@ def test_a_path_that_is_no_file_for_jobs_is_refused(
 def test_a_local_file_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "a.pdf"
     file.write_bytes(CONTENT)
-    source = local.LocalSource(str(file), Patience(stable_seconds=60))
+    source = LocalFile(str(file), Patience(stable_seconds=60))
 
     with pytest.raises(Trouble) as told:
         source.facts()

@@ -19,11 +19,11 @@ import pytest
 from job_handlers.download import download, fetch
 from job_handlers.download.fetch import Fetched
 from job_handlers.download.part import Facts, Part
+from job_handlers.sources import https
 from job_handlers.sources.drive.client import Drive
+from job_handlers.sources.drive.file import DriveFile
 from job_handlers.sources.drive.pacer import Pacer
-from job_handlers.sources.drive.source import DriveSource
-from job_handlers.sources.https import source as https
-from job_handlers.sources.local.source import LocalSource
+from job_handlers.sources.local.file import LocalFile
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
@@ -471,7 +471,7 @@ def test_a_local_file_that_changes_meanwhile_is_copied_anew(tmp_path: Path, fetc
     path.write_bytes(CONTENT)
     fresh = {"grows": CONTENT + b"more", "shrinks": CONTENT[:100_000], "is touched": CONTENT}.get(how, pdf(400_000, 2))
 
-    class Changing(LocalSource):
+    class Changing(LocalFile):
         is_done = False
 
         def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
@@ -591,7 +591,7 @@ def test_of_hundreds_of_random_schedules_none_ends_with_a_wrong_file(
     assert good > 25
 
 
-class _Shared(DriveSource):
+class _Shared(DriveFile):
     """Its Drive outlives it."""
 
     def close(self) -> None:

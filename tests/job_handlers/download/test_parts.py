@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from job_handlers.download.names import safe_name
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble, Wait
+from job_handlers.sources import read_reference
 from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.references import read_reference
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
 
 FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
@@ -156,19 +156,19 @@ ID = "1AbC-dEf_GhIjKlMnOpQ"
     ],
 )
 def test_a_drive_file_is_known_in_whatever_form(link: str) -> None:
-    found = read_reference(link)
+    found = read_reference(link)[1]
 
     assert (found.platform, found.key, found.is_folder) == ("gdrive", ID, False)
 
 
 def test_folders_keys_urls_and_paths_are_told_apart() -> None:
-    folder = read_reference(f"https://drive.google.com/drive/u/0/folders/{ID}?resourcekey=0-x_Y")
+    folder = read_reference(f"https://drive.google.com/drive/u/0/folders/{ID}?resourcekey=0-x_Y")[1]
 
     assert (folder.key, folder.resource_key, folder.is_folder) == (ID, "0-x_Y", True)
-    assert read_reference("https://example.com/a.pdf?x=1").platform == "https"
-    assert read_reference("file:///srv/a%20b.pdf").key == "/srv/a b.pdf"
+    assert read_reference("https://example.com/a.pdf?x=1")[1].platform == "https"
+    assert read_reference("file:///srv/a%20b.pdf")[1].key == "/srv/a b.pdf"
     # What only looks like Google's.
-    assert read_reference(f"https://drive.google.com.example.com/file/d/{ID}").platform == "https"
+    assert read_reference(f"https://drive.google.com.example.com/file/d/{ID}")[1].platform == "https"
 
 
 # --- patience -----------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Trouble
 from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.drive.words import FOLDER, NATIVE, SHORTCUT
 
 EXPORTS = {
     "pdf": "application/pdf",
@@ -16,7 +15,7 @@ EXPORTS = {
 }
 
 
-class DriveSource:
+class DriveFile:
     """One file of Drive, for `fetch`."""
 
     def __init__(
@@ -30,19 +29,19 @@ class DriveSource:
 
     def facts(self) -> Facts:
         entry = self._drive.entry(*self._named)
-        if entry.mime == SHORTCUT:
-            entry = self._drive.entry(entry.target_id, entry.target_key)
-        self._actual = (entry.id, entry.resource_key or self._named[1])
+        if entry.kind == "shortcut":
+            entry = self._drive.entry(entry.target_id, entry.key)
+        self._actual = (entry.id, entry.key or self._named[1])
         if entry.is_trashed:
             raise Trouble("IN_TRASH")
-        if entry.mime == FOLDER:
+        if entry.kind == "folder":
             raise Trouble("NO_FILE", what="a folder")
-        if not entry.can_download:
+        if entry.refusal:
             raise Trouble("DOWNLOAD_FORBIDDEN", who=self._drive.who)
-        if not entry.is_native:
+        if entry.kind != "native":
             return Facts(entry.name, entry.mime, entry.size, f"{entry.id} {entry.revision}", entry.md5, entry.sha256)
         if not self._export:
-            raise Trouble("NATIVE_DOCUMENT", mime=entry.mime.removeprefix(NATIVE))
+            raise Trouble("NATIVE_DOCUMENT", mime=entry.mime.rpartition(".")[2])
         # An export knows no ranges, no size and no digest.
         return Facts(entry.name, self._export, None, f"{entry.id} {entry.revision} {self._export}", can_resume=False)
 

@@ -13,15 +13,21 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urljoin, urlsplit
 
-from job_handlers.addresses import Place, Target, allowed_networks, checked_places, connected, is_within, read_url
 from job_handlers.download.fetch import Wanted
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
-from job_handlers.settings import HandlersSettings
+from job_handlers.sources.addresses import (
+    Place,
+    Target,
+    allowed_networks,
+    checked_places,
+    connected,
+    is_within,
+    read_url,
+)
 from job_handlers.sources.http_bodies import Watchdog, Wire, check_range, of_status, range_total
+from job_handlers.sources.https import ALLOW
 from worker_service.handlers import Permanent, Retryable
-
-ALLOW = HandlersSettings.download_allow
 
 _REDIRECTS_MAX = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -29,7 +35,7 @@ _SMALL_BYTES = 1 << 16
 _STRONG_SECONDS = 60.0
 
 
-class HttpsSource:
+class HttpsFile:
     def __init__(self, url: str, wanted: Wanted, patience: Patience, is_stopping: Callable[[], bool]) -> None:
         self._url = url
         self._wanted = wanted

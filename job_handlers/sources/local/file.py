@@ -1,7 +1,4 @@
-"""One file of this machine, for `fetch`: taken when nobody seems to write it any more, and left where it is.
-
-Only WORKER_DOWNLOAD_ROOTS may be read, if that is set; never the credentials.
-"""
+"""One file of this machine, for `fetch`: taken when nobody seems to write it any more, and left where it is."""
 
 from __future__ import annotations
 
@@ -15,9 +12,8 @@ from pathlib import Path
 
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
-from job_handlers.settings import HandlersSettings, value_of
-
-ROOTS = HandlersSettings.download_roots
+from job_handlers.settings import value_of
+from job_handlers.sources.local import ROOTS
 
 _STEP_BYTES = 1 << 20
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
@@ -25,7 +21,7 @@ _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _NOT_BY_THE_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM)
 
 
-class LocalSource:
+class LocalFile:
     def __init__(self, path: str, patience: Patience) -> None:
         self._path = path
         self._actual = actual_path(path)
