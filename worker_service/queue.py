@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from worker_service.clock import Clock, as_text, from_text, parse_duration, shifted, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, JobNotFound, Refused, WaitTimedOut
-from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
@@ -332,15 +331,9 @@ class Queue:
 
 def open_queue(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Queue:
     """`on_long_wait`: see `open_store`."""
-    from worker_service.store.opening import open_store
+    from worker_service.store.opening import open_as_set
 
-    store = open_store(
-        settings.database,
-        orphan_after_seconds=settings.orphan_after_seconds,
-        patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
-        on_long_wait=on_long_wait,
-    )
-    return Queue(store, settings, actor=actor or actor_name())
+    return Queue(open_as_set(settings, on_long_wait=on_long_wait), settings, actor=actor or actor_name())
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:

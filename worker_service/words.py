@@ -81,7 +81,7 @@ def read_job(words: JobWords, settings: Settings, *, now: datetime, stdin: Calla
         after_any=words.after_any,
         unique_key=None if words.unique_key is None else _filled("--unique", words.unique_key),
         concurrency_key=None if words.concurrency_key is None else _filled("--key", words.concurrency_key),
-        max_retries=_number("--max-retries", words.max_retries, otherwise=_retries(plain, settings)),
+        max_retries=None if words.max_retries is None else _number("--max-retries", words.max_retries),
         timeout_seconds=None if words.timeout is None else _read_timeout(words.timeout),
         batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
         name=None if words.name is None else _filled("--name", words.name),
@@ -119,11 +119,6 @@ def read_time(text: str, *, now: datetime) -> datetime:
     if moment.year < _EARLIEST:
         raise BadTime(f"{text!r} is before {_EARLIEST}: write it like '2026-11-18 10:00' (UTC) or +10m")
     return moment
-
-
-def _retries(plain: NewJob, settings: Settings) -> int:
-    rule = settings.retries.get(plain.job_type)
-    return plain.max_retries if rule is None or rule.max is None else rule.max
 
 
 def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
@@ -266,9 +261,7 @@ def _text(label: str, word: str) -> str:
     return word
 
 
-def _number(label: str, number: int | None, otherwise: int = 0) -> int:
-    if number is None:
-        return otherwise
+def _number(label: str, number: int) -> int:
     if not 0 <= number <= _LARGEST:
         raise BadInput(f"{label} is a number from 0 to {_LARGEST}, not {number}")
     return number

@@ -46,6 +46,20 @@ def papers(*names: str) -> list[Path]:
 # ── ingest ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
+    run: Run, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text("[retries.download]\nmax = 9\n[retries.drive_crawl]\nmax = 7\n")
+    monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
+    papers("in/a.pdf")
+
+    run("ingest", "in/a.pdf")
+    run("crawl", "in")
+
+    assert [job.max_retries for job in jobs(shelf, "download")] == [9]
+    assert [job.max_retries for job in jobs(shelf, "drive_crawl")] == [7]
+
+
 def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf) -> None:
     first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.md")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_service.jobs.model import Job, NewJob, Status
-from worker_service.jobs.retries import GiveUp, Retry, RetryRule, after_failure, backoff, with_retries_of_type
+from worker_service.jobs.retries import GiveUp, Retry, RetryRule, after_failure, backoff, retries_of
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 
@@ -93,11 +93,17 @@ def test_a_rule_adds_no_retry_to_a_row_that_is_there() -> None:
     assert after_failure(used_up, now=NOW, jitter=0.5, rules={"ocr_pages": RetryRule(max=9)}) == GiveUp()
 
 
-def test_a_follow_up_gets_the_retries_of_its_type_unless_its_handler_asks_for_others() -> None:
+def test_a_new_job_gets_the_retries_of_its_type_unless_somebody_asks_for_others() -> None:
     rules = {"ocr_pages": RetryRule(max=5), "assemble": RetryRule(first_seconds=1)}
-    wished = [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=0), NewJob("assemble"), NewJob("download")]
+    wished = [
+        NewJob("ocr_pages"),
+        NewJob("ocr_pages", max_retries=0),
+        NewJob("ocr_pages", max_retries=3),
+        NewJob("assemble"),
+        NewJob("download"),
+    ]
 
-    assert [job.max_retries for job in with_retries_of_type(wished, rules)] == [5, 0, 3, 3]
+    assert [retries_of(job, rules) for job in wished] == [5, 0, 3, None, None]
 
 
 def test_only_a_running_job_has_a_lease() -> None:

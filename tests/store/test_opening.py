@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.store.kit import AddWorker, MovableClock
+from tests.store.papers import claim
 from worker_service.errors import StoreUnusable
+from worker_service.jobs.model import Checkpoint, Completion, NewJob
+from worker_service.jobs.retries import RetryRule
+from worker_service.jobs.selector import Selector
 from worker_service.store import opening
 from worker_service.store.opening import NETWORK_FILE_SYSTEMS, file_system_of, initialise, open_store
 
@@ -55,3 +61,19 @@ def test_a_database_on_a_network_file_system_is_refused_before_it_is_made(
         open_store(path)
 
     assert not path.exists()
+
+
+def test_whoever_wishes_for_a_job_it_gets_the_retries_that_the_settings_give_its_type(
+    path: Path, clock: MovableClock, worker: AddWorker
+) -> None:
+    worker(types=["ingest"])
+    rules = {"ingest": RetryRule(max=9), "ocr_pages": RetryRule(max=7)}
+
+    with closing(open_store(path, clock=clock, retries=rules)) as store:
+        store.enqueue(NewJob("ingest"))
+        ingest = claim(store)
+        store.checkpoint(ingest.lease, Checkpoint("1", [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=3)]))
+        store.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
+        jobs = sorted(store.list(Selector()), key=lambda job: job.id)
+
+    assert [job.max_retries for job in jobs] == [9, 7, 3, 7, 3]

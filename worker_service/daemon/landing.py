@@ -38,7 +38,7 @@ from worker_service.errors import (
     StoreError,
 )
 from worker_service.jobs.model import Completion, Failure, Lease
-from worker_service.jobs.retries import RetryRule, with_retries_of_type
+from worker_service.jobs.retries import RetryRule
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Landing:
         self._monotonic = monotonic
         self._breath = breath
         self._patience_seconds = patience_seconds
-        self.rules = rules
+        self._rules = rules
         self._waiting: dict[Key, tuple[Attempt, Ended]] = {}
         self._nursery_deaths: dict[int, int] = {}
         self._failing_since: float | None = None
@@ -236,13 +236,13 @@ class Landing:
         )
 
     def _verdict(self, attempt: Attempt, ended: Ended) -> Complete | Fail | Snooze | Release | ConfirmCancel | Drop:
-        return verdict(attempt, ended, now=self._clock(), jitter=random.random(), rules=self.rules)
+        return verdict(attempt, ended, now=self._clock(), jitter=random.random(), rules=self._rules)
 
     def _completion(self, attempt: Attempt, ended: Ended) -> Completion:
         return Completion(
             attempt.lease,
             ended.result,
-            with_retries_of_type(ended.follow_ups, self.rules),
+            ended.follow_ups,
             ended.usage,
             [*self._publisher.published(ended), *ended.published_again],
             ended.document,

@@ -9,7 +9,7 @@ listens to the nursery, which then no longer listens to its children, and these 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,7 +32,6 @@ from worker_service.errors import (
 )
 from worker_service.jobs.documents import Answer, Files
 from worker_service.jobs.model import Checkpoint, Failure
-from worker_service.jobs.retries import RetryRule, with_retries_of_type
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ class Reporter:
         log: Log,
         monotonic: Callable[[], float],
         workspace: Path,
-        rules: Mapping[str, RetryRule] = {},
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._store = store
@@ -85,7 +83,6 @@ class Reporter:
         self._log = log
         self._monotonic = monotonic
         self._workspace = workspace
-        self._rules = rules
         self._patience_seconds = patience_seconds
         self._next_at = 0.0
         self._failing_since: float | None = None
@@ -223,10 +220,9 @@ class Reporter:
         return has_written
 
     def _write_checkpoint(self, attempt: Attempt, said: Checkpointed) -> None:
-        follow_ups = with_retries_of_type(said.follow_ups, self._rules)
         try:
             with self._breath:
-                self._store.checkpoint(attempt.lease, Checkpoint(said.state, follow_ups, said.crawl))
+                self._store.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
         except CancelRequested:
             self._cancelled(attempt)
         except LeaseLost:

@@ -36,8 +36,7 @@ from worker_service.daemon.wake import Wake
 from worker_service.daemon.worker import Loop
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
-from worker_service.jobs.generations import Patience
-from worker_service.store.opening import open_store
+from worker_service.store.opening import open_as_set
 
 if TYPE_CHECKING:
     from worker_service.events import Log
@@ -69,10 +68,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     stack.callback(signals.close)
     database, own = settings.database, own_identity()
     open_another = partial(
-        open_store,
-        database,
-        orphan_after_seconds=settings.orphan_after_seconds,
-        patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+        open_as_set,
+        settings,
         on_long_wait=lambda seconds, holder: log.warning(
             events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=f"{holder} {_KEEPS}" if holder else _LOCKED
         ),

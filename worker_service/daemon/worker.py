@@ -133,7 +133,6 @@ class Loop:
             log=self.log,
             monotonic=self.monotonic,
             workspace=self.workspace,
-            rules=self.landing.rules,
         )
         self._starter = Starter(
             self.nursery,

@@ -42,7 +42,8 @@ class NewJob:
     owner: str = ""
     source: str = ""
     run_at: datetime | None = None
-    max_retries: int = 3
+    max_retries: int | None = None
+    """None: what the settings say of its type, else what the table says of any."""
     timeout_seconds: int | None = None
     unique_key: str | None = None
     concurrency_key: str | None = None

@@ -7,8 +7,8 @@ nobody else does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from worker_service.jobs.model import Job, NewJob
@@ -28,7 +28,6 @@ class RetryRule:
 
 
 _PLAIN = RetryRule()
-_RETRIES_OF_A_NEW_JOB = NewJob("any").max_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,6 @@ def after_failure(
     return Retry(run_at=now + after)
 
 
-def with_retries_of_type(jobs: Sequence[NewJob], rules: Mapping[str, RetryRule]) -> Sequence[NewJob]:
-    """New jobs of a handler: where it asks for no number of its own, they get what the settings say of their type."""
-    return [replace(job, max_retries=_max(job, rules)) for job in jobs] if rules else jobs
-
-
-def _max(job: NewJob, rules: Mapping[str, RetryRule]) -> int:
-    rule = rules.get(job.job_type, _PLAIN)
-    return rule.max if rule.max is not None and job.max_retries == _RETRIES_OF_A_NEW_JOB else job.max_retries
+def retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
+    """How often a new job is tried again: as was said, else as the settings say of its type. None: as any other."""
+    return rules.get(job.job_type, _PLAIN).max if job.max_retries is None else job.max_retries

@@ -5,23 +5,37 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
+from worker_service.config import Settings
 from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.generations import Patience
+from worker_service.jobs.retries import RetryRule
 from worker_service.store.base import Store
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
 from worker_service.store.sqlite_connection import OnLongWait, connect_to_read, create, spoken_errors
 
-__all__ = ["initialise", "migrate", "open_store", "schema_version"]
+__all__ = ["initialise", "migrate", "open_as_set", "open_store", "schema_version"]
 
 PAYLOAD_BYTES_MAX = 1_048_576
 
 # WAL needs memory that all users of the file share: one machine.
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
+
+
+def open_as_set(settings: Settings, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> Store:
+    return open_store(
+        settings.database,
+        orphan_after_seconds=settings.orphan_after_seconds,
+        is_durable=is_durable,
+        patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+        retries=settings.retries,
+        on_long_wait=on_long_wait,
+    )
 
 
 def open_store(
@@ -31,6 +45,7 @@ def open_store(
     clock: Clock = wall_clock,
     is_durable: bool = True,
     patience: Patience = Patience(),  # noqa: B008  frozen
+    retries: Mapping[str, RetryRule] = {},
     on_long_wait: OnLongWait | None = None,
 ) -> Store:
     """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
@@ -44,7 +59,7 @@ def open_store(
         is_durable=is_durable,
         on_long_wait=on_long_wait,
     )
-    store._patience = patience
+    store._patience, store._retries = patience, retries
     try:
         with spoken_errors(path):
             version = schema_version_of(store._reader)

@@ -6,15 +6,17 @@ A wish to read a document is decided where its job is inserted, under the same w
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
+from types import MappingProxyType
 
 from worker_service.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.generations import Patience, decide, way_to_read
 from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.jobs.retries import RetryRule, retries_of
 from worker_service.store.sqlite_connection import Connections, rule_broken
 
 NEW_JOB_COLUMNS = 19
@@ -25,6 +27,7 @@ _SETTLED_MOST = 1000
 
 class Intake(Connections):
     _patience = Patience()
+    _retries: Mapping[str, RetryRule] = MappingProxyType({})
 
     def enqueue(self, job: NewJob) -> Enqueued:
         with self._transaction():
@@ -47,7 +50,7 @@ class Intake(Connections):
 
     def _insert_plain(self, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
         now = self._now()
-        rows = [_row_of(job, now, parent_id) for job in jobs]
+        rows = [_row_of(job, now, parent_id, self._retries) for job in jobs]
         whole = len(rows) - len(rows) % ROWS_AT_ONCE
         chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
         self._write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
@@ -59,7 +62,7 @@ class Intake(Connections):
     def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier)
-        broken_rule = self._try("enqueue", _row_of(job, self._now(), parent_id))
+        broken_rule = self._try("enqueue", _row_of(job, self._now(), parent_id, self._retries))
         if broken_rule is not None:
             for (live_id,) in self._write("live_with_unique_key", unique_key=job.unique_key):
                 return Enqueued(live_id, existing=True)
@@ -157,7 +160,7 @@ def _is_plain(job: NewJob) -> bool:
     return not (job.unique_key or job.after or job.after_earlier or job.document)
 
 
-def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
+def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
     """In the order of the statement's names: a tuple binds faster than a dict."""
     return (
         job.job_type,
@@ -169,7 +172,7 @@ def _row_of(job: NewJob, now: str, parent_id: int | None) -> tuple[object, ...]:
         job.source,
         None if job.run_at is None else as_text(job.run_at),
         now,
-        job.max_retries,
+        retries_of(job, rules),
         job.timeout_seconds,
         job.unique_key,
         job.concurrency_key,
