@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -324,17 +325,14 @@ def scrapers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         monkeypatch.delitem(sys.modules, "scrapers_settings", raising=False)
 
     installed.install(
-        tmp_path / "scrapers", "scrapers", {}, {HANDLERS_SETTINGS: {"scrapers": "scrapers_settings:Scrapers"}}
+        tmp_path / "scrapers", "scrapers", {}, {HANDLERS_SETTINGS: {"scrapers": "scrapers_settings:ScrapeSettings"}}
     )
     monkeypatch.syspath_prepend(tmp_path / "scrapers")
     return install
 
 
-DECLARED = """
-from worker_service.handlers import Setting, whole_number
-class Scrapers:
-    scrape_pages_max = Setting(whole_number("a number of pages", 1, 9), 5, "how far to go")
-"""
+DOCS = (Path(__file__).resolve().parent.parent / "docs/settings.md").read_text("utf-8")
+DECLARED = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)[0]
 
 
 def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
@@ -344,7 +342,7 @@ def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
     home["WORKER_CONFIG"] = str(write(tmp_path / "own.toml", "scrape_pages_max = 7\n"))
 
     assert ("scrape_pages_max", "7", home["WORKER_CONFIG"]) in load_settings(environ=home).shown()
-    for wrong, sentence in (("scrape_pages_max = 10", "is a number of pages"), ("scrape_page_max = 1", "did you mean")):
+    for wrong, sentence in (("scrape_pages_max = 0", "is a number of pages"), ("scrape_page_max = 1", "did you mean")):
         write(tmp_path / "own.toml", wrong)
         with pytest.raises(ConfigError, match=sentence):
             load_settings(environ=home)
@@ -355,7 +353,7 @@ def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("import not_there", "the settings that scrapers_settings:Scrapers declares cannot be read: .*not_there"),
+        ("import not_there", "the settings that scrapers_settings:ScrapeSettings declares cannot be read: .*not_there"),
         (DECLARED.replace("scrape_pages_max", "concurrency"), "the setting concurrency of scrapers_settings"),
     ],
 )

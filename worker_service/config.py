@@ -179,9 +179,14 @@ def load_settings(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for key, setting in _declared(environ, from_file, file).items():
-        raw, origin, base = _find(setting, flags or {}, environ, from_file, file, directory)
-        values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origin})", base)
-        origins[key] = origin
+        places = [
+            ((flags or {}).get(key) or None, setting.flag, directory),
+            (None if setting.table else environ.get(setting.variable) or None, setting.variable, directory),
+            (from_file.get(key), str(file), directory if file is None else file.parent),
+        ]
+        given = [place for place in places if place[0] is not None]
+        raw, origins[key], base = given[0] if given else (setting.default, "default", directory)
+        values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origins[key]})", base)
     if origins["database"] == "default":
         values["database"] = _default_database(environ, directory, is_shared=is_shared)
     if is_shared and origins["database"] in ("default", str(file)):
@@ -248,24 +253,6 @@ def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
             f"heartbeat_interval is {length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "
             "after one late beat, so let orphan_after be at least twice as long"
         )
-
-
-def _find(
-    setting: Setting[Any],
-    flags: Mapping[str, str],
-    environ: Mapping[str, str],
-    from_file: Mapping[str, object],
-    file: Path | None,
-    directory: Path,
-) -> tuple[object, str, Path]:
-    """The raw value, its origin, and the directory that a relative path in it begins at."""
-    if flags.get(setting.key):
-        return flags[setting.key], setting.flag, directory
-    if not setting.table and environ.get(setting.variable):
-        return environ[setting.variable], setting.variable, directory
-    if file is not None and setting.key in from_file:
-        return from_file[setting.key], str(file), file.parent
-    return setting.default, "default", directory
 
 
 def _processors() -> int:
