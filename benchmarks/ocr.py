@@ -22,7 +22,7 @@ from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, never_over
-from job_handlers.reading.ocr import tesseract
+from job_handlers.reading import ocr
 
 Peer = Callable[[Sequence[Book]], Reading]
 Figure = tuple[str, Callable[[Reading], float]]
@@ -210,7 +210,7 @@ def _search(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Row:
 
 
 def _facts(own: Pipeline, *, are_peers_asked: bool) -> Iterator[Fact]:
-    yield Fact("engine", tesseract.identity(tesseract.Wanted(("eng",), "fast")))
+    yield Fact("engine", ocr.chosen().identity(ocr.Wanted(("eng",), "fast")))
     yield Fact("sandbox", f"sandbox {own.sandbox()}")
     if are_peers_asked:
         yield Fact("peers", ocr_peers.versions())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.reading.ocr import tesseract
+from job_handlers.reading import ocr
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE_ROWS = [
@@ -145,7 +145,7 @@ def test_the_quick_form_fetches_from_a_drive_of_its_own(tmp_path: Path) -> None:
     assert rows["memory"]["met"] is True
 
 
-@pytest.mark.skipif(tesseract.missing() is not None, reason=f"{tesseract.missing()}")
+@pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 def test_the_quick_form_reads_generated_pages_without_the_peers(tmp_path: Path) -> None:
     results = tmp_path / "ocr.json"
 

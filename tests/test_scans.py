@@ -13,8 +13,7 @@ from PIL import Image
 
 from benchmarks.accuracy import character_errors, word_f1
 from benchmarks.corpus import REAL, Book, scans
-from job_handlers.reading import pdf
-from job_handlers.reading.ocr import tesseract
+from job_handlers.reading import ocr, pdf
 from job_handlers.reading.ocr_pages import read_page
 
 SCANS = sorted(path for path in REAL.iterdir() if path.suffix in (".jpg", ".png"))
@@ -54,7 +53,7 @@ def test_a_scan_tells_whose_it_is() -> None:
 def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: str, most: float) -> None:
     [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
     [book] = scans(tmp_path / "bound", 1, len(SCANS), seed="any")
-    engine = tesseract.engine_for(tesseract.Wanted(("eng",), "fast"))
+    engine = ocr.chosen().engine_for(ocr.Wanted(("eng",), "fast"))
 
     with pdf.open_book(book.path) as opened:
         read = read_page(opened, engine, at + 1)

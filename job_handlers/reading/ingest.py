@@ -19,10 +19,9 @@ from typing import Any
 import msgspec
 
 from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading import layout, pdf, sheets
+from job_handlers.reading import layout, ocr, pdf, sheets
 from job_handlers.reading.contents import sha256_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
-from job_handlers.reading.ocr import tesseract
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -91,8 +90,8 @@ class Payload:
     """By hand, for a file that is not a document yet."""
 
     @property
-    def engine(self) -> tesseract.Wanted:
-        return tesseract.Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
+    def engine(self) -> ocr.Wanted:
+        return ocr.Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
 
 
 class Counted(msgspec.Struct, tag=True, frozen=True):
@@ -214,7 +213,7 @@ class _Digests:
     def __init__(self, wanted: Payload, content: str) -> None:
         self._content = content
         self._wanted = wanted.engine
-        self._engine = tesseract.identity(self._wanted)
+        self._engine = ocr.chosen().identity(self._wanted)
 
     def layer(self, number: int) -> str:
         return layer_digest(self._content, number, pdf.LIBRARY)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from job_handlers.reading import layout, pdf
+from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.contents import check_content, check_current
 from job_handlers.reading.ingest import original_of, password_of
-from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr.engine import Engine, Wanted
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import (
@@ -68,11 +68,11 @@ def run(context: Context[Payload]) -> Done:
     numbers = read_ranges(wanted.pages, _PAGES_MAX)
     original = original_of(context)
     password = password_of(wanted.password_file)
-    engine = tesseract.Wanted(wanted.languages, wanted.quality)
-    identity = tesseract.identity(engine)
+    engine = Wanted(wanted.languages, wanted.quality)
+    identity = ocr.chosen().identity(engine)
     if identity == "none":
         # Says what is lacking.
-        tesseract.engine_for(engine)
+        ocr.chosen().engine_for(engine)
     read = 0
     with Apart[Read](
         lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS, ahead=_AHEAD
@@ -102,7 +102,7 @@ ocr_pages = Handler(
     run,
     Payload,
     limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
-    missing=tesseract.missing,
+    missing=ocr.missing,
     credentials=["password*"],
 )
 
@@ -134,11 +134,11 @@ def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost,
     return PageResult(number, digest, read.text, read.method, read.confidence, read.layout)
 
 
-def _reader(original: Path, password: str, wanted: tesseract.Wanted) -> Callable[[int], Read]:
+def _reader(original: Path, password: str, wanted: Wanted) -> Callable[[int], Read]:
     """In the process apart, which holds file and engine."""
     opened = pdf.open_book(original, password)
     book = opened.__enter__()
-    engine = tesseract.engine_for(wanted)
+    engine = ocr.chosen().engine_for(wanted)
 
     def read(number: int) -> Read:
         try:
@@ -153,7 +153,7 @@ def _reader(original: Path, password: str, wanted: tesseract.Wanted) -> Callable
     return read
 
 
-def read_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> Read:
+def read_page(book: pdf.Book, engine: Engine, number: int) -> Read:
     size = book.size(number)
     gray, dpi = book.picture(number)
     found = recognise(engine, gray, dpi)
@@ -161,5 +161,4 @@ def read_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> Read:
         return Read("", "blank", layout=layout.written(layout.Layout(size)))
     lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)
     written = layout.written(layout.Layout(size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi)))
-    confidence = found.confidence if engine.has_confidence else None
-    return Read(layout.text_of(lines), "ocr", confidence, written)
+    return Read(layout.text_of(lines), "ocr", found.confidence, written)

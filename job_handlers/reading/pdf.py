@@ -1,5 +1,4 @@
-"""Open a PDF or an image, and read, measure and draw its pages. With `pdf_text` and `pdf_pixels`, which see to one page
-each, all that knows PyMuPDF.
+"""Open a PDF or an image, and read, measure and draw its pages. All that knows PyMuPDF.
 
 Files are opened by path: a hundred megabytes cost half a millisecond so, and fifty and their memory when read first.
 Numbers of pages begin with 1. How text gets into a PDF is told in `searchable`.
@@ -7,43 +6,71 @@ Numbers of pages begin with 1. How text gets into a PDF is told in `searchable`.
 
 from __future__ import annotations
 
+import io
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import floor
 from pathlib import Path
 from typing import Any
 
 import pymupdf as partly_typed
+from PIL import Image, JpegImagePlugin
 
-from job_handlers.reading import pdf_pixels
+from job_handlers.reading.gray import Gray
 from job_handlers.reading.layers import Drawn
-from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.gray import Gray
-from job_handlers.reading.pdf_pixels import PageTooLarge as PageTooLarge
-from job_handlers.reading.pdf_text import PageText, size_of, text_of
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block
 
 # Its annotations cover a part of it.
 pymupdf: Any = partly_typed
+mupdf: Any = pymupdf.mupdf
 
 LIBRARY = f"pymupdf {pymupdf.VersionBind}"
-
 
 # Tables and their like, which it would otherwise print where a person reads errors.
 pymupdf.TOOLS.mupdf_display_errors(False)
 pymupdf.TOOLS.mupdf_display_warnings(False)
+# Before processes are forked, which would each do it again.
+Image.preinit()
 
+_SCAN_PIXELS_LEAST = 300_000
+_FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES
+_FLAGS_UNCLIPPED = _FLAGS & ~pymupdf.TEXT_CLIP
+_AS_IT_IS = pymupdf.Matrix(1, 1)
+_PAGE_BYTES = 1 << 14
+_TEXT = mupdf.FZ_STEXT_BLOCK_TEXT
+_ROTATE, _RESOURCES, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_Resources, mupdf.PDF_ENUM_NAME_XObject
 
-def _warm_up() -> None:
-    """What the library makes when it is first used, tables of colours above all, is made here once, and not again by
-    each process that is forked to read a file."""
-    with pymupdf.open() as document:
-        page = document.new_page()
-        page.insert_text((72, 72), "warm")
-        text_of(document, 1)
-        page.get_pixmap()
+_Paragraph = tuple[float, float, float, float, str]
 
+_PIXELS_MAX = 40_000_000
+"""Of what is drawn to be read: an A4 at 300 dpi has 9 million, an A0 at 150 has 35."""
+_DPI_LEAST = 70.0
+_IMAGE_BYTES_MAX = 400_000_000
+"""Of one embedded image, unpacked."""
+_SCAN_WIDTH_LEAST = 1200
+_SHRUNK_WIDTH_LEAST = 1500
+"""To fewer pixels nothing is shrunk: who says 360 dpi of a picture 1,000 pixels wide is mistaken."""
+_THUMBNAIL_PIXELS = 320
 
-_warm_up()
+_OFF_MOST = 0.02
+"""By so much, as a share, may the resolution of an image that is taken as it is differ from the wanted one."""
+_MARGIN_MOST = 1.5
+"""So many pixels of the page may an image leave bare, or reach beyond it."""
+_CONTENT_BYTES_MAX = 400
+"""Packed. To show an image takes fifty."""
+_ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
+_PLAIN_KEYS = {
+    "Type", "Subtype", "Width", "Height", "ColorSpace", "BitsPerComponent", "Filter", "Length", "Name", "Interpolate",
+}  # fmt: skip
+_PLAIN_COLOURS = (
+    "DeviceGray", "DeviceRGB", "ICCBased(RGB,sRGB", "ICCBased(RGB,Artifex Software sRGB",
+    "ICCBased(Gray,Artifex Software sGray",
+)  # fmt: skip
+"""By their beginnings. Gray of these is gray without a profile being asked."""
+_MODES = {1: "L", 3: "RGB"}
 
 
 class Broken(Exception):
@@ -52,6 +79,20 @@ class Broken(Exception):
 
 class Locked(Exception):
     """It needs a password that was not given, or another."""
+
+
+class PageTooLarge(Exception):
+    """More pixels or bytes than a page may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageText:
+    size: tuple[float, float]
+    """As it is shown, in points."""
+    text: str
+    blocks: list[Block]
+    may_be_scan: bool
+    """It has images enough to be one."""
 
 
 @contextmanager
@@ -76,7 +117,7 @@ class Book:
 
     def text(self, number: int) -> PageText:
         with _understood():
-            return text_of(self._document, number)
+            return _text_of(self._document, number)
 
     def drawn(self, number: int) -> Drawn:
         with self._page(number) as page:
@@ -99,19 +140,19 @@ class Book:
 
     def picture(self, number: int) -> tuple[Gray, float]:
         with self._page(number) as page:
-            return pdf_pixels.picture(self._document, page)
+            return _picture(self._document, page)
 
     def packed(self, number: int) -> tuple[str, int]:
         with self._page(number) as page:
-            return pdf_pixels.packed(self._document, page) if self.is_pdf else ("", 0)
+            return _packed(self._document, page) if self.is_pdf else ("", 0)
 
     def size(self, number: int) -> tuple[float, float]:
         with self._page(number) as page:
-            return _size(page)
+            return _size_of(page.rect)
 
     def thumbnail(self, number: int = 1) -> bytes:
         with self._page(number) as page:
-            return pdf_pixels.thumbnail(page)
+            return _thumbnail(page)
 
     @contextmanager
     def _page(self, number: int) -> Iterator[Any]:
@@ -119,23 +160,257 @@ class Book:
             yield self._document[number - 1]
 
 
-def recognised(gray: Gray, dpi: float, language: str, data: Path) -> list[list[Word]]:
-    """By the engine that PyMuPDF brings, which needs trained data only. It says nothing of its confidence."""
-    with _understood():
-        # It reads nothing on a gray one.
-        pixels = pymupdf.Pixmap(
-            pymupdf.csRGB, pymupdf.Pixmap(pymupdf.csGRAY, gray.width, gray.height, gray.samples, False)
-        )
-        pixels.set_dpi(round(dpi), round(dpi))
-        read = pixels.pdfocr_tobytes(compress=False, language=language, tessdata=str(data))
-        with pymupdf.open("pdf", read) as document:
-            page = document[0]
-            scale = gray.width / page.rect.width
-            lines: dict[tuple[int, int], list[Word]] = {}
-            for x0, y0, x1, y1, text, block, line, _ in page.get_text("words"):
-                word = Word(x0 * scale, y0 * scale, x1 * scale, y1 * scale, 0.0, text)
-                lines.setdefault((block, line), []).append(word)
-    return list(lines.values())
+# --- a page's own text ----------------------------------------------------------------------------------
+# Most pages are read below PyMuPDF's Python layer, which takes a fifth less time a page; those of which that is not
+# known to find the same are read by its own ways.
+
+
+def _text_of(document: Any, number: int) -> PageText:
+    page = mupdf.fz_load_page(document.this, number - 1)
+    own = mupdf.pdf_page_from_fz_page(page)
+    whole = mupdf.fz_bound_page(page)
+    is_upright = own.m_internal and not _inherited(own, _ROTATE).pdf_to_int()
+    if not is_upright or mupdf.fz_is_infinite_rect(whole):
+        return _by_its_own_ways(document, number)
+    texts = _paragraphs(page, whole) or _paragraphs_of(document[number - 1])
+    return _page_text(_size_of(whole), texts, may_be_scan=_has_pictures(own) and _may_be_scan(document, number))
+
+
+def _size_of(whole: Any) -> tuple[float, float]:
+    return round(whole.x1 - whole.x0, 2), round(whole.y1 - whole.y0, 2)
+
+
+def _by_its_own_ways(document: Any, number: int) -> PageText:
+    """A turned page, an image, and other rare ones."""
+    page = document[number - 1]
+    texts = _paragraphs_of(page)
+    if page.rotation:
+        # Its text is told as if it were not turned.
+        turn = page.rotation_matrix
+        texts = [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in texts]
+    return _page_text(_size_of(page.rect), texts, may_be_scan=not document.is_pdf or _may_be_scan(document, number))
+
+
+def _page_text(size: tuple[float, float], texts: Sequence[_Paragraph], *, may_be_scan: bool) -> PageText:
+    blocks: list[Block] = []
+    begin = 0
+    for x0, y0, x1, y1, text in texts:
+        end = begin + len(text)
+        blocks.append(Block(x0, y0, x1, y1, begin, end))
+        begin = end
+    joined = "".join([one[4] for one in texts])
+    return PageText(size, joined[:TEXT_CHARACTERS_MAX], blocks, may_be_scan)
+
+
+def _paragraphs(page: Any, whole: Any) -> list[_Paragraph]:
+    """Its blocks, with the text as the library itself writes it, which takes a sixth of the time. Nothing where that
+    may be another text than what stands on the page: where something reaches beyond its edge, or takes no room."""
+    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED, _AS_IT_IS))
+    left, top, right, bottom = whole.x0, whole.y0, whole.x1, whole.y1
+    boxes: list[tuple[float, float, float, float]] = []
+    block = read.m_internal.first_block
+    while block:
+        box = block.bbox
+        x0, y0, x1, y1 = box.x0, box.y0, box.x1, box.y1
+        if block.type != _TEXT or not (left <= x0 < x1 <= right and top <= y0 < y1 <= bottom):
+            return []
+        boxes.append((_tenths(x0) / 10, _tenths(y0) / 10, _tenths(x1) / 10, _tenths(y1) / 10))
+        block = block.next
+    try:
+        # A line ends each line, and an empty one each block.
+        texts = _written(read).decode().split("\n\n")
+    except UnicodeDecodeError:
+        return []
+    if texts.pop() or len(texts) != len(boxes):
+        # There are empty ones among its own lines.
+        return []
+    return [(*box, f"{text}\n") for box, text in zip(boxes, texts, strict=True)]
+
+
+def _tenths(points: float) -> int:
+    """The nearest. Python's own rounding to a decimal takes three times as long."""
+    return floor(points * 10 + 0.5)
+
+
+def _written(read: Any) -> bytes:
+    buffer = mupdf.FzBuffer(_PAGE_BYTES)
+    out = mupdf.FzOutput(buffer)
+    mupdf.fz_print_stext_page_as_text(out, read)
+    out.fz_close_output()
+    written: bytes = buffer.fz_buffer_extract()
+    return written
+
+
+def _paragraphs_of(page: Any) -> list[_Paragraph]:
+    found = page.get_textpage(flags=_FLAGS).extractBLOCKS()
+    return [(*_rounded(one[:4]), one[4]) for one in found if one[6] == 0]
+
+
+def _rounded(box: Sequence[float]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = box
+    return round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
+
+
+def _has_pictures(own: Any) -> bool:
+    """Or something else that is drawn and may hold some. To list them takes longer than this look."""
+    return bool(_inherited(own, _RESOURCES).pdf_dict_get(_XOBJECT).m_internal)
+
+
+def _inherited(own: Any, name: int) -> Any:
+    return own.obj().pdf_dict_get_inheritable(name)
+
+
+def _may_be_scan(document: Any, number: int) -> bool:
+    pixels: int = sum(image[2] * image[3] for image in document.get_page_images(number - 1))
+    return pixels >= _SCAN_PIXELS_LEAST
+
+
+# --- its pixels -----------------------------------------------------------------------------------------
+# Most scanned pages are one JPEG that covers them, and nothing else. It is unpacked as it is, by a library that is
+# faster than the one that draws pages, and without being resampled. Whatever is out of the ordinary is drawn.
+
+
+def _picture(document: Any, page: Any) -> tuple[Gray, float]:
+    """The page as it is best read, and the resolution of that in dots per inch."""
+    images = page.get_image_info()
+    wanted = _wanted_dpi(page, images)
+    return _scan_itself(document, page, images, wanted) or (_drawn(page, wanted), wanted)
+
+
+def _packed(document: Any, page: Any) -> tuple[str, int]:
+    """How the largest image of a page is packed, and into how many bytes; none are told where it has no images."""
+    found = [(int(document.xref_get_key(one[0], "Length")[1]), f"{one[8]} {one[5]} {one[4]}")
+             for one in page.get_images() if document.xref_get_key(one[0], "Length")[0] == "int"]  # fmt: skip
+    length, how = max(found, default=(0, ""))
+    return how, length
+
+
+def _thumbnail(page: Any) -> bytes:
+    """As JPEG, which Pillow makes in a tenth of the time that PyMuPDF takes."""
+    if not page.parent.is_pdf or page.get_images():
+        # Refuses what is too large to be unpacked.
+        _own_resolution(page, page.get_image_info())
+    scale = _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0)
+    drawn = page.get_pixmap(matrix=pymupdf.Matrix(scale, scale), colorspace=pymupdf.csRGB)
+    made = io.BytesIO()
+    Image.frombytes("RGB", (drawn.width, drawn.height), drawn.samples).save(made, "JPEG", quality=80)
+    return made.getvalue()
+
+
+def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
+    """A scan's own resolution between 150 and 300, else 300. An image that is wide enough and says that its page is
+    huge was scanned by somebody who did not care: it is read pixel by pixel."""
+    width, height = page.rect.width, page.rect.height
+    own, own_width = _own_resolution(page, images)
+    is_as_it_is = own >= 150 or own_width >= _SCAN_WIDTH_LEAST
+    finest = max(300.0, 72 * _SHRUNK_WIDTH_LEAST / max(width, 1.0))
+    wanted = min(own, finest) if is_as_it_is else 300.0
+    most: float = (_PIXELS_MAX / (max(width, 1.0) * max(height, 1.0))) ** 0.5 * 72
+    if most < min(_DPI_LEAST, wanted):
+        raise PageTooLarge(f"it is {width / 72:.0f} × {height / 72:.0f} inches")
+    return min(wanted, most)
+
+
+def _own_resolution(page: Any, images: list[dict[str, Any]]) -> tuple[float, int]:
+    """Of the image that covers most of the page, and its width in pixels; 0 where none covers half of it."""
+    best, width, covered = 0.0, 0, 0.5 * abs(page.rect.width * page.rect.height)
+    for image in images:
+        if image["width"] * image["height"] * max(image.get("bpc", 8) * 3 // 8, 1) > _IMAGE_BYTES_MAX:
+            raise PageTooLarge(f"it holds an image of {image['width']} × {image['height']} pixels")
+        area = abs(pymupdf.Rect(image["bbox"]).get_area())
+        if area >= covered:
+            a, b, *_ = image["transform"]
+            length = (a * a + b * b) ** 0.5
+            best, width, covered = 72 * image["width"] / max(length, 0.01), image["width"], area
+    return best, width
+
+
+def _drawn(page: Any, dpi: float) -> Gray:
+    try:
+        drawn = page.get_pixmap(matrix=pymupdf.Matrix(dpi / 72, dpi / 72), colorspace=pymupdf.csGRAY)
+    finally:
+        # What was unpacked for this page is of no use to the next.
+        pymupdf.TOOLS.store_shrink(100)
+    return Gray(drawn.width, drawn.height, bytes(drawn.samples_mv))
+
+
+def _scan_itself(document: Any, page: Any, images: list[dict[str, Any]], wanted: float) -> tuple[Gray, float] | None:
+    """None: the page is not just one upright JPEG of about the wanted resolution, or of twice or four times that."""
+    # Where an image lies is told as if its page were not turned.
+    if not document.is_pdf or len(images) != 1 or page.rotation:
+        return None
+    shown = images[0]
+    if not _covers(shown, page) or shown["width"] * shown["height"] > _PIXELS_MAX:
+        return None
+    own = 72 * shown["width"] / shown["transform"][0]
+    coarser = round(own / wanted)
+    if coarser not in (1, 2, 4) or abs(own / coarser / wanted - 1) > _OFF_MOST:
+        return None
+    if not shown["cs-name"].startswith(_PLAIN_COLOURS) or shown["colorspace"] not in _MODES:
+        return None
+    xref = _only_image(document, page)
+    if xref is None or not _is_plain_jpeg(document, xref):
+        return None
+    size = shown["width"], shown["height"]
+    gray = _unpacked(document.xref_stream_raw(xref), size, _MODES[shown["colorspace"]], coarser)
+    return None if gray is None else (gray, own * gray.width / size[0])
+
+
+def _covers(shown: dict[str, Any], page: Any) -> bool:
+    """Upright and unmasked, from edge to edge."""
+    right, skew_y, skew_x, down, x, y = shown["transform"]
+    width, height = page.rect.width, page.rect.height
+    if right <= 0 or down <= 0 or abs(skew_x) + abs(skew_y) > 0.01 or shown["has-mask"]:
+        return False
+    bare = (x * shown["width"] / right, (x + right - width) * shown["width"] / right,
+            y * shown["height"] / down, (y + down - height) * shown["height"] / down)  # fmt: skip
+    is_square: bool = abs(shown["width"] / right * down - shown["height"]) <= _MARGIN_MOST
+    return is_square and max(map(abs, bare)) <= _MARGIN_MOST
+
+
+def _only_image(document: Any, page: Any) -> int | None:
+    """The object that the page shows, if it does nothing else."""
+    streams = page.get_contents()
+    if len(streams) != 1 or document.xref_get_key(page.xref, "Annots")[0] != "null":
+        return None
+    if len(document.xref_stream_raw(streams[0])) > _CONTENT_BYTES_MAX:
+        return None
+    found = _ONE_IMAGE.fullmatch(document.xref_stream(streams[0]))
+    if found is None or _has_colours_of_its_own(document, page):
+        return None
+    name = found["name"].decode("ascii", "replace")
+    # Of an image that is shown by a form, the last is the form's number.
+    named = {image[0] for image in page.get_images(full=True) if image[7] == name and image[9] == 0}
+    return named.pop() if len(named) == 1 else None
+
+
+def _has_colours_of_its_own(document: Any, page: Any) -> bool:
+    """What is called gray may then be something else."""
+    resources = mupdf.pdf_dict_get_inheritable(pymupdf._as_pdf_page(page).obj(), mupdf.PDF_ENUM_NAME_Resources)
+    catalog = document.pdf_catalog()
+    intents = document.xref_get_key(catalog, "OutputIntents")[0]
+    return bool(mupdf.pdf_dict_gets(resources, "ColorSpace").m_internal) or intents != "null"
+
+
+def _is_plain_jpeg(document: Any, xref: int) -> bool:
+    if not _PLAIN_KEYS.issuperset(document.xref_get_keys(xref)):
+        return False
+    packing: str = document.xref_get_key(xref, "Filter")[1]
+    return packing.strip("[ ]") == "/DCTDecode"
+
+
+def _unpacked(packed: bytes, size: tuple[int, int], mode: str, coarser: int) -> Gray | None:
+    try:
+        image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed))
+        if image.size != size or image.mode != mode:
+            return None
+        image.draft("L", (max(size[0] // coarser, 1), max(size[1] // coarser, 1)))
+        if image.mode != "L":
+            return None
+        return Gray(image.width, image.height, image.tobytes())
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError):
+        # What is wrong with it is for those to say who draw the page.
+        return None
 
 
 # --- a PDF that gets text ---------------------------------------------------------------------------------
@@ -260,13 +535,6 @@ def pdf_of_image(original: Path, target: Path) -> None:
             made.save(target, deflate=True)
 
 
-# --- what a page says of itself ---------------------------------------------------------------------------
-
-
-def _size(page: Any) -> tuple[float, float]:
-    return size_of(page.rect)
-
-
 @contextmanager
 def _understood() -> Iterator[None]:
     """Whatever it raises about a file is one of two things."""
@@ -278,3 +546,16 @@ def _understood() -> Iterator[None]:
         if "alloc" in str(error):
             raise PageTooLarge("it takes more memory than a page may") from error
         raise Broken(str(error)) from error
+
+
+def _warm_up() -> None:
+    """What the library makes when it is first used, tables of colours above all, is made here once, and not again by
+    each process that is forked to read a file."""
+    with pymupdf.open() as document:
+        page = document.new_page()
+        page.insert_text((72, 72), "warm")
+        _text_of(document, 1)
+        page.get_pixmap()
+
+
+_warm_up()

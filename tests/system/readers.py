@@ -14,7 +14,7 @@ from typing import Any
 
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading import pdf
-from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.page_settings import read_ranges
 from tests import installed
 from worker_service.handlers import Context, Done, Handler, Permanent, digest
@@ -44,7 +44,7 @@ def run(context: Context[shipped.Payload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(book: pdf.Book, engine: tesseract.Engine, number: int) -> shipped.Read:
+def _noted_page(book: pdf.Book, engine: Engine, number: int) -> shipped.Read:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{number}\n")
     while _is_held and not (_place / _GO_ON).exists():

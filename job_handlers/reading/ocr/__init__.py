@@ -1,1 +1,17 @@
-"""Read the pixels of a page."""
+"""Read the pixels of a page. Here is chosen by which engine: another one is a file more, and its place in `ENGINES`."""
+
+from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr.engine import Maker
+from job_handlers.reading.ocr.engine import Wanted as Wanted
+
+ENGINES: tuple[Maker, ...] = (tesseract,)
+"""The first that lacks nothing reads."""
+
+
+def chosen() -> Maker:
+    return next((one for one in ENGINES if one.missing() is None), ENGINES[0])
+
+
+def missing() -> str | None:
+    """What this machine lacks to read a page."""
+    return chosen().missing()

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from job_handlers.reading import layout
-from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.gray import (
+from job_handlers.reading.gray import (
     Gray,
     has_two_tones,
     is_blank,
@@ -20,7 +19,8 @@ from job_handlers.reading.ocr.gray import (
     straightened,
     turned,
 )
-from job_handlers.reading.ocr.tesseract import Engine
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr.engine import Engine
 
 _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
@@ -53,23 +53,23 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
         gray = softened(gray)
     dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
     first = _read(engine, gray, dpi, 0, is_uneven)
-    if not is_uneven and (_is_nearly_empty(first) or _is_weak(first, engine)):
+    if not is_uneven and (_is_nearly_empty(first) or _is_weak(first)):
         # There is ink: it may be the threshold that took it for paper.
         is_uneven = True
         first = max(first, _read(engine, gray, dpi, 0, is_uneven), key=_worth)
-    if not _is_weak(first, engine):
+    if not _is_weak(first):
         return first
     turn = engine.turn(gray, dpi)
     # Where nobody can tell, the other way up is the likeliest.
-    turns = [180, 90, 270] if turn is None and engine.has_confidence else [turn or 0]
+    turns = [180, 90, 270] if turn is None else [turn]
     best = first
     for turn in turns:
         if not turn:
             continue
         again = _read(engine, gray, dpi, turn, is_uneven)
-        if _worth(again) > _worth(best) or (_stands_upright(first.lines) and not _is_weak(again, engine)):
+        if _worth(again) > _worth(best) or (_stands_upright(first.lines) and not _is_weak(again)):
             best = again
-        if not _is_weak(best, engine):
+        if not _is_weak(best):
             break
     return best
 
@@ -86,11 +86,10 @@ def _is_nearly_empty(read: Recognised) -> bool:
     return sum(len(word.text) for line in read.lines for word in line) < _CHARACTERS_LEAST
 
 
-def _is_weak(read: Recognised, engine: Engine) -> bool:
+def _is_weak(read: Recognised) -> bool:
     if _is_nearly_empty(read):
         return False
-    weak = engine.has_confidence and (read.confidence or 0.0) < _WEAK
-    return weak or _stands_upright(read.lines)
+    return (read.confidence or 0.0) < _WEAK or _stands_upright(read.lines)
 
 
 def _stands_upright(lines: Sequence[Sequence[Word]]) -> bool:

@@ -1,8 +1,8 @@
-"""Read the words of an image. The only file that knows an OCR engine.
+"""Read the words of an image by Tesseract. The only file that knows it.
 
-In process where tesserocr is there: no program is started and no image written, which is half of the time; else by
-pytesseract, which needs the program only; else by what PyMuPDF brings, which needs trained data only. One thread each:
-the threads of one engine get in each other's way, and there is a process for every page that can be read at once.
+In process where tesserocr is there: no program is started and no image written, which is half of the time; else, where
+its wheel does not load, by pytesseract, which needs the program. One thread each: the threads of one engine get in each
+other's way, and there is a process for every page that can be read at once.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from job_handlers.reading import pdf
+from job_handlers.reading.gray import Gray, image_of
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.gray import Gray, image_of
+from job_handlers.reading.ocr.engine import Engine, Wanted
 from worker_service.handlers import Permanent
 
 try:
@@ -46,27 +45,9 @@ _OTSU, _SAUVOLA = "0", "2"
 _DIRECTIONS = "\u200e\u200f"
 
 
-class Engine(Protocol):
-    name: str
-    """And version."""
-    has_confidence: bool
-
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
-        """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
-        neighbourhood, not for the page as a whole."""
-
-    def turn(self, gray: Gray, dpi: float) -> int | None:
-        """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    languages: Sequence[str]
-    quality: str
-
-
 def missing() -> str | None:
-    """What this machine lacks to read a page."""
+    if tesserocr is None and not shutil.which("tesseract"):
+        return "there is no OCR engine: apt-get install tesseract-ocr"
     if not _data_directories("fast"):
         return "there is no trained data for OCR: apt-get install tesseract-ocr-eng tesseract-ocr-osd"
     return None
@@ -74,15 +55,10 @@ def missing() -> str | None:
 
 def engine_for(wanted: Wanted) -> Engine:
     data = _data_for(wanted)
-    if tesserocr is not None:
-        return _InProcess(wanted, data)
-    if shutil.which("tesseract"):
-        return _Program(wanted, data)
-    return _BuiltIn(wanted, data)
+    return _InProcess(wanted, data) if tesserocr is not None else _Program(wanted, data)
 
 
 def identity(wanted: Wanted) -> str:
-    """Of engine and trained data: what can change the words that are read. Without an engine: none."""
     try:
         data = _data_for(wanted)
     except Permanent:
@@ -103,11 +79,9 @@ def _sum_of(path: Path) -> str:
 def _engine_name() -> str:
     if tesserocr is not None:
         return f"tesseract {tesserocr.tesseract_version().split()[1]} (tesserocr)"
-    if shutil.which("tesseract"):
-        import pytesseract  # type: ignore[import-untyped]
+    import pytesseract  # type: ignore[import-untyped]
 
-        return f"tesseract {pytesseract.get_tesseract_version()} (program)"
-    return f"tesseract ({pdf.LIBRARY})"
+    return f"tesseract {pytesseract.get_tesseract_version()} (program)"
 
 
 # --- trained data -----------------------------------------------------------------------------------------
@@ -119,10 +93,12 @@ def _data_directories(quality: str) -> list[Path]:
 
 def _data_for(wanted: Wanted) -> Path:
     """The directory that has all of the languages."""
+    if (lacks := missing()) is not None:
+        raise Permanent("CAPABILITY_MISSING", lacks)
     found = _data_directories(wanted.quality)
     if not found:
         raise Permanent(
-            "QUALITY_MISSING" if wanted.quality != "fast" else "CAPABILITY_MISSING",
+            "QUALITY_MISSING",
             f"there is no trained data of quality {wanted.quality}: put it into {DATA[wanted.quality][0]}",
         )
     for directory in found:
@@ -139,8 +115,6 @@ def _data_for(wanted: Wanted) -> Path:
 
 
 class _InProcess:
-    has_confidence = True
-
     def __init__(self, wanted: Wanted, data: Path) -> None:
         self.name = _engine_name()
         self._data = f"{data}/"
@@ -200,8 +174,6 @@ def _show(reader: Any, gray: Gray, dpi: float) -> None:
 
 
 class _Program:
-    has_confidence = True
-
     def __init__(self, wanted: Wanted, data: Path) -> None:
         import pytesseract
 
@@ -231,21 +203,6 @@ class _Program:
                 output_type=self._pytesseract.Output.DICT,
             )
             return -int(said["orientation"]) % 360
-        return None
-
-
-class _BuiltIn:
-    has_confidence = False
-
-    def __init__(self, wanted: Wanted, data: Path) -> None:
-        self.name = _engine_name()
-        self._language = "+".join(wanted.languages)
-        self._data = data
-
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
-        return pdf.recognised(gray, dpi, self._language, self._data)
-
-    def turn(self, gray: Gray, dpi: float) -> int | None:
         return None
 
 

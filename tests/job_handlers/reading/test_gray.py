@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageDraw
 
-from job_handlers.reading.ocr.gray import Gray, is_blank, skew_of, straightened, turned
+from job_handlers.reading.gray import Gray, is_blank, skew_of, straightened, turned
 from tests.job_handlers.reading.documents import picture, prose
 
 

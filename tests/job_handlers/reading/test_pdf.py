@@ -9,7 +9,7 @@ from typing import Any
 import pymupdf as partly_typed
 import pytest
 
-from job_handlers.reading import pdf, pdf_text
+from job_handlers.reading import pdf
 
 pymupdf: Any = partly_typed
 
@@ -48,7 +48,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
     with pdf.open_book(tmp_path / "page.pdf") as book:
         quick = book.text(1)
-        monkeypatch.setattr(pdf_text, "_paragraphs", lambda page, whole: [])
+        monkeypatch.setattr(pdf, "_paragraphs", lambda page, whole: [])
         careful = book.text(1)
 
     assert (quick.text, quick.size) == (careful.text, careful.size)
@@ -59,7 +59,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
 
 def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf_text, "_paragraphs_of", None)
+    monkeypatch.setattr(pdf, "_paragraphs_of", None)
     with pymupdf.open() as document:
         plain(document.new_page())
         document.save(tmp_path / "page.pdf")

@@ -12,8 +12,8 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
-from job_handlers.reading import pdf, pdf_pixels
-from job_handlers.reading.ocr.gray import image_of
+from job_handlers.reading import pdf
+from job_handlers.reading.gray import image_of
 from tests.job_handlers.reading.documents import jpeg, picture, prose
 
 pymupdf: Any = partly_typed
@@ -251,7 +251,7 @@ def is_as_seen(path: Path, password: str = "") -> bool:
     with pdf.open_book(path, password) as book:
         read, dpi = book.picture(1)
         page = book._document[0]
-        taken = pdf_pixels._scan_itself(book._document, page, page.get_image_info(), min(dpi, 300.0))
+        taken = pdf._scan_itself(book._document, page, page.get_image_info(), min(dpi, 300.0))
         shown = page.get_pixmap(matrix=pymupdf.Matrix(dpi / 72, dpi / 72))
         seen = Image.frombytes("RGB", (shown.width, shown.height), shown.samples).convert("L")
     image = image_of(read)
@@ -291,7 +291,7 @@ def test_a_scan_over_the_limits_is_not_unpacked(tmp_path: Path) -> None:
         book.picture(1)
     with pdf.open_book(written(huge_but_allowed(), tmp_path / "page.pdf")) as book:
         page = book._document[0]
-        assert pdf_pixels._scan_itself(book._document, page, page.get_image_info(), 300.0) is None
+        assert pdf._scan_itself(book._document, page, page.get_image_info(), 300.0) is None
 
 
 def huge_but_allowed() -> Sheet:

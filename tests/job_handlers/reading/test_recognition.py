@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageChops
 
-from job_handlers.reading.ocr import tesseract
-from job_handlers.reading.ocr.gray import Gray
+from job_handlers.reading import ocr
+from job_handlers.reading.gray import Gray
 from job_handlers.reading.ocr.recognition import recognise
 from tests.job_handlers.reading import documents
 
@@ -23,9 +23,23 @@ def unevenly_lit(text: str, dpi: int) -> Gray:
 @pytest.mark.parametrize("dpi", [200, 300])
 def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
     text = "\n\n".join(f"The board reviewed climate risk number {number} with care." for number in range(6))
-    engine = tesseract.engine_for(tesseract.Wanted(["eng"], "fast"))
+    engine = ocr.chosen().engine_for(ocr.Wanted(["eng"], "fast"))
 
     read = recognise(engine, unevenly_lit(text, dpi), dpi)
 
     words = " ".join(word.text for line in read.lines for word in line)
     assert documents.character_errors(words, documents.plain(text)) < 0.02
+
+
+def test_the_first_engine_that_lacks_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent:
+        missing = staticmethod(lambda: "there is no other engine")
+        identity = engine_for = None
+
+    [shipped] = ocr.ENGINES
+    monkeypatch.setattr(ocr, "ENGINES", (Absent, shipped))
+    assert (ocr.chosen(), ocr.missing()) == (shipped, None)
+
+    monkeypatch.setattr(ocr, "ENGINES", (Absent,))
+
+    assert ocr.missing() == "there is no other engine"

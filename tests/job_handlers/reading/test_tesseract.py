@@ -1,4 +1,4 @@
-"""Three ways to an engine; each reads the same words, and what is lacking is said."""
+"""Two ways to an engine; each reads the same words, and what is lacking is said."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from job_handlers.reading import layout
+from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import tesseract
-from job_handlers.reading.ocr.gray import Gray
+from job_handlers.reading.ocr.engine import Wanted
 from job_handlers.reading.ocr.recognition import recognise
-from job_handlers.reading.ocr.tesseract import Wanted, engine_for, identity, missing
+from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
 from worker_service.handlers import Permanent
 
@@ -36,18 +37,13 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     tesseract._engine_name.cache_clear()
 
 
-def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    library(monkeypatch)
-    monkeypatch.setenv("PATH", "/nowhere")
-
-
 @pytest.fixture(autouse=True)
 def _names_are_found_again() -> Iterator[None]:
     yield
     tesseract._engine_name.cache_clear()
 
 
-@pytest.mark.parametrize("lacking", [nothing, library, program])
+@pytest.mark.parametrize("lacking", [nothing, library])
 def test_each_engine_reads_the_same_words_at_the_same_places(lacking: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = engine_for(ENGLISH).words(page(), 150)
     lacking(monkeypatch)
@@ -85,12 +81,12 @@ def places(word: Word) -> tuple[object, ...]:
 
 def test_engines_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     names = set()
-    for lacking in (nothing, library, program):
+    for lacking in (nothing, library):
         with monkeypatch.context() as patch:
             lacking(patch)
             names.add(identity(ENGLISH))
 
-    assert len(names) == 3
+    assert len(names) == 2
     assert identity(ENGLISH) != identity(Wanted(("deu",), "fast"))
 
 
@@ -112,7 +108,13 @@ def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with pytest.raises(Permanent, match="quality best"):
         engine_for(Wanted(("eng",), "best"))
 
-    monkeypatch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
+    with monkeypatch.context() as patch:
+        patch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
+        assert "install tesseract-ocr-eng" in (missing() or "")
+        assert identity(ENGLISH) == "none"
 
-    assert "install tesseract-ocr" in (missing() or "")
+    library(monkeypatch)
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert missing() == "there is no OCR engine: apt-get install tesseract-ocr"
     assert identity(ENGLISH) == "none"

@@ -1,0 +1,40 @@
+"""What an OCR engine is to those who read pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from job_handlers.reading.gray import Gray
+from job_handlers.reading.layout import Word
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    languages: Sequence[str]
+    quality: str
+
+
+class Engine(Protocol):
+    name: str
+    """And version."""
+
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+        """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
+        neighbourhood, not for the page as a whole."""
+
+    def turn(self, gray: Gray, dpi: float) -> int | None:
+        """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
+
+
+class Maker(Protocol):
+    """The file of an engine."""
+
+    def missing(self) -> str | None:
+        """What this machine lacks to read a page with it."""
+
+    def identity(self, wanted: Wanted) -> str:
+        """Of engine and trained data: what can change the words that are read. Without an engine: none."""
+
+    def engine_for(self, wanted: Wanted) -> Engine: ...
