@@ -25,11 +25,13 @@ _AT_ONCE = 500
 @dataclass(frozen=True, slots=True)
 class Awaited:
     name: str
-    """What people call it; a full path, where the document is not known yet."""
+    """What people call it."""
     job_id: int | None = None
     """The job that has it read."""
     document_id: int | None = None
     owner: str = ""
+    source_key: str = ""
+    """Of a file, whose document is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _look(store: Store, awaited: Sequence[Awaited]) -> Reading:
         if job is not None and not job.status.is_ended:
             left.append(None)
             continue
-        document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.name))
+        document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.source_key))
         if document is not None:
             found[document.id] = document
         if (unread := _unread(one, job, document)) is not None:
@@ -141,7 +143,7 @@ def _sources(awaited: Sequence[Awaited]) -> DocumentSelector:
     unknown = [one for one in awaited if not one.document_id]
     owners = dict.fromkeys(one.owner for one in unknown)
     return DocumentSelector(
-        owners=list(owners) or ("",), platforms=("local",), source_keys=[one.name for one in unknown] or ("",)
+        owners=list(owners) or ("",), platforms=("local",), source_keys=[one.source_key for one in unknown] or ("",)
     )
 
 

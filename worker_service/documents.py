@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +20,11 @@ from pathlib import Path
 
 from worker_service.config import Settings
 from worker_service.errors import BadInput, PagemillError, Refused
+from worker_service.filenames import legible, path_of, written
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector, KeywordCount, Removed, Weight
 from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.plurals import counted
 from worker_service.store.base import Store
 from worker_service.wishes import CrawlWords, ReadWords, adopt_job, crawl_job, download_job, reindex_job
 
@@ -30,6 +33,8 @@ ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr"
 
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".xlsx", ".xls", ".ods", ".csv", ".tsv")
 """Of what the handlers can read, which are not loaded here."""
+
+HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
 
 FORGOTTEN_AT_ONCE = 50
 """Pages in one transaction: others want to write, too."""
@@ -64,6 +69,15 @@ class Wish:
     job_id: int | None
     decision: Decision | None
     document_id: int | None = None
+    source_key: str = ""
+    """Of a file, which leads to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    wishes: Sequence[Wish]
+    left_out: Mapping[str, int]
+    """How many below directories are not brought in, by why not: HIDDEN, LINKS, OTHERS or a file's ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +134,17 @@ class Documents:
 
     # ── Wishes ──
 
-    def ingest(self, paths: Sequence[str], *, owner: str, read: ReadWords, is_forced: bool) -> list[Wish]:
+    def ingest(self, paths: Sequence[str], *, owner: str, read: ReadWords, is_forced: bool) -> Ingested:
         """A job for each file, which brings it in and has it read; directories with all that is below them."""
-        files = [file for path in paths for file in _files_at(Path(path))]
+        left_out = Counter[str]()
+        files = [file for path in paths for file in _files_at(Path(path), left_out)]
         jobs = [download_job(file, read, owner=owner, is_forced=is_forced) for file in files]
         enqueued = [one for part in _parts(jobs) for one in self.store.enqueue_many(part)]
-        return [
-            Wish(str(file), one.job_id, Decision.UNDER_WAY if one.existing else None)
+        wishes = [
+            Wish(legible(file), one.job_id, Decision.UNDER_WAY if one.existing else None, source_key=written(file))
             for file, one in zip(files, enqueued, strict=True)
         ]
+        return Ingested(wishes, left_out)
 
     def crawl(self, words: CrawlWords, *, owner: str) -> Enqueued:
         return self.store.enqueue(crawl_job(words, owner=owner))
@@ -219,15 +235,16 @@ class Documents:
         return [self._adopt(one, owner) for one in found]
 
     def _adopt(self, one: Elsewhere, owner: str) -> Wish:
-        request = DocumentRequest(one.path, Path(one.path).name, one.content)
+        path = path_of(one.path)
+        name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
         known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
         for document in self.store.documents(known):
             if document.content == one.content and document.status in _LIVING:
-                return Wish(one.path, None, Decision.UNCHANGED, document.id)
+                return Wish(name, None, Decision.UNCHANGED, document.id)
         if one.text is None:
-            return Wish(one.path, None, None, self.store.record_document(request, platform="local", owner=owner))
+            return Wish(name, None, None, self.store.record_document(request, platform="local", owner=owner))
         enqueued = self.store.enqueue(adopt_job(request, one.text, owner=owner))
-        return Wish(one.path, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
+        return Wish(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
     def keyword_counts(self, text: str, *, owner: str | None) -> tuple[list[str], Sequence[KeywordCount]]:
         """The terms in a file (one a line, # begins a comment), and where they stand."""
@@ -274,11 +291,11 @@ def _why_none(document: Document, form: str) -> str:
 def read_elsewhere(directory: Path) -> list[Elsewhere]:
     """The files below a directory; where report.txt stands beside report.pdf, with its text."""
     found: list[Elsewhere] = []
-    for file in _files_at(directory):
+    for file in _files_at(directory, Counter()):
         beside = file.with_suffix(".txt")
         with file.open("rb") as opened:
             content = hashlib.file_digest(opened, "sha256").hexdigest()
-        found.append(Elsewhere(str(file), content, str(beside) if beside.is_file() else None))
+        found.append(Elsewhere(written(file), content, written(beside) if beside.is_file() else None))
     return found
 
 
@@ -286,22 +303,45 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
-def _files_at(path: Path) -> list[Path]:
+def _files_at(path: Path, left_out: Counter[str]) -> list[Path]:
+    """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would."""
     path = Path(os.path.normpath(path.absolute()))
-    if path.is_dir():
-        # A directory that we may not look into is refused: nothing below it is to be left out without a word.
-        files = [Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names]
-        found = [
-            file
-            for file in sorted(files)
-            if file.suffix.lower() in SUFFIXES and file.is_file() and not file.is_symlink()
-        ]
-        if not found:
-            raise BadInput(f"there is nothing to read below {path}: {', '.join(SUFFIXES)} can be read")
-        return found
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}")
-    return [path]
+    if not path.is_dir():
+        if not path.is_file():
+            raise BadInput(f"there is no file {path}")
+        return [path]
+    found: list[Path] = []
+    # A directory that we may not look into is refused: nothing below it is to be left out without a word.
+    for folder, folders, names in os.walk(path, onerror=_refuse):
+        here = {name: _why_left_out(Path(folder, name)) for name in [*folders, *names]}
+        left_out.update(filter(None, here.values()))
+        folders[:] = [name for name in folders if not here[name]]
+        found += (Path(folder, name) for name in names if not here[name])
+    if not found:
+        raise BadInput(f"there is nothing to read below {path}{_left_out(left_out)}: {', '.join(SUFFIXES)} can be read")
+    return sorted(found)
+
+
+def _why_left_out(path: Path) -> str:
+    if path.name.startswith("."):
+        return HIDDEN
+    if path.is_symlink():
+        return LINKS
+    if path.is_dir() or (path.suffix.lower() in SUFFIXES and path.is_file()):
+        return ""
+    return legible(path.suffix.lower()) or OTHERS
+
+
+def _left_out(counts: Mapping[str, int]) -> str:
+    words = in_words(counts)
+    return f" (left out: {words})" if words else ""
+
+
+def in_words(left_out: Mapping[str, int]) -> str:
+    """``2 symbolic links, 1 hidden, 3 .docx``"""
+    nouns = {LINKS: ("symbolic link", None), HIDDEN: ("hidden", "hidden"), OTHERS: ("other", "others")}
+    most_first = sorted(left_out.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
 
 
 def _export_name(document: Document, form: str, file: PublishedFile) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from worker_service.clock import parse_duration
 from worker_service.errors import BadInput
+from worker_service.filenames import legible, written
 from worker_service.jobs.digest import canonical, digest
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.library import Document
@@ -94,8 +95,13 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
     is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists()
     if words.newer_than is not None:
         _refuse_no_day(words.newer_than)
-    folder = str(Path(words.folder).expanduser().absolute()) if is_local else words.folder
-    _refuse_no_folder(folder, is_local=is_local)
+    if is_local:
+        directory = Path(words.folder).expanduser().absolute()
+        _refuse_no_directory(directory)
+        folder, name = written(directory), legible(directory)
+    else:
+        folder = name = words.folder
+        _refuse_no_drive_folder(folder)
     wanted = {
         "mime": list(words.mime),
         "name": words.name,
@@ -118,7 +124,7 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
     key = f"crawl:{platform}:{owner}:{folder}"
     return NewJob(
         "drive_crawl",
-        name=folder,
+        name=name,
         platform=platform,
         owner=owner,
         payload=canonical(payload),
@@ -139,7 +145,8 @@ def rests_from_watching(job: Job) -> bool:
 
 
 def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:
-    body = {"source": _source(file), "read": read.asked(), "force": is_forced}
+    source = written(file)
+    body = {"source": source, "read": read.asked(), "force": is_forced}
     # The same wish for the same bytes, as far as that can be told without reading them.
     now = file.stat()
     key = f"ingest:{digest([owner, body, now.st_mtime_ns, now.st_size])}"
@@ -148,8 +155,8 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) ->
         platform="local",
         owner=owner,
         payload=canonical(body),
-        name=file.name,
-        source_key=str(file),
+        name=legible(file.name),
+        source_key=source,
         unique_key=key,
     )
 
@@ -163,9 +170,8 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
             document.source_key, document.name, document.content, canonical(asked), is_forced=is_forced
         )
         return NewJob("ingest", platform=platform, owner=owner, document=wish)
-    source = _source(Path(document.source_key)) if platform == "local" else document.source_key
     # What others have read, or what was lost, is read by us in any case.
-    body = {"source": source, "name": document.name, "read": asked, "force": True}
+    body = {"source": document.source_key, "name": document.name, "read": asked, "force": True}
     rests = "gdrive:drive" if platform == "gdrive" else ""
     return NewJob(
         "download",
@@ -176,11 +182,6 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
         name=document.name,
         source_key=document.source_key,
     )
-
-
-def _source(file: Path) -> str:
-    """A source is what people paste, so that space around it means nothing; in a URL it does."""
-    return str(file) if str(file).strip() == str(file) else file.as_uri()
 
 
 def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
@@ -223,15 +224,18 @@ def read_pages(text: str | None) -> tuple[int, int | None]:
     return first, last
 
 
-def _refuse_no_folder(folder: str, *, is_local: bool) -> None:
-    """What is certain to be none. The daemon may see directories that we may not."""
-    if not is_local and "://" not in folder and not _DRIVE_FOLDER.fullmatch(folder):
+def _refuse_no_drive_folder(folder: str) -> None:
+    if "://" not in folder and not _DRIVE_FOLDER.fullmatch(folder):
         raise BadInput(f"there is no directory {folder!r}, and it is no id or URL of a folder of Google Drive")
+
+
+def _refuse_no_directory(directory: Path) -> None:
+    """What is certain to be none. The daemon may see directories that we may not."""
     with contextlib.suppress(PermissionError):
-        if is_local and not Path(folder).exists():
-            raise BadInput(f"there is no directory {folder}")
-        if is_local and not Path(folder).is_dir():
-            raise BadInput(f"{folder} is no directory: pagemill ingest reads a file")
+        if not directory.exists():
+            raise BadInput(f"there is no directory {directory}")
+        if not directory.is_dir():
+            raise BadInput(f"{directory} is no directory: pagemill ingest reads a file")
 
 
 def _refuse_no_day(text: str) -> None:

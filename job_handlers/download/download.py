@@ -123,7 +123,7 @@ def _done_with(
 
 def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Done:
     payload = context.payload
-    name = safe_name(payload.name or got.facts.name, got.kind.suffix)
+    name = safe_name(payload.name or got.facts.name, got.kind.suffixes)
     target = context.staging / name
     fetch.moved_to(got, target)
     result = {
@@ -142,7 +142,7 @@ def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Don
 
 def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Context[Payload]) -> Done:
     known_as = kinds.format_named(known.name)
-    name = safe_name(context.payload.name or facts.name or known.name, known_as.suffix if known_as else "")
+    name = safe_name(context.payload.name or facts.name or known.name, known_as.suffixes if known_as else ())
     context.log(f"the same content is published already, by job {known.job_id}")
     result = {"name": name, "size": known.size, "md5": known.md5, "sha256": known.sha256, "same_as": known.id}
     return Done(

@@ -6,6 +6,7 @@ No separators, no control characters, no characters that turn or hide text, no h
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 _BYTES_MAX = 200
 """Less than a file system's 255: others will add endings."""
@@ -16,13 +17,14 @@ _NO_NAMES = {
 _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\ufe68\uff3c'), "_")
 
 
-def safe_name(name: str, suffix: str = "") -> str:
-    """`suffix` (".pdf") is added unless the name ends with it already, in whichever case."""
+def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
+    """It ends with one of the suffixes (".tif", ".tiff"), in whichever case; else the first is added."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(_shown(one) for one in text.translate(_LIKE_SEPARATORS))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")
-    if suffix and stem.lower().endswith(suffix):
-        stem, suffix = stem[: -len(suffix)], stem[-len(suffix) :]
+    suffix = next(iter(suffixes), "")
+    if found := [one for one in suffixes if stem.lower().endswith(one)]:
+        stem, suffix = stem[: -len(found[0])], stem[-len(found[0]) :]
     stem = _shortened(stem.rstrip(". "), _BYTES_MAX - len(suffix.encode()))
     if not stem or stem.partition(".")[0].lower() in _NO_NAMES:
         stem = f"file {stem}".rstrip()

@@ -28,9 +28,9 @@ class Payload:
 
 
 def run(context: Context[Payload]) -> Done:
-    path = Path(context.payload.text)
+    path = context.payload.text
     try:
-        whole = actual_path(str(path)).read_text("utf-8", "replace")
+        whole = actual_path(path).read_text("utf-8", "replace")
     except Trouble as trouble:
         raise Permanent(trouble.code, trouble.sentence) from trouble
     except OSError as error:

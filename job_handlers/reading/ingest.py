@@ -37,6 +37,7 @@ from job_handlers.reading.page_settings import (
     written_ranges,
 )
 from worker_service.handlers import (
+    FILE_URL,
     Context,
     DocumentFacts,
     Done,
@@ -47,6 +48,8 @@ from worker_service.handlers import (
     PageResult,
     Permanent,
     digest,
+    path_of,
+    written,
 )
 
 _MIB = 1 << 20
@@ -163,11 +166,11 @@ def password_of(name: str | None) -> str:
 
 def _bring_in(context: Context[Payload]) -> Done:
     path = context.payload.path
-    if path is None or not path.startswith("/"):
+    if path is None or not path.startswith(("/", FILE_URL)):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
     # What was not said is left out: the document may remember it.
     read = {key: value for key, value in asdict(context.payload).items() if key != "path" and value is not None}
-    payload = json.dumps({"source": path, "read": read})
+    payload = json.dumps({"source": written(path_of(path)), "read": read})
     return Done(follow_ups=[NewJob("download", context.platform, context.account, payload)])
 
 

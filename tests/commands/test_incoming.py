@@ -21,6 +21,7 @@ from tests.store.papers import claim, ranges, save
 from worker_service.awaiting import Awaited, Reading, wait_for
 from worker_service.commands.reading import sentence, watch_reading
 from worker_service.errors import WaitTimedOut
+from worker_service.filenames import path_of
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Completion, Failure, HandlerFacts, Job, Worker
@@ -39,7 +40,7 @@ def papers(*names: str) -> list[Path]:
     made = [Path(name).absolute() for name in names]
     for path in made:
         path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_text(f"content of {path.name}")
+        path.write_bytes(b"content of " + os.fsencode(path.name))
     return made
 
 
@@ -113,7 +114,7 @@ def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
 
     run("ingest", "a.pdf ")
 
-    assert [read_reference(one["source"])[1].key for one in payloads(shelf, "download")] == [str(path)]
+    assert [path_of(read_reference(one["source"])[1].key) for one in payloads(shelf, "download")] == [path]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,45 @@ def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf
 
     assert (told.returncode, jobs(shelf, "download")) == (77, [])
     assert f"{hidden.parent}: permission denied" in told.stderr
+
+
+def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: Shelf) -> None:
+    papers("in/a.pdf", "in/b.docx", "in/c.docx", "in/README", "in/.hidden.pdf", "in/.git/d.pdf", "in/deep/e.TIFF")
+    Path("in/link.pdf").symlink_to("a.pdf")
+    Path("in/folder").symlink_to("deep")
+
+    told = run("ingest", "in")
+
+    assert [Path(payload["source"]).name for payload in payloads(shelf, "download")] == ["a.pdf", "e.TIFF"]
+    assert told.stderr == "left out: 2 .docx, 2 hidden, 2 symbolic links, 1 other\n"
+    said = json.loads(run("ingest", "in", "in/.hidden.pdf", "--json").stdout)
+    assert said["left_out"] == {".docx": 2, "hidden": 2, "symbolic_links": 2, "others": 1}
+    # What somebody names is meant.
+    assert len(said["items"]) == 3
+    papers("other/b.docx")
+    nothing = run("ingest", "other", fails=2).stderr
+    assert "there is nothing to read below" in nothing
+    assert "(left out: 1 .docx)" in nothing
+
+
+def test_a_name_that_is_not_utf_8_stops_nothing_and_leads_back_to_its_file(run: Run, shelf: Shelf) -> None:
+    papers("in/a.pdf", "in/latin\udce9.pdf", "in\udce9/b.pdf", "in\udce9/b.txt")
+
+    table = run("ingest", "in", "in\udce9").stdout
+    run("crawl", "in\udce9")
+    run("documents", "adopt", "in\udce9", "--yes")
+
+    here = Path.cwd()
+    sources = [payload["source"] for payload in payloads(shelf, "download")]
+    assert sources == [f"{here}/in/a.pdf", f"file://{here}/in/latin%E9.pdf", f"file://{here}/in%E9/b.pdf"]
+    assert [path_of(read_reference(source)[1].key).is_file() for source in sources] == [True] * 3
+    assert [read_reference(source)[1].key for source in sources] == [job.source_key for job in jobs(shelf, "download")]
+    assert [job.name for job in jobs(shelf, "download")] == ["a.pdf", "latin\u00e9.pdf", "b.pdf"]
+    assert f"{here}/in/latin\u00e9.pdf" in table
+    [crawl] = jobs(shelf, "drive_crawl")
+    assert (crawl.name, path_of(json.loads(crawl.payload or "")["folder"]).is_dir()) == (f"{here}/in\u00e9", True)
+    [adopt] = payloads(shelf, "adopt")
+    assert path_of(adopt["text"]).is_file()
 
 
 def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_reading(run: Run, shelf: Shelf) -> None:

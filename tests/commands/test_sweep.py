@@ -56,7 +56,7 @@ WORDS = [
     *("handlers ls", "handlers show evil", "handlers show EVIL", "handlers new EVIL", "run-one --type evil"),
     *("run-one --type EVIL", "run-one --type evil --payload EVIL", "doctor --online"),
     *("init", "init --database EVIL/nowhere", "db migrate --dry-run", "db backup EVIL", "db backup EVIL", "db check"),
-    *("config show", "completion bash", "service install --dry-run", "service uninstall --dry-run"),
+    *("config show", "config docs", "completion bash", "service install --dry-run", "service uninstall --dry-run"),
     *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),
     *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),

@@ -480,6 +480,24 @@ def test_what_was_read_elsewhere_is_adopted_and_can_be_searched(reading: Desk) -
     assert reading.texts(adopted.id) == ["As it is in the file."]
 
 
+def test_names_that_are_no_utf_8_are_read_like_any_other(reading: Desk) -> None:
+    folder = reading.papers / os.fsdecode(b"alt\xfc")
+    folder.mkdir()
+    made = digital(reading.papers / "yak.pdf", ["Their yak text."])
+    file = aged(made.rename(folder / os.fsdecode(b"caf\xe9.pdf")))
+
+    reading.run("ingest", folder, "--owner", "fred", "--wait", "--timeout", "60s")
+    reading.run("wait", reading.answer("crawl", folder, "--owner", "fred")["id"], "--follow", "--timeout", "60s")
+
+    [document] = reading.answer("documents", "--owner", "fred")["items"]
+    assert (document["name"], document["status"], document["source_key"]) == ("caf\u00e9.pdf", "success", file.as_uri())
+    assert reading.texts(document["id"]) == ["Their yak text."]
+    exported = reading.run("export", document["id"], "-o", folder.parent).stdout
+    assert exported == f"{folder.parent}/caf\u00e9-{document['id']}.txt\n"
+    reading.run("reindex", document["id"], "--force")
+    wait_until(lambda: _generation_read(reading, document["id"]) == 2, "it is read again")
+
+
 def test_a_handler_that_skips_leaves_its_document_failed(reading: Desk) -> None:
     request = DocumentRequest("/srv/card.pdf", "card.pdf", "c")
     asked = reading.system.store.enqueue(NewJob("skip", platform="local", payload="{}", document=request))

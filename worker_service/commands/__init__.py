@@ -175,7 +175,8 @@ def _ended(run: Any, *, as_json: bool) -> int:
     except click.Abort:
         return EXIT_INTERRUPTED
     except UnicodeEncodeError as error:
-        return _say("bad_input", f"{error.object!r} is not UTF-8 text", 2, as_json)
+        around = error.object[max(0, error.start - 20) : error.end + 20]
+        return _say("bad_input", f"that is not UTF-8 text: …{around}…", 2, as_json)
     except PermissionError as error:
         return _say("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
     except OSError as error:

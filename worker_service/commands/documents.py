@@ -518,9 +518,9 @@ _WORDS: dict[Decision | None, str] = {
 }
 
 
-def show_wishes(desk: Desk, wishes: Sequence[Wish]) -> None:
+def show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
     if desk.as_json:
-        output.show_json({"items": [output.as_object(wish) for wish in wishes]})
+        output.show_json({"items": [output.as_object(wish) for wish in wishes], **more})
     else:
         output.show_table(
             ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]

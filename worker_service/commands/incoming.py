@@ -15,6 +15,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, confirm, confirming, verb
 from worker_service.commands.documents import choosing, documents_at, show_documents, show_wishes
 from worker_service.commands.reading import await_reading, telling_that_jobs_go_on
+from worker_service.documents import in_words
 from worker_service.errors import BadInput
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Status
@@ -71,19 +72,22 @@ def ingest(
     pagemill ingest reports/ --owner alice --lang eng+deu --wait
     pagemill ingest scan.tiff --quality best --force
 
-    Bring files in and have them read. Directories with all that is below them, but for symbolic links. Prints a job for
-    each file.
+    Bring files in and have them read. Directories with all that is below them, but for what is hidden, symbolic links
+    and other kinds of files, which it counts. Prints a job for each file.
 
     With --wait: exit code 1 if some could not be read, 124 if the time ran out.
     """
     if timeout is not None and not is_waiting:
         raise BadInput("--timeout says how long to wait: say --wait as well")
     documents = documents_at(desk)
-    wishes = documents.ingest(paths, owner=owner, read=read, is_forced=force)
+    ingested = documents.ingest(paths, owner=owner, read=read, is_forced=force)
+    wishes = ingested.wishes
+    if ingested.left_out and not desk.as_json:
+        output.say(f"left out: {in_words(ingested.left_out)}")
     if not is_waiting:
-        show_wishes(desk, wishes)
+        show_wishes(desk, wishes, left_out=dict(ingested.left_out))
         return 0
-    awaited = [Awaited(wish.name, wish.job_id, wish.document_id, owner) for wish in wishes]
+    awaited = [Awaited(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
     with telling_that_jobs_go_on():
         if wishes[0].job_id is not None:
             _say_what_holds(desk, wishes[0].job_id)

@@ -45,12 +45,13 @@ def docs(desk: Desk) -> None:
     if desk.as_json:
         output.show_json({"items": [_as_object(setting) for setting in settings]})
         return
-    click.echo("| in TOML | environment | default | |\n|---|---|---|---|")
+    output.show("| in TOML | environment | default | |")
+    output.show("|---|---|---|---|")
     for setting in settings:
         names = [] if setting.table else [setting.variable, *([setting.flag] if setting.has_flag else [])]
         environment = ", ".join(f"`{name}`" for name in names)
         default = setting.otherwise or (f"`{setting.default}`" if setting.default else "none")
-        click.echo(f"| `{setting.table or setting.key}` | {environment} | {default} | {setting.help} |")
+        output.show(f"| `{setting.table or setting.key}` | {environment} | {default} | {setting.help} |")
 
 
 def _as_object(setting: Setting[Any]) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from worker_service.clock import parse_duration
 from worker_service.config_values import Kind, Setting, parse_words, whole_number
 from worker_service.errors import ConfigError
+from worker_service.filenames import FILE_URL, legible, path_of, written
 from worker_service.handlers.contract import (
     Context,
     Done,
@@ -37,6 +38,7 @@ from worker_service.jobs.model import NewJob
 from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
+    "FILE_URL",
     "ConfigError",
     "Context",
     "CrawlItem",
@@ -70,8 +72,11 @@ __all__ = [
     "canonical",
     "digest",
     "find",
+    "legible",
     "parse_duration",
     "parse_words",
+    "path_of",
     "read_program",
     "whole_number",
+    "written",
 ]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from job_handlers.settings import HandlersSettings
 from job_handlers.sources import IsStopping, Reference
+from worker_service.handlers import FILE_URL, path_of, written
 
 if TYPE_CHECKING:
     from job_handlers.download.download import Payload
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from job_handlers.sources.tree import Tree
 
 PLATFORM = "local"
-ADDRESSES = "a full path that begins with a slash"
+ADDRESSES = "a full path that begins with a slash (or its file: URL)"
 FOLDERS = "the full path of a directory"
 IS_FOR_ANY_HOST = False
 ROOTS = HandlersSettings.download_roots
@@ -32,7 +32,7 @@ CREDENTIALS: Sequence[str] = ()
 def reference(text: str) -> Reference | None:
     if text.startswith("/"):
         return Reference(PLATFORM, text)
-    return Reference(PLATFORM, unquote(urlsplit(text).path)) if text.startswith("file:///") else None
+    return Reference(PLATFORM, written(path_of(text))) if text.startswith(FILE_URL) else None
 
 
 def rests_with(credential: str) -> str:
@@ -58,4 +58,4 @@ def open_tree(
 ) -> AbstractContextManager[Tree]:
     from job_handlers.sources.local.tree import LocalTree
 
-    return nullcontext(LocalTree(Path(reference.key)))
+    return nullcontext(LocalTree(path_of(reference.key)))

@@ -14,6 +14,7 @@ from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
 from job_handlers.settings import value_of
 from job_handlers.sources.local import ROOTS
+from worker_service.handlers import legible, path_of
 
 _STEP_BYTES = 1 << 20
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
@@ -40,7 +41,7 @@ class LocalFile:
             left = min(self._patience.stable_seconds - age, self._patience.longest_wait)
             raise Trouble("STILL_WRITTEN", after=left, what=self._path)
         key = f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
-        return Facts(Path(self._path).name, "", found.st_size, key, is_of_this_machine=True)
+        return Facts(legible(path_of(self._path).name), "", found.st_size, key, is_of_this_machine=True)
 
     def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
         try:
@@ -94,10 +95,11 @@ def readable(written: str) -> list[Path]:
 
 def actual_path(written: str) -> Path:
     """Without symbolic links, and only where jobs may read."""
-    if not written.startswith("/") or "\0" in written:
+    path = path_of(written)
+    if not path.is_absolute() or "\0" in str(path):
         raise Trouble("PATH_REFUSED", what=written[:200])
     try:
-        actual = Path(os.path.realpath(written))
+        actual = Path(os.path.realpath(path))
     except OSError as error:
         raise Trouble("UNREADABLE", what=written, reason=_why_unreadable(written, error)) from error
     secret = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -110,14 +112,14 @@ def actual_path(written: str) -> Path:
     return actual
 
 
-def _why_unreadable(path: str, error: OSError) -> str:
+def _why_unreadable(written: str, error: OSError) -> str:
     said = error.strerror or f"error {error.errno}"
-    if any(Path(path).is_relative_to(place) for place in _HIDDEN):
+    if any(path_of(written).is_relative_to(place) for place in _HIDDEN):
         return (
             f"{said}; homes and /tmp are hidden from a worker under systemd: put it elsewhere, such as /srv, or show "
             "it to the service, as is told in pagemill.service"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        file = shlex.quote(path)
+        file = shlex.quote(legible(path_of(written)))
         return f"{said} to the user of this worker: chgrp pagemill {file} && chmod g+r {file}, then retry"
     return said

@@ -14,6 +14,7 @@ from pathlib import Path
 from job_handlers.download.troubles import Trouble
 from job_handlers.sources.local.file import actual_path
 from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
+from worker_service.handlers import legible, path_of, written
 
 PAGE_ENTRIES = 1000
 _NO_DISK = ("proc", "sys", "dev")
@@ -25,7 +26,7 @@ class LocalTree:
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(os.path.normpath(directory))
-        self.root_name = str(self._directory)
+        self.root_name = written(self._directory)
 
     def root(self) -> Entry:
         try:
@@ -34,7 +35,7 @@ class LocalTree:
             raise ItemTrouble(trouble.sentence) from trouble
         if not actual.is_dir():
             raise ItemTrouble(f"{self._directory} is no directory that the daemon can see")
-        return Entry(self.root_name, self._directory.name or "/", "folder")
+        return Entry(self.root_name, legible(self._directory.name) or "/", "folder")
 
     def entry(self, item_id: str, key: str) -> Entry:
         raise ItemTrouble(f"{item_id}: a directory has no shortcuts")
@@ -43,7 +44,7 @@ class LocalTree:
         """By name; a page begins after the last name of the one before."""
         after = bytes.fromhex(page)
         try:
-            found = os.listdir(os.fsencode(folder_id))  # noqa: PTH208  names as they are, which need not be text
+            found = os.listdir(os.fsencode(path_of(folder_id)))  # noqa: PTH208  names as they are, which need not be text
         except OSError as error:
             raise ItemTrouble(f"it cannot be read: {error.strerror}") from error
         names = sorted(name for name in found if name > after and not name.startswith(b"."))
@@ -59,25 +60,21 @@ class LocalTree:
 
 
 def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
-    path = Path(parent_id, os.fsdecode(raw))
+    path = path_of(parent_id) / os.fsdecode(raw)
     if parent_id == "/" and path.name in _NO_DISK:
         return None
-    try:
-        name = raw.decode()
-    except UnicodeDecodeError:
-        shown = raw.decode("utf-8", "backslashreplace")
-        return Entry(f"{parent_id}/{shown}", shown, "file", [parent_id], refusal="its name is not UTF-8: rename it")
+    item_id, name = written(path), legible(path.name)
     try:
         found = path.lstat()
     except OSError:
         # It went while we looked.
         return None
     if stat.S_ISDIR(found.st_mode):
-        return Entry(str(path), name, "folder", [parent_id])
+        return Entry(item_id, name, "folder", [parent_id])
     if not stat.S_ISREG(found.st_mode):
         return None
     return Entry(
-        str(path),
+        item_id,
         name,
         "file",
         [parent_id],

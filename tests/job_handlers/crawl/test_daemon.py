@@ -42,12 +42,14 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveSer
 def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_changed(system: System) -> None:
     folder = system.place / "reports"
     (folder / "2026" / "empty").mkdir(parents=True)
+    (folder / os.fsdecode(b"in-\xe9")).mkdir()
     (folder / ".hidden").mkdir()
     for name in ("a.pdf", "2026/b.pdf", ".hidden/c.pdf"):
         _write(folder / name, pdf(5000, len(name)))
     _write(folder / "notes.txt", b"text")
     (folder / "link").symlink_to(folder)
-    (folder / os.fsdecode(b"latin-\xe9.pdf")).write_bytes(b"%PDF-")
+    _write(folder / os.fsdecode(b"latin-\xe9.pdf"), pdf(5000, 11))
+    _write(folder / os.fsdecode(b"in-\xe9/") / " d.pdf", pdf(5000, 12))
     system.start()
 
     first = _crawl(system, folder)
@@ -56,9 +58,9 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     (folder / "a.pdf").unlink()
     second = _crawl(system, folder)
 
-    assert (first["folders"], first["found"], first["enqueued"], first["skipped"]) == (3, 4, 2, 2)
-    assert (second["enqueued"], second.get("unchanged", 0), second["gone"]) == (2, 0, 1)
-    contents = {pdf(5000, 5), pdf(5000, 10), pdf(6000, 7), pdf(5000, 9)}
+    assert (first["folders"], first["found"], first["enqueued"], first["skipped"]) == (4, 5, 4, 1)
+    assert (second["enqueued"], second.get("unchanged", 0), second["gone"]) == (2, 2, 1)
+    contents = {pdf(5000, 5), pdf(5000, 10), pdf(6000, 7), pdf(5000, 9), pdf(5000, 11), pdf(5000, 12)}
     assert _published(system) == Counter(hashlib.sha256(content).hexdigest() for content in contents)
     system.assert_sound()
 

@@ -47,23 +47,29 @@ FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
     ],
 )
 def test_a_name_is_made_safe(name: str, safe: str) -> None:
-    assert safe_name(name, ".pdf") == safe
+    assert safe_name(name, (".pdf",)) == safe
 
 
-@given(st.text(), st.sampled_from(["", ".pdf", ".xlsx"]))
-def test_any_name_is_one_plain_name_in_its_directory(name: str, suffix: str) -> None:
-    safe = safe_name(name, suffix)
+@given(st.text(), st.sampled_from([(), (".pdf",), (".tif", ".tiff")]))
+def test_any_name_is_one_plain_name_in_its_directory(name: str, suffixes: tuple[str, ...]) -> None:
+    safe = safe_name(name, suffixes)
 
     assert 0 < len(safe.encode()) <= 200
     assert Path("/x", safe).resolve().parent == Path("/x")
     assert not safe.startswith(".")
-    assert safe.lower().endswith(suffix)
+    assert not suffixes or safe.lower().endswith(suffixes)
     assert all(unicodedata.category(one)[0] != "C" for one in safe)
     assert not set("/\\\0") & set(safe)
 
 
+def test_a_name_that_has_one_of_the_endings_gets_no_other() -> None:
+    assert safe_name("fax.tiff", (".tif", ".tiff")) == "fax.tiff"
+    assert safe_name("photo.JPEG", (".jpg", ".jpeg")) == "photo.JPEG"
+    assert safe_name("fax", (".tif", ".tiff")) == "fax.tif"
+
+
 def test_a_long_name_keeps_its_ending() -> None:
-    assert safe_name("ü" * 300 + ".pdf", ".pdf") == "ü" * 98 + ".pdf"
+    assert safe_name("ü" * 300 + ".pdf", (".pdf",)) == "ü" * 98 + ".pdf"
 
 
 # --- digests ------------------------------------------------------------------------------------------
@@ -167,6 +173,7 @@ def test_folders_keys_urls_and_paths_are_told_apart() -> None:
     assert (folder.key, folder.resource_key, folder.is_folder) == (ID, "0-x_Y", True)
     assert read_reference("https://example.com/a.pdf?x=1")[1].platform == "https"
     assert read_reference("file:///srv/a%20b.pdf")[1].key == "/srv/a b.pdf"
+    assert read_reference("file:///srv/latin%E9.pdf")[1].key == "file:///srv/latin%E9.pdf"
     # What only looks like Google's.
     assert read_reference(f"https://drive.google.com.example.com/file/d/{ID}")[1].platform == "https"
 
