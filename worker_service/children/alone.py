@@ -1,12 +1,13 @@
-"""One attempt in a nursery of its own: no daemon, no database.
+"""A nursery of one's own, for one attempt or only to ask it: no daemon, no database.
 
-For `pagemill run-one` and for `worker_service.testing`. The nursery, the child, its limits and its sandbox are the
-real ones; what follows from the end of the attempt is left to whoever asked for it.
+For `pagemill run-one`, `handlers`, `doctor` and for `worker_service.testing`. The nursery, the child, its limits and
+its sandbox are the real ones; what follows from the end of the attempt is left to whoever asked for it.
 """
 
 from __future__ import annotations
 
 import select
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,15 @@ def nursery_in(
         yield nursery, nursery.start()
     finally:
         nursery.close()
+
+
+def describe(commands: Mapping[str, Mapping[str, object]], sandbox: str) -> Sequence[Described]:
+    """What the handlers that are installed say of themselves, here and now."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
+        nursery_in(Path(directory), commands=commands, sandbox=sandbox) as (_, described),
+    ):
+        return described
 
 
 def heard(

@@ -48,6 +48,7 @@ class Declared:
     reads: Sequence[Path] = ()
     writes: Sequence[Path] = ()
     about: Mapping[str, str] = field(default_factory=dict)
+    offers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
