@@ -78,7 +78,8 @@ def _publication(file: Publication, staging: Path) -> Publication:
         raise Garbled("a digest that is none")
     role, name = _named(file)
     own = str(path.relative_to(staging)).encode("utf-8", "replace").decode()
-    return Publication(path, role, name or text(own, _NAME_CHARACTERS_MAX), file.sha256, file.md5)
+    note = text(file.note, _NAME_CHARACTERS_MAX)
+    return Publication(path, role, name or text(own, _NAME_CHARACTERS_MAX), file.sha256, file.md5, note)
 
 
 def _named(file: Publication | FileAgain) -> tuple[str, str]:

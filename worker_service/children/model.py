@@ -150,6 +150,7 @@ class Publication:
     name: str = ""
     sha256: str = ""
     md5: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

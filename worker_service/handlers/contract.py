@@ -104,6 +104,8 @@ class File:
     """What a person would call it; empty: as it is called in staging."""
     sha256: str = ""
     md5: str = ""
+    note: str = ""
+    """For a person. Of an original, its document's note tells it too."""
 
 
 @dataclass(frozen=True, slots=True)
