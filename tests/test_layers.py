@@ -267,9 +267,9 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/web/pages.py:1: worker_service.web.pages -> worker_service.daemon points to a room on its own",
     ),
     "a child at the store": (
-        "worker_service/children/wire.py",
+        "worker_service/children/child.py",
         "import worker_service.store.base",
-        "worker_service/children/wire.py:1: worker_service.children.wire -> worker_service.store.base: a child holds",
+        "worker_service/children/child.py:1: worker_service.children.child -> worker_service.store.base: a child holds",
     ),
     "a room without a floor": (
         "worker_service/attic.py",

@@ -27,9 +27,7 @@ from typing import Any
 
 import msgspec
 
-from worker_service.children.alone import heard, nursery_in
-from worker_service.children.asking import answer_to_nothing, question_from
-from worker_service.children.model import (
+from worker_service.children.messages import (
     Asked,
     Checkpointed,
     Ended,
@@ -40,7 +38,10 @@ from worker_service.children.model import (
     PagesRead,
     Progressed,
     Publication,
+    answer_to_nothing,
+    question_from,
 )
+from worker_service.children.nursery import heard, nursery_in
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.documents import (
     Answer,

@@ -135,9 +135,8 @@ def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Don
         "revision": got.facts.key,
         "bytes_fetched": got.bytes_fetched,
         "restarts": got.restarts,
-        **({"note": got.note} if got.note else {}),
     }
-    file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5, note=got.note)
+    file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5)
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context))
 
 

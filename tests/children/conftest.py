@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from worker_service.children.model import Ended, Happening, Logged, Order, Progressed
+from worker_service.children.messages import Ended, Happening, Logged, Order, Progressed
 from worker_service.children.nursery import Nursery
 
 SABOTEURS = ("tests.saboteurs.handlers:handlers",)

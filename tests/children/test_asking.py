@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children.asking import answer_to_nothing, question_from
-from worker_service.children.model import Asked, Checkpointed, How, Order, PagesRead
+from worker_service.children.messages import (
+    Asked,
+    Checkpointed,
+    How,
+    Order,
+    PagesRead,
+    answer_to_nothing,
+    question_from,
+)
 from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, Pages
 
 OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}

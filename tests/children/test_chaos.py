@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children import gone
-from worker_service.children.model import Ended, Order, Started
+from worker_service.children import processes
+from worker_service.children.messages import Ended, Order, Started
 
 KINDS = """
     clean silent raises exits segfaults floods_log
@@ -25,7 +25,7 @@ AT_ONCE = 6
 @pytest.mark.parametrize("seed", range(3))
 def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    desk = make_desk(grace_seconds=0.05, forks_max=25)
+    desk = make_desk(grace_seconds=0.05)
     orders: list[Order] = []
     running: dict[int, Order] = {}
     nurseries_killed = 0
@@ -58,13 +58,13 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
 
     ended = [(one.job_id, one.fence) for one in desk.heard if isinstance(one, Ended)]
     assert sorted(ended) == sorted((order.job_id, order.fence) for order in orders)
-    assert gone.left_of(gone.house_of(tmp_path / "staging"), ended) == {}
+    assert processes.left_of(processes.house_of(tmp_path / "staging")) == []
 
 
 def _kill_child(started: Started) -> None:
     # Still the same process: pids are used again.
-    if gone.started_at(started.pid) == started.pid_started:
-        gone.stop_at_once(started.pid)
+    if processes.started_at(started.pid) == started.pid_started:
+        processes.stop_at_once(started.pid)
 
 
 def test_the_desk_hears_of_all_of_many_at_once(desk: Desk) -> None:

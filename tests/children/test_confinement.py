@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children import sandbox
-from worker_service.children.model import How, Started
+from worker_service.children import jail
+from worker_service.children.messages import How, Started
 
 needs_landlock = pytest.mark.skipif(
-    sandbox.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"
+    jail.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"
 )
 
-needs_filter = pytest.mark.skipif(not sandbox.has_seccomp_table(), reason="the system calls of this machine are others")
+needs_filter = pytest.mark.skipif(not jail.has_seccomp_table(), reason="the system calls of this machine are others")
 
 _GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
 
@@ -61,11 +61,10 @@ def test_its_environment_is_clean(make_desk: MakeDesk, monkeypatch: pytest.Monke
     report = json.loads(desk.run("reports_itself").result or "")
 
     environment = report["environment"]
-    assert set(environment) <= {"PATH", "LANG", "LC_CTYPE", "TZ", "HOME", "PAGEMILL_ATTEMPT", "PAGEMILL_HOUSE"}
+    assert set(environment) <= {"PATH", "LANG", "LC_CTYPE", "TZ", "HOME", "PAGEMILL_ATTEMPT"}
     assert environment["PAGEMILL_ATTEMPT"] == "1-1"
-    assert environment["HOME"] == report["staging"] == str(tmp_path / "staging" / "1-1")
+    assert environment["HOME"] == report["staging"] == str(tmp_path / "staging" / "child-1" / "staging")
     assert environment["TZ"] == "Europe/Berlin"
-    assert "PAGEMILL_ATTEMPT=1-1" in report["seen_from_outside"]
     assert "canary" not in "".join(report["seen_from_outside"])
 
 
@@ -121,12 +120,12 @@ def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path
 
     allowed = {what for what, answer in report.items() if answer == "allowed"}
     expected = {"write inside", "run a program", "its own limits"}
-    if not sandbox.has_seccomp_table():
+    if not jail.has_seccomp_table():
         expected |= {"socket", "unix socket", "pair", "limits of the parent", "its own mark", "priority of the parent"}
-    if sandbox.landlock_version() < 6:
+    if jail.landlock_version() < 6:
         expected |= {"signal the parent"}
     assert allowed == expected
-    assert level_of(desk, 1) == ("landlock+seccomp" if sandbox.has_seccomp_table() else "landlock")
+    assert level_of(desk, 1) == ("landlock+seccomp" if jail.has_seccomp_table() else "landlock")
 
 
 def _looks_of(path: Path) -> object:
@@ -178,10 +177,10 @@ def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Pa
     file.write_text("content")
     program = (
         "import os, sys\n"
-        "from worker_service.children import sandbox\n"
-        "sandbox.landlock_version = lambda: 2\n"
-        "sandbox._landlock = lambda door: True\n"
-        "sandbox.shut(sandbox.Door([], [], network=False), 'strict')\n"
+        "from worker_service.children import jail\n"
+        "jail.landlock_version = lambda: 2\n"
+        "jail._landlock = lambda door: True\n"
+        "jail.shut(jail.Door([], [], network=False), 'strict')\n"
         "for cut in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC)):\n"
         "    try:\n"
         "        cut()\n"
@@ -218,17 +217,17 @@ def test_without_a_sandbox_the_level_says_so(make_desk: MakeDesk) -> None:
 
 
 def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(door: sandbox.Door) -> bool:
+    def refused(door: jail.Door) -> bool:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda door: True)
-    monkeypatch.setattr(sandbox, "_landlock", refused)
-    monkeypatch.setattr(sandbox, "_seccomp", lambda door: True)
-    door = sandbox.Door([], [], network=False)
+    monkeypatch.setattr(jail, "_renounce_privileges", lambda door: True)
+    monkeypatch.setattr(jail, "_landlock", refused)
+    monkeypatch.setattr(jail, "_seccomp", lambda door: True)
+    door = jail.Door([], [], network=False)
 
-    assert sandbox.shut(door, "best-effort") == "seccomp"
-    with pytest.raises(sandbox.SandboxError, match="landlock"):
-        sandbox.shut(door, "strict")
+    assert jail.shut(door, "best-effort") == "seccomp"
+    with pytest.raises(jail.SandboxError, match="landlock"):
+        jail.shut(door, "strict")
 
 
 def test_a_checkout_on_the_path_shows_its_code_and_not_what_lies_beside_it(tmp_path: Path) -> None:
@@ -238,7 +237,7 @@ def test_a_checkout_on_the_path_shows_its_code_and_not_what_lies_beside_it(tmp_p
     (tmp_path / "var").mkdir()
     (tmp_path / "pagemill.db").touch()
 
-    shown = {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path}
+    shown = {path.name for path in jail.code_paths([str(tmp_path)]) if path.parent == tmp_path}
 
     assert shown == {"package", "module.py"}
 

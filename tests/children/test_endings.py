@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children.model import Checkpointed, How, Progressed, Started
+from worker_service.children.messages import Checkpointed, How, Progressed, Started
 
 
 def test_a_clean_end_brings_the_result_its_files_and_what_follows(desk: Desk, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_staging_is_removed_unless_it_holds_what_is_to_be_published(desk: Desk, 
         ("says_what_only_we_say", How.GARBLED, "GARBLED", "cannot say"),
         ("asks_nonsense", How.GARBLED, "GARBLED", "no question 'Everything'"),
         ("asks_for_too_much", How.GARBLED, "GARBLED", "at most 1000 pages"),
-        ("asks_after_its_end", How.GARBLED, "GARBLED", "after it had finished"),
+        ("asks_after_its_end", How.GARBLED, "GARBLED", "after it had ended"),
         ("asks_twice_at_once", How.GARBLED, "GARBLED", "before it had taken its answer"),
         ("asks_what_is_no_question", How.RETRYABLE, "HANDLER_ERROR", "NewJob is not a question"),
         ("saves_what_does_not_fit", How.PERMANENT, "NO_DOCUMENT", "without a document"),

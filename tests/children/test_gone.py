@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import SABOTEURS, Desk, MakeDesk
-from worker_service.children import gone, line
-from worker_service.children.model import ChildError, Ended, How, Started
-from worker_service.children.wire import Begin, frame
+from worker_service.children import nursery as nursery_module
+from worker_service.children import processes
+from worker_service.children.messages import Begin, ChildError, Ended, How, Started, frame
 
 
 def is_alive(pid: int) -> bool:
@@ -144,7 +144,7 @@ def test_a_restart_before_anybody_listened_still_tells_of_every_end(desk: Desk) 
 def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    monkeypatch.setattr(line, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(nursery_module, "ASK_SECONDS", 0.02)
     nursery = desk.nursery.pid or 0
 
     os.kill(nursery, signal.SIGSTOP)
@@ -158,7 +158,7 @@ def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.Mon
 
 
 def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(nursery_module, "ASK_SECONDS", 0.0)
     order = desk.launch("waits")
     asked = 0
 
@@ -179,23 +179,6 @@ def test_a_nursery_that_is_alive_is_not_restarted(desk: Desk) -> None:
         desk.nursery.restart()
 
 
-def test_a_nursery_that_is_worn_is_replaced_and_nothing_is_lost(make_desk: MakeDesk) -> None:
-    desk = make_desk(forks_max=3)
-    first = desk.nursery.pid
-    waiting = desk.launch("waits")
-    desk.until_progress(waiting)
-    orders = [desk.launch("silent") for _ in range(4)]
-
-    for order in orders:
-        assert desk.ended(order).how is How.DONE
-    desk.until(lambda: desk.nursery.pid != first)
-
-    assert desk.run("silent").how is How.DONE
-    desk.nursery.stop(waiting.job_id, waiting.fence)
-    assert desk.ended(waiting).how is How.STOPPED
-    assert len([one for one in desk.heard if isinstance(one, Ended)]) == 6
-
-
 def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
     desk = make_desk(grace_seconds=600.0)
     order = desk.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
@@ -211,7 +194,7 @@ def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
 DAEMON = """
 import json, select, sys
 from pathlib import Path
-from worker_service.children.model import Order, Progressed
+from worker_service.children.messages import Order, Progressed
 from worker_service.children.nursery import Nursery
 
 root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -294,8 +277,8 @@ def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_go
 def test_marks_of_another_house_are_not_ours(desk: Desk, tmp_path: Path) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    key = (order.job_id, order.fence)
+    [started] = [one for one in desk.of(order) if isinstance(one, Started)]
 
-    assert gone.left_of(gone.house_of(tmp_path / "elsewhere"), [key]) == {}
+    assert processes.left_of(processes.house_of(tmp_path / "elsewhere")) == []
 
-    assert set(gone.left_of(gone.house_of(tmp_path / "staging"), [key])) == {key}
+    assert processes.left_of(processes.house_of(tmp_path / "staging")) == [started.pid]

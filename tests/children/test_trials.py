@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import SABOTEURS, Desk, MakeDesk
-from worker_service.children.model import ChildError, Described, How
+from worker_service.children.messages import ChildError, Described, How
 from worker_service.children.nursery import Nursery
 
 BROKEN = (

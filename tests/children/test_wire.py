@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from worker_service.children import messages
 from worker_service.children import nursery as nursery_module
-from worker_service.children import wire
-from worker_service.children.model import (
+from worker_service.children.messages import (
     Asked,
     Checkpointed,
     ChildError,
     Ended,
-    Happening,
+    FromChild,
+    Garbled,
+    Gone,
     How,
-    Logged,
+    Inbox,
     Order,
     PagesRead,
     Progressed,
@@ -24,7 +28,6 @@ from worker_service.children.model import (
     Started,
 )
 from worker_service.children.nursery import Nursery
-from worker_service.children.wire import Garbled, Inbox
 from worker_service.jobs.documents import (
     CrawlItem,
     CrawlPage,
@@ -35,12 +38,11 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import NewJob, Usage
 
-OURS = bytes([*b"P", wire.VERSION])
+OURS = bytes([*b"P", messages.VERSION])
 
-HAPPENINGS: list[Happening] = [
+HAPPENINGS: list[FromChild] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
-    Logged(1, 2, ["Zürich\t漢", ""]),
     PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
     Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])], CrawlPage("c", [CrawlItem("i")], 3)),
     Asked(1, 2, 1, "KnownPages", '{"digests":["d4"]}'),
@@ -50,8 +52,7 @@ HAPPENINGS: list[Happening] = [
         How.DONE,
         '{"a":1}',
         [NewJob("ingest", after=[], document=DocumentRequest("/a.pdf", "a.pdf", "ab"))],
-        [Publication(Path("/s/1-2/a.txt"), "text", "a.txt", "ab" * 32)],
-        usage=Usage(1.5, 1024, "SIGKILL"),
+        [Publication(Path("a.txt"), "text", "a.txt", "ab" * 32)],
         published_again=[FileAgain(7, "original")],
         document=DocumentFacts(pages=12),
         publishes=True,
@@ -59,30 +60,57 @@ HAPPENINGS: list[Happening] = [
 ]
 
 
+ORDER = Order(1, 2, "x", "local", None, None, None, document_id=7)
+
+
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
-def test_a_happening_arrives_as_it_was(happening: Happening) -> None:
-    said = wire.frame_of_happening(happening)
+def test_what_a_child_says_arrives_as_it_was(happening: FromChild) -> None:
+    said = messages.frame(happening)
     inbox = Inbox(2000)
 
     # One byte at a time.
     bodies = [body for at in range(len(said)) for body in inbox.feed(said[at : at + 1])]
 
-    assert [wire.from_nursery(body) for body in bodies] == [happening]
+    assert [messages.from_child(body, ORDER) for body in bodies] == [happening]
+    if not isinstance(happening, Ended):
+        # The daemon gets the same bytes.
+        assert [messages.from_nursery(body, Path("/s")) for body in bodies] == [happening]
+
+
+def test_the_end_of_an_attempt_comes_with_its_proof_and_whole_paths() -> None:
+    ended = HAPPENINGS[-1]
+    gone = Gone(msgspec.Raw(messages.encoded(ended)), Usage(1.5, 1024, "SIGKILL"), 0.5)
+    (body,) = Inbox(2000).feed(messages.frame(gone))
+
+    told = messages.from_nursery(body, Path("/s"))
+
+    assert isinstance(ended, Ended)
+    assert isinstance(told, Ended)
+    assert (told.usage, told.took_seconds, told.files) == (gone.usage, 0.5, [Path("/s/1-2/a.txt")])
+    assert (told.how, told.result, told.document) == (ended.how, ended.result, ended.document)
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
+def test_what_is_said_for_another_attempt_is_garbled(happening: FromChild) -> None:
+    (body,) = Inbox(2000).feed(messages.frame(happening))
+
+    with pytest.raises(Garbled, match="another attempt"):
+        messages.from_child(body, replace(ORDER, fence=3))
 
 
 def test_several_messages_in_one_bite_are_several() -> None:
-    said = b"".join(map(wire.frame_of_happening, HAPPENINGS))
+    said = b"".join(map(messages.frame, HAPPENINGS))
 
     assert len(Inbox(2000).feed(said)) == len(HAPPENINGS)
 
 
 def test_an_order_arrives_as_it_was() -> None:
     inputs = {"original": Path("/w/objects/1-1/a.pdf")}
-    launch = wire.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
+    launch = messages.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
 
-    (body,) = Inbox(2000).feed(wire.frame(launch))
+    (body,) = Inbox(2000).feed(messages.frame(launch))
 
-    assert wire.to_nursery(body) == launch
+    assert messages.to_nursery(body) == launch
 
 
 @pytest.mark.parametrize(
@@ -100,19 +128,13 @@ def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
 )
 def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
     with pytest.raises(Garbled):
-        wire.from_child(body)
+        messages.from_child(body, ORDER)
     with pytest.raises(Garbled):
-        wire.from_nursery(body)
-
-
-@pytest.mark.parametrize("kind", ["Order", "Nothing"])
-def test_a_happening_of_no_known_kind_is_garbled(kind: str) -> None:
-    with pytest.raises(Garbled, match=kind):
-        wire.from_nursery(b'{"type":"Happened","kind":"%s","body":{}}' % kind.encode())
+        messages.from_nursery(body, Path("/s"))
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
-    assert wire.printable("one\n\x1b[31mtwo\x07") == "one\n�[31mtwo�"
+    assert messages.printable("one\n\x1b[31mtwo\x07") == "one\n�[31mtwo�"
 
 
 def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

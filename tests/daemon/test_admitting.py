@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.daemon.conftest import MakeAttempt
-from worker_service.children.model import Described, Ended, How
+from worker_service.children.messages import Described, Ended, How
 from worker_service.daemon.admitting import Admitting
 from worker_service.jobs.model import HandlerFacts
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from tests.daemon.conftest import MakeAttempt
-from worker_service.children.model import Described
+from worker_service.children.messages import Described
 from worker_service.daemon.ahead import MOMENT_SECONDS, MOST, Ahead
 from worker_service.daemon.slots import Attempt, Slots
 from worker_service.jobs.model import HandlerFacts
@@ -51,34 +51,20 @@ def test_as_many_go_ahead_as_a_kept_child_gets_done_in_a_moment(
     ahead.ended([one(1, took_seconds)])
     slots.take(one(2))
 
-    assert ahead.room("cpu", described(reuse)) == ({} if room is None else {0: ("leaf", room)})
+    assert ahead.room("cpu", described(reuse)) == ({} if room is None else {"leaf": room})
 
 
-def test_those_behind_take_no_slot_and_are_given_back_one_by_one(one: MakeOne) -> None:
+def test_those_beyond_the_slots_take_none(one: MakeOne) -> None:
     slots = Slots({"cpu": 2})
     first, second, third = one(1), one(2), one(3)
-    slots.take(first)
-    slots.take(second, first.seat)
-    slots.take(third)
+    for attempt in (first, second, third):
+        slots.take(attempt)
 
-    assert (slots.free("cpu"), slots.taken("cpu"), slots.behind("cpu"), len(slots)) == (0, 2, 1, 3)
+    assert (slots.free("cpu"), slots.taken("cpu"), slots.beyond("cpu"), len(slots)) == (0, 2, 1, 3)
     slots.give_back(first)
-    assert (slots.free("cpu"), slots.behind("cpu")) == (0, 0)
+    assert (slots.free("cpu"), slots.beyond("cpu")) == (0, 0)
     slots.give_back(second)
     assert slots.free("cpu") == 1
-
-
-def test_a_slot_whose_child_may_still_be_there_is_taken_first(one: MakeOne) -> None:
-    slots = Slots({"cpu": 2})
-    other, again = one(1, job_type="other"), one(2)
-    slots.take(other)
-    slots.take(again)
-    slots.give_back(other)
-    slots.give_back(again)
-    later = one(3)
-    slots.take(later)
-
-    assert later.seat == again.seat == 1
 
 
 def test_what_came_back_not_begun_makes_the_next_claims_smaller(one: MakeOne) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
-from worker_service.children.model import How, Publication
+from worker_service.children.messages import How, Publication
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.landing import CannotLand, Landing
 from worker_service.daemon.publishing import Publisher

@@ -17,7 +17,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
-from worker_service.children.known import wants
+from worker_service.children.handlers_on_trial import wants
 from worker_service.children.lines import GAP
 from worker_service.config import load_settings
 from worker_service.daemon.alive import Known, known_workers

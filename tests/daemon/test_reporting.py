@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
-from worker_service.children.model import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
+from worker_service.children.messages import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.hearing import hear
 from worker_service.daemon.landing import CannotLand, Landing

@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import START
-from worker_service.children.model import Ended, How
+from worker_service.children.messages import Ended, How
 from worker_service.daemon.slots import Attempt
 from worker_service.daemon.verdicts import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
 from worker_service.jobs.model import Failure

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from worker_service.children.model import Ended, Happening, How, Logged, Order, Progressed
+from worker_service.children.messages import Ended, Happening, How, Logged, Order, Progressed
 from worker_service.children.nursery import Nursery
 
 PATIENCE_SECONDS = 30.0

@@ -24,8 +24,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from worker_service.children.model import How
-from worker_service.children.wire import VERSION, Ask, Finished, Pages, frame
+from worker_service.children.messages import VERSION, Asked, Ended, How, PagesRead, frame
 from worker_service.handlers import (
     Context,
     CrawlItem,
@@ -101,11 +100,10 @@ def reports_itself(context: Context[Nothing]) -> Done:
     for name in sorted(os.listdir("/proc/self/fd"), key=int):  # noqa: PTH208
         with contextlib.suppress(OSError):
             descriptors[name] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
-    environment = Path("/proc/self/environ").read_bytes().split(b"\0")
     return Done(
         {
             "environment": dict(os.environ),
-            "seen_from_outside": [one.decode() for one in environment if one],
+            "seen_from_outside": Path("/proc/self/environ").read_bytes().decode().split("\0"),
             "descriptors": descriptors,
             "session": os.getsid(0) == os.getpid(),
             "cwd": str(Path.cwd()),
@@ -380,8 +378,7 @@ def claims_a_huge_message(context: Context[Nothing]) -> None:
 
 @saboteur()
 def says_what_only_we_say(context: Context[Nothing]) -> None:
-    body = b'{"type":"Finished","how":"stopped"}'
-    os.write(_pipe_of(context), bytes([*b"P", VERSION]) + len(body).to_bytes(4) + body)
+    os.write(_pipe_of(context), frame(Ended(*_key(context), How.STOPPED)))
     os._exit(0)
 
 
@@ -402,40 +399,45 @@ def asks_what_is_no_question(context: Context[Nothing]) -> None:
 
 @saboteur()
 def asks_nonsense(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Ask(1, "Everything", "{}")))
+    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "Everything", "{}")))
     time.sleep(3600)
 
 
 @saboteur()
 def asks_for_too_much(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Ask(1, "DocumentPages", '{"first":1,"last":1000000}')))
+    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1000000}')))
     time.sleep(3600)
 
 
 @saboteur()
 def asks_after_its_end(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Finished(How.DONE)) + frame(Ask(1, "IsCurrent", "{}")))
+    os.write(
+        _pipe_of(context), frame(Ended(*_key(context), How.DONE)) + frame(Asked(*_key(context), 1, "IsCurrent", "{}"))
+    )
     time.sleep(3600)
 
 
 @saboteur()
 def asks_twice_at_once(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Ask(1, "IsCurrent", "{}")) + frame(Ask(2, "IsCurrent", "{}")))
+    os.write(
+        _pipe_of(context),
+        frame(Asked(*_key(context), 1, "IsCurrent", "{}")) + frame(Asked(*_key(context), 2, "IsCurrent", "{}")),
+    )
     time.sleep(3600)
 
 
 @saboteur()
 def never_reads_its_answer(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Ask(1, "DocumentPages", '{"first":1,"last":1}')))
+    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
     context.progress(1, "not listening")
     time.sleep(3600)
 
 
 @saboteur()
 def asks_again_without_reading(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Ask(1, "DocumentPages", '{"first":1,"last":1}')))
+    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
     time.sleep(0.2)
-    os.write(_pipe_of(context), frame(Ask(2, "IsCurrent", "{}")))
+    os.write(_pipe_of(context), frame(Asked(*_key(context), 2, "IsCurrent", "{}")))
     time.sleep(3600)
 
 
@@ -456,7 +458,7 @@ def saves_what_does_not_fit(context: Context[Nothing]) -> None:
 
 @saboteur()
 def saves_a_page_of_nothing(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Pages([PageResult(0, "d", "text")])))
+    os.write(_pipe_of(context), frame(PagesRead(*_key(context), [PageResult(0, "d", "text")])))
     time.sleep(3600)
 
 
@@ -472,6 +474,11 @@ def saves_more_at_once_than_fits(context: Context[Nothing]) -> Done:
     context.save_pages([PageResult(number, f"d{number}", "y" * 3 * MIB) for number in range(1, 4)])
     context.save_pages([PageResult(number, f"d{number}", "y") for number in range(4, 304)])
     return Done(303)
+
+
+def _key(context: Any) -> tuple[int, int]:
+    key: tuple[int, int] = context._order.key
+    return key
 
 
 def _pipe_of(context: Any) -> int:

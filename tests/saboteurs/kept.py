@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service.children.model import How
-from worker_service.children.wire import Finished, frame
+from worker_service.children.messages import Ended, How, frame
 from worker_service.handlers import (
     Context,
     Done,
@@ -65,7 +64,6 @@ def tells(context: Context[Wish]) -> Done:
             "pid": os.getpid(),
             "found": found,
             "attempt": os.environ["PAGEMILL_ATTEMPT"],
-            "seen_from_outside": _mark_in_memory(),
             "home": os.environ["HOME"] == str(context.staging) == str(Path.cwd()),
             "key": context.idempotency_key,
         }
@@ -178,7 +176,8 @@ def keeps_its_context(context: Context[Wish]) -> Done:
 def answers_for_the_one_before(context: Context[Wish]) -> Done:
     _kept.append(context)
     if len(_kept) == 2:
-        os.write(_pipe_of(context), frame(Finished(How.DONE, result='"forged"', number=1, stays=True)))
+        first = _kept[0]._order
+        os.write(_pipe_of(context), frame(Ended(first.job_id, first.fence, How.DONE, result='"forged"', stays=True)))
         time.sleep(600)
     return Done(os.getpid())
 
@@ -251,10 +250,3 @@ def counts(context: Context[Wish]) -> Done:
 
 def _pipe_of(context: Any) -> int:
     return int(context._pipe._descriptor)
-
-
-def _mark_in_memory() -> str:
-    for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
-        if entry.startswith(b"PAGEMILL_ATTEMPT="):
-            return entry.partition(b"=")[2].decode()
-    return ""

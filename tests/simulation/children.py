@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker_service.children.model import (
+from worker_service.children.messages import (
     Described,
     Ended,
     Happening,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tests.simulation.children import DESCRIBED, STAGING, SimulatedNursery
 from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
-from worker_service.children.model import Ended
+from worker_service.children.messages import Ended
 from worker_service.clock import Clock
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.heartbeat import Heartbeat

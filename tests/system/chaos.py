@@ -29,7 +29,7 @@ from pathlib import Path
 
 from tests import installed
 from tests.system.conftest import Daemon, System
-from worker_service.children.gone import ATTEMPT, HOUSE, ROOM_FOR_ATTEMPT, house_of
+from worker_service.children.processes import ATTEMPT, house_of, mark_of_house, marks_on
 from worker_service.daemon.identity import staging_root
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Job, NewJob, Status
@@ -157,14 +157,14 @@ class Storm:
         return [pid for daemon in self._daemons if daemon.process.poll() is None for pid in _children_of(daemon.pid)]
 
     def _children(self) -> list[int]:
-        return [pid for nursery in self._nurseries() for pid in _children_of(nursery) if _attempt_of(pid, self._houses)]
+        return [pid for nursery in self._nurseries() for pid in _children_of(nursery) if _is_child(pid, self._houses)]
 
     def _kill_all(self) -> bool:
         """Without a cgroup: the tree, as one group of descriptors. What has left the tree has its marks on it."""
         self._learn_houses()
         daemons = [daemon.pid for daemon in self._daemons if daemon.process.poll() is None]
         trees = [pid for daemon in daemons for pid in (daemon, *_tree(daemon))]
-        marked = [pid for pid in _pids() if _attempt_of(pid, self._houses)]
+        marked = [pid for pid in _pids() if _is_child(pid, self._houses)]
         landed = _send(list(dict.fromkeys([*trees, *marked])), signal.SIGKILL)
         for daemon in self._daemons:
             daemon.process.wait(10)
@@ -290,7 +290,7 @@ class Storm:
         return [
             pid
             for pid in _pids()
-            if _attempt_of(pid, self._houses)
+            if _is_child(pid, self._houses)
             or (place in _read(pid, "environ") and f"{ATTEMPT}=".encode() in _read(pid, "environ"))
             or _stands_in(pid, self.system.workspace)
         ]
@@ -424,13 +424,10 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _attempt_of(pid: int, houses: set[str]) -> str | None:
-    """The attempt that this process is marked with, if it is one of this run's and lives."""
-    entries = dict(entry.partition(b"=")[::2] for entry in _read(pid, "environ").split(b"\0"))
-    name = entries.get(ATTEMPT.encode(), b"").decode("ascii", "replace")
-    if entries.get(HOUSE.encode(), b"").decode("ascii", "replace") not in houses:
-        return None
-    return name if name and name != ROOM_FOR_ATTEMPT else None
+def _is_child(pid: int, houses: set[str]) -> bool:
+    """Whether this process is marked as one that works for an attempt of this run."""
+    marks = marks_on(pid)
+    return marks is not None and marks[1] in map(mark_of_house, houses)
 
 
 def _stands_in(pid: int, folder: Path) -> bool:

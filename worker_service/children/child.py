@@ -1,7 +1,9 @@
-"""One attempt, from the fork to its last word. Runs in the child, and never returns into the nursery.
+"""The life of a child: its jail is shut, it serves its attempts, it ends. Never returns into the nursery.
 
-Its own exit says nothing that its pipe did not: a child that ends without `Finished` has crashed. What the handler
-holds meanwhile is in `context`.
+Most serve one attempt. One that serves several gives each an empty directory, and stays only where the look after each
+finds it as it was before: no thread, no descriptor, no file outside the attempt's staging, no other directory, mask,
+environment, limit or signal. It starts no other process. Its exit says nothing that its pipe did not: a child that
+ends without `Ended` has crashed. What the handler holds meanwhile is in `context`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import json
 import mmap
 import os
 import re
+import resource
+import shutil
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,15 +30,27 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from worker_service.children import gone, kept, limits, sandbox
+from worker_service.children import jail, processes
 from worker_service.children.context import Cancel, ChildContext, Pipe, sayable
-from worker_service.children.gone import Key
-from worker_service.children.model import How, Order, Publication
-from worker_service.children.wire import FRAME_BYTES_MAX, Finished, Ready, clipped, frame
+from worker_service.children.messages import (
+    FRAME_BYTES_MAX,
+    MESSAGE_CHARACTERS_MAX,
+    Begin,
+    Ended,
+    How,
+    Launch,
+    Order,
+    Publication,
+    Started,
+    clipped,
+    frame,
+    name_of,
+)
 from worker_service.handlers.contract import (
     Done,
     File,
     Handler,
+    Limits,
     Permanent,
     Rest,
     Retryable,
@@ -43,35 +59,40 @@ from worker_service.handlers.contract import (
     Stopped,
 )
 from worker_service.jobs.documents import FileAgain
+from worker_service.jobs.model import Usage
 
 EXIT_OUT_OF_MEMORY = 86
-_MESSAGE_CHARACTERS_MAX = 4000
+WHOLE = "landlock+seccomp"
 _KEEP_BUSY_SECONDS = 30.0
 _DIGEST = re.compile(r"[0-9a-f]*")
+_ALLOWED = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+_SIGNALS = (
+    signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, signal.SIGPROF,
+    signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU,
+)  # fmt: skip
+_THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     """What the nursery has made ready for one child."""
 
-    order: Order
+    launch: Launch
+    """Its first order."""
+    begin: Begin
+    number: int
     parent: int
-    house: str
-    mark: Key
+    home: Path
     staging: Path
-    keep_root: Path
-    sandbox: str
-    environment: Mapping[str, str]
-    credentials: Path | None
+    """In its home; emptied before each attempt."""
+    attempts: int
+    """How many it may serve."""
     said: int
     output: int
     """What it logs and prints, C libraries and programs that it starts included."""
     answers: int
-    lock_fd: int | None
-    orders: int | None = None
-    """Where a child that is kept finds its next order."""
-    reuse: int = 0
-    begun: mmap.mmap | None = None
+    begun: mmap.mmap | None
+    """Where it notes how many it has begun; None: it serves one."""
 
 
 def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
@@ -80,23 +101,69 @@ def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
     try:
         _settle(room)
         cancel = Cancel()
-        if room.orders is not None:
-            _serve(room, room.orders, handler, cancel)
-        else:
-            pipe = Pipe(room.said, room.answers, room.output, cancel.held)
-            verdict = _attempt(room, handler, pipe, cancel)
-            # What is said last is said whole.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            pipe.say(verdict)
-            limits.flush_output()
+        with contextlib.suppress(Stopped):
+            _serve(room, handler, Pipe(room.said, room.answers, room.output, cancel.held), cancel)
+        jail.flush_output()
         code = 0
     except MemoryError:
         code = EXIT_OUT_OF_MEMORY
     except BaseException:  # the outermost frame: what is left to say goes to the captured stderr
         traceback.print_exc()
-        limits.flush_output()
+        jail.flush_output()
     finally:
         os._exit(code)
+
+
+def _serve(room: Room, handler: Callable[[], Handler[Any]], pipe: Pipe, cancel: Cancel) -> None:
+    """One attempt after the other, until it has served as many as it may, or one of them did not end clean."""
+    order: Order | None = room.launch.order
+    confinement = _Confinement(room, handler)
+    house = _Housekeeping(room) if room.attempts > 1 else None
+    left = room.attempts
+    while order is not None:
+        left -= 1
+        with contextlib.ExitStack() as held:
+            ended = _attempt(order, confinement, house, pipe, cancel, held)
+            stays = left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
+            stays = stays and house is not None and house.is_as_before(keeps_files=bool(ended.published))
+        if not stays:
+            # What is said last is said whole.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pipe.say(ended if house is None else msgspec.structs.replace(ended, stays=stays, usage=house.used()))
+        order = pipe.next_order() if stays else None
+
+
+def _attempt(
+    order: Order,
+    confinement: _Confinement,
+    house: _Housekeeping | None,
+    pipe: Pipe,
+    cancel: Cancel,
+    held: contextlib.ExitStack,
+) -> Ended:
+    """`held` lets go of what is the attempt's own, after the look at its child."""
+    context: ChildContext | None = None
+
+    def attempt() -> Ended:
+        nonlocal context
+        cancel.listen()
+        os.environ[processes.ATTEMPT] = name_of(order.key)
+        chosen = confinement.handler()
+        payload = _decode(chosen, order.payload)
+        keep = _hold(chosen, payload, confinement.room.begin.keep_root, held)
+        confinement.shut(order, keep, payload)
+        if house is not None:
+            house.begin(chosen.limits)
+        if not house or house.is_new:
+            pipe.say(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), confinement.level))
+        context = ChildContext(order, payload, staging=confinement.room.staging, keep=keep, pipe=pipe, cancel=cancel)
+        return _run(chosen, order, context)
+
+    ended = _judged(order, attempt)
+    if context is not None:
+        # Whoever has kept it speaks for no attempt any more.
+        context.is_over = True
+    return ended
 
 
 # --- before the handler -------------------------------------------------------------------------------
@@ -105,140 +172,221 @@ def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
 def _settle(room: Room) -> None:
     # A session of its own first: the nursery stops children by group.
     os.setsid()
-    limits.die_with(room.parent)
-    limits.go_first_where_memory_ends()
-    gone.mark(room.house, (room.order.job_id, room.order.fence), room.mark)
+    jail.die_with(room.parent)
+    jail.go_first_where_memory_ends()
+    processes.mark(room.begin.house, room.number)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(room.output, 1)
     os.dup2(room.output, 2)
-    lock = [] if room.lock_fd is None else [room.lock_fd]
-    orders = [] if room.orders is None else [room.orders]
-    limits.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.held(), *lock, *orders})
-    limits.set_environment(
-        {
-            **limits.basic_environment(),
-            "HOME": str(room.staging),
-            **room.environment,
-            gone.ATTEMPT: gone.name_of((room.order.job_id, room.order.fence)),
-            gone.HOUSE: room.house,
-        }
-    )
+    lock = [] if room.begin.lock_fd is None else [room.begin.lock_fd]
+    jail.close_all_but({0, 1, 2, room.said, room.output, room.answers, *jail.held(), *lock})
+    jail.set_environment({**jail.basic_environment(), "HOME": str(room.staging), **room.launch.environment})
     os.umask(0o077)
     os.chdir(room.staging)
     # Where a library may have looked for it while the nursery loaded it.
     tempfile.tempdir = str(room.staging)
-    limits.calm_signals()
+    jail.calm_signals()
 
 
-def _attempt(room: Room, handler: Callable[[], Handler[Any]], pipe: Pipe, cancel: Cancel) -> Finished:
-    def attempt() -> Finished:
-        cancel.listen()
-        chosen = _brought(room, handler)
-        payload = _decode(chosen, room.order.payload)
-        keep = _hold(chosen, payload, room.keep_root)
-        limits.limit(chosen.limits)
-        pipe.say(Ready(sandbox.shut(_door(chosen, room, keep, payload), _sandbox(chosen, room))))
-        return _run(
-            chosen, ChildContext(room.order, payload, staging=room.staging, keep=keep, pipe=pipe, cancel=cancel)
+class _Confinement:
+    """Shut once, for all attempts of its child."""
+
+    def __init__(self, room: Room, bring: Callable[[], Handler[Any]]) -> None:
+        self.room = room
+        self.level = ""
+        self._bring = bring
+        self._handler: Handler[Any] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Where the kernel gives less, no child serves a second attempt."""
+        return self.level == WHOLE
+
+    def handler(self) -> Handler[Any]:
+        if self._handler is None:
+            self._handler = self._bring()
+            if self._handler.credentials and self.room.begin.credentials is not None:
+                os.environ["CREDENTIALS_DIRECTORY"] = str(self.room.begin.credentials)
+        return self._handler
+
+    def shut(self, order: Order, keep: Path | None, payload: Any) -> None:
+        if self.level:
+            return
+        handler, begin = self.handler(), self.room.begin
+        jail.limit(handler.limits, self.room.attempts)
+        reads = [*handler.reads, *order.inputs.values()]
+        if handler.reads_payload is not None:
+            reads += handler.reads_payload(payload)
+        if begin.credentials is not None:
+            reads += _credentials(begin.credentials, handler.credentials)
+        is_alone = self.room.attempts == 1
+        writes = [self.room.staging if is_alone else self.room.home, *handler.writes]
+        if keep is not None:
+            writes.append(keep if is_alone else begin.keep_root)
+        door = jail.Door(reads, writes, handler.limits.network, starts_programs=is_alone)
+        self.level = jail.shut(door, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
+
+
+class _Housekeeping:
+    """Whether a child is after an attempt as it was before it. What its handler keeps in variables nobody sees."""
+
+    def __init__(self, room: Room) -> None:
+        self._home, self._staging = room.home, room.staging
+        # Opened before the jail is shut: with it the peak of the memory begins anew for each attempt.
+        self._peak: int | None = None
+        with contextlib.suppress(OSError):
+            self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        self._cpu_seconds = 0.0
+        self._before: object = None
+        self._begun, self._note = 0, room.begun
+
+    @property
+    def is_new(self) -> bool:
+        return self._begun == 1
+
+    def begin(self, allowed: Limits) -> None:
+        self._begun += 1
+        if self._note is not None:
+            # If it dies before this, nobody has begun the order.
+            self._note[:8] = self._begun.to_bytes(8)
+        jail.renew_cpu(allowed)
+        if self._peak is not None:
+            os.write(self._peak, b"5")
+        os.chdir(self._staging)
+        self._cpu_seconds = _cpu_seconds()
+        if self._before is None:
+            self._before = self._seen()
+
+    def used(self) -> Usage:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
+
+    def is_as_before(self, *, keeps_files: bool) -> bool:
+        """Empties the staging directory, unless files in it are to be published: then it is replaced by the nursery."""
+        jail.flush_output()
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            pass
+        else:
+            return False
+        try:
+            if self._seen() != self._before:
+                return False
+            if not keeps_files and os.listdir(self._staging):  # noqa: PTH208
+                shutil.rmtree(self._staging)
+                self._staging.mkdir(mode=0o700)
+        except OSError:
+            return False
+        return True
+
+    def _seen(self) -> object:
+        return (
+            _THREADS.stat().st_nlink,
+            # The kernel says how many, from 6.2 on.
+            _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS)),  # noqa: PTH208
+            os.listdir(self._home),  # noqa: PTH208
+            os.getcwd(),  # noqa: PTH109
+            os.umask(0o077),
+            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            [signal.getsignal(one) for one in _SIGNALS],
+            [signal.getitimer(one) for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+            [resource.getrlimit(one) for one in _ALLOWED],
+            {name: value for name, value in os.environ.items() if name != processes.ATTEMPT},
+            tempfile.tempdir,
         )
 
-    return _judged(attempt)
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
-def _serve(room: Room, orders: int, handler: Callable[[], Handler[Any]], cancel: Cancel) -> None:
-    """A child that is kept: the door is shut once, around the directory in which each attempt gets its staging."""
-    house = kept.Housekeeping(room.staging)
-    shut: list[tuple[Handler[Any], str]] = []
-
-    def shut_door() -> Finished:
-        cancel.listen()
-        chosen = _brought(room, handler)
-        limits.limit(chosen.limits, room.reuse)
-        door = replace(_door(chosen, room, None, None), writes=[room.staging.parent, *chosen.writes])
-        shut.append((chosen, sandbox.shut(replace(door, starts_programs=False), _sandbox(chosen, room))))
-        return Finished(How.DONE)
-
-    def pipe() -> Pipe:
-        return Pipe(room.said, room.answers, room.output, cancel.held)
-
-    verdict = _judged(shut_door)
-    if not shut:
-        pipe().say(msgspec.structs.replace(verdict, number=1))
-        return
-    [(chosen, level)] = shut
-    pipe().say(Ready(level))
-
-    def attempt(order: Order, pipe: Pipe, staging: Path) -> Finished:
-        return _judged(
-            lambda: _run(
-                chosen,
-                ChildContext(
-                    order, _decode(chosen, order.payload), staging=staging, keep=None, pipe=pipe, cancel=cancel
-                ),
-            )
-        )
-
-    with contextlib.suppress(Stopped):
-        kept.serve(
-            room.order,
-            orders,
-            house,
-            limits_of_attempt=chosen.limits,
-            level=level,
-            reuse=room.reuse,
-            begun=room.begun,
-            pipe_of_attempt=pipe,
-            cancel=cancel,
-            attempt=attempt,
-        )
+def _decode(handler: Handler[Any], payload: str | None) -> Any:
+    try:
+        return msgspec.json.decode(payload if payload is not None else "{}", type=handler.payload)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Permanent("PAYLOAD_INVALID", str(error)) from error
 
 
-def _brought(room: Room, handler: Callable[[], Handler[Any]]) -> Handler[Any]:
-    chosen = handler()
-    if chosen.credentials and room.credentials is not None:
-        os.environ["CREDENTIALS_DIRECTORY"] = str(room.credentials)
-    return chosen
+def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack) -> Path | None:
+    """The directory of its key, locked until the attempt has ended."""
+    if handler.keep_key is None:
+        return None
+    name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
+    keep = keep_root / name
+    try:
+        while True:
+            keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(keep, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # For the sweep, which goes by age.
+                os.utime(lock)
+                # It may have been swept between the two calls: then this is no longer the one of that name.
+                if os.path.samestat(os.fstat(lock), keep.stat()):
+                    held.callback(os.close, lock)
+                    return keep
+                os.close(lock)
+    except BlockingIOError as error:
+        raise Snooze("another attempt works on the same thing", after=_KEEP_BUSY_SECONDS) from error
 
 
-def _run(handler: Handler[Any], context: ChildContext) -> Finished:
+def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    try:
+        files = list(directory.iterdir())
+    except OSError:
+        # The handler will say what it lacks.
+        return []
+    return [file for file in files if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)]
+
+
+# --- after it -------------------------------------------------------------------------------------------
+
+
+def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
     done = handler.run(context)
     if done is None:
         done = Done()
     if not isinstance(done, Done):
         raise TypeError(f"{handler.job_type} returned {type(done).__name__}: a handler returns Done or None")
-    finished = _finished(done, context.staging)
-    if len(frame(finished)) > FRAME_BYTES_MAX:
+    ended = _done(order, done, context.staging)
+    # Most are known to be small without being written.
+    if (ended.result or ended.follow_ups or ended.published) and len(frame(ended)) > FRAME_BYTES_MAX:
         raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes: write a file")
-    return finished
+    return ended
 
 
-def _judged(attempt: Callable[[], Finished]) -> Finished:
+def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
     """The attempt's one verdict."""
+
+    def ended(how: How, code: str, message: object, after: float | None = None, *, rests: bool = False) -> Ended:
+        said = sayable(clipped(str(message), MESSAGE_CHARACTERS_MAX))
+        return Ended(*order.key, how, code=code, message=said, after_seconds=after, rests_source=rests)
+
     try:
         return attempt()
     except Permanent as error:
-        return Finished(How.PERMANENT, code=error.code, message=_short(error.message))
+        return ended(How.PERMANENT, error.code, error.message)
     except Retryable as error:
-        return Finished(How.RETRYABLE, code=error.code, message=_short(error.message), after_seconds=error.after)
+        return ended(How.RETRYABLE, error.code, error.message, error.after)
     except Snooze as error:
-        return Finished(How.SNOOZED, code="SNOOZED", message=_short(error.message), after_seconds=_wait(error))
+        return ended(How.SNOOZED, "SNOOZED", error.message, _wait(error))
     except Rest as error:
-        wait = max(float(error.after), 0.0)
-        message = _short(error.message)
-        return Finished(How.SNOOZED, code="RESTING", message=message, after_seconds=wait, rests_source=True)
-    except sandbox.SandboxError as error:
-        return Finished(How.RETRYABLE, code="SANDBOX_UNAVAILABLE", message=str(error))
+        return ended(How.SNOOZED, "RESTING", error.message, max(float(error.after), 0.0), rests=True)
+    except jail.SandboxError as error:
+        return ended(How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
     except MemoryError:
-        return Finished(How.OUT_OF_MEMORY, code="OUT_OF_MEMORY", message="it needs more memory than its limit allows")
+        return ended(How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
     except Stopped:
         # Of no account when the nursery has asked for it.
-        return Finished(How.RETRYABLE, code="INTERRUPTED", message="somebody else sent it SIGTERM")
+        return ended(How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
     except BaseException as error:  # a handler's exception of whatever kind, sys.exit() included, is an outcome
-        return _bug(error)
+        return ended(How.RETRYABLE, "HANDLER_ERROR", _bug(error))
 
 
-def _bug(error: BaseException) -> Finished:
+def _bug(error: BaseException) -> str:
     """The whole traceback is for the log; people are told the end of it first."""
     steps = error.__traceback__
     while steps is not None and steps.tb_frame.f_code.co_filename == __file__:
@@ -246,9 +394,7 @@ def _bug(error: BaseException) -> Finished:
     with contextlib.suppress(Exception):  # what the handler has made of stderr may be broken
         traceback.print_exception(type(error), error, steps)
     first, newline, more = _sentence(error).partition("\n")
-    return Finished(
-        How.RETRYABLE, code="HANDLER_ERROR", message=_short(f"{first}{_place(steps)}{newline}{more}".strip())
-    )
+    return f"{first}{_place(steps)}{newline}{more}".strip()
 
 
 def _sentence(error: BaseException) -> str:
@@ -271,62 +417,13 @@ def _place(steps: TracebackType | None) -> str:
     return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
 
 
-def _decode(handler: Handler[Any], payload: str | None) -> Any:
-    try:
-        return msgspec.json.decode(payload if payload is not None else "{}", type=handler.payload)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Permanent("PAYLOAD_INVALID", str(error)) from error
+def _is_clean(ended: Ended) -> bool:
+    """An end that a handler may choose."""
+    is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
+    return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 
 
-def _hold(handler: Handler[Any], payload: Any, keep_root: Path) -> Path | None:
-    """The directory of its key, locked for as long as this child lives."""
-    if handler.keep_key is None:
-        return None
-    name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
-    keep = keep_root / name
-    try:
-        while True:
-            keep.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                lock = os.open(keep, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # For the sweep, which goes by age.
-                os.utime(lock)
-                # It may have been swept between the two calls: then this is no longer the one of that name.
-                if os.path.samestat(os.fstat(lock), keep.stat()):
-                    return keep
-                os.close(lock)
-    except BlockingIOError as error:
-        raise Snooze("another attempt works on the same thing", after=_KEEP_BUSY_SECONDS) from error
-
-
-def _door(handler: Handler[Any], room: Room, keep: Path | None, payload: Any) -> sandbox.Door:
-    reads = [*handler.reads, *room.order.inputs.values()]
-    if handler.reads_payload is not None:
-        reads += handler.reads_payload(payload)
-    if room.credentials is not None:
-        reads += _credentials(room.credentials, handler.credentials)
-    writes = [room.staging, *([] if keep is None else [keep]), *handler.writes]
-    return sandbox.Door(reads, writes, handler.limits.network)
-
-
-def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
-    try:
-        files = list(directory.iterdir())
-    except OSError:
-        # The handler will say what it lacks.
-        return []
-    return [file for file in files if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)]
-
-
-def _sandbox(handler: Handler[Any], room: Room) -> str:
-    return room.sandbox if handler.sandbox == "default" else handler.sandbox
-
-
-# --- after it -------------------------------------------------------------------------------------------
-
-
-def _finished(done: Done, staging: Path) -> Finished:
+def _done(order: Order, done: Done, staging: Path) -> Ended:
     files: list[Publication] = []
     files_again: list[FileAgain] = []
     for one in done.files:
@@ -337,12 +434,13 @@ def _finished(done: Done, staging: Path) -> Finished:
     for directory in {staging / file.path.parent for file in files}:
         _sync(directory)
     result = None if done.result is None else json.dumps(done.result, ensure_ascii=False, allow_nan=False)
-    return Finished(
+    return Ended(
+        *order.key,
         How.DONE,
         result=result,
         follow_ups=list(done.follow_ups),
-        files=files,
-        files_again=files_again,
+        published=files,
+        published_again=files_again,
         document=done.document,
         publishes=done.publishes,
     )
@@ -356,9 +454,9 @@ def _publication(file: File, staging: Path) -> Publication:
         if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
             raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
     _sync(path)
-    # The nursery knows where the directory lies by then.
+    # Where the directory lies by then is the nursery's to say.
     path = path.resolve().relative_to(staging.resolve())
-    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5, sayable(file.note))
+    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5)
 
 
 def _sync(path: Path) -> None:
@@ -373,7 +471,3 @@ def _wait(snooze: Snooze) -> float:
     if snooze.until is None:
         return max(float(snooze.after or 0.0), 0.0)
     return max((snooze.until - datetime.now(UTC)).total_seconds(), 0.0)
-
-
-def _short(message: str) -> str:
-    return sayable(clipped(str(message), _MESSAGE_CHARACTERS_MAX))

@@ -12,27 +12,31 @@ import os
 import select
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from worker_service.children import asking
-from worker_service.children.lines import LINE_CHARACTERS_MAX
-from worker_service.children.model import Order
-from worker_service.children.wire import (
+from worker_service.children.messages import (
     FRAME_BYTES_MAX,
+    LINE_CHARACTERS_MAX,
     RELAY_BYTES_MAX,
-    Ask,
-    Checkpoint,
+    Asked,
+    Checkpointed,
     FromChild,
     Inbox,
-    Pages,
-    Progress,
+    Launch,
+    Order,
+    PagesRead,
+    Progressed,
     Reply,
+    ToChild,
+    answer_from,
     clipped,
     frame,
+    question_text,
     to_child,
 )
 from worker_service.handlers.contract import Permanent, Retryable, Stopped
@@ -57,6 +61,8 @@ class Cancel:
         self._is_due = False
 
     def listen(self) -> None:
+        """An attempt begins."""
+        self.is_asked_for = False
         signal.signal(signal.SIGTERM, self._come)
 
     @contextmanager
@@ -96,18 +102,17 @@ class Pipe:
         # A handler may have threads.
         self._saying, self._asking, self._logging = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)
+        self._heard: deque[ToChild] = deque()
+        self._poll = select.poll()
+        self._poll.register(answers, select.POLLIN)
         self._asked = self._answered = 0
-        self.is_shut = False
-        """Its attempt has ended, and its child lives on."""
 
     def log(self, text: str) -> None:
         """On the stream that also takes what is printed, so that both keep their order."""
-        self._check_open()
         with self._held(), self._logging:
             _write(self._output, text.encode("utf-8", "replace"))
 
     def say(self, *messages: FromChild) -> None:
-        self._check_open()
         frames = [frame(message) for message in messages]
         for message, said in zip(messages, frames, strict=True):
             if len(said) > FRAME_BYTES_MAX:
@@ -117,32 +122,46 @@ class Pipe:
         with self._held(), self._saying:
             _write(self._descriptor, b"".join(frames))
 
-    def ask(self, kind: str, body: str) -> Reply:
+    def ask(self, order: Order, kind: str, body: str) -> Reply:
         """One question at a time. What is still owed to one that a signal has interrupted is read first."""
         with self._asking:
             while self._answered < self._asked:
                 self._next_reply()
             with self._held():
-                self.say(Ask(self._asked + 1, kind, body))
+                self.say(Asked(*order.key, self._asked + 1, kind, body))
                 self._asked += 1
             return self._next_reply()
 
-    def _check_open(self) -> None:
-        if self.is_shut:
-            raise RuntimeError("this context is of an attempt that has ended")
+    def next_order(self) -> Order | None:
+        """For a child that serves several attempts. None: the nursery is gone."""
+        while True:
+            while self._heard:
+                message = self._heard.popleft()
+                if isinstance(message, Launch):
+                    return message.order
+                self._answered += 1
+            # Whoever is asked to end here has nothing to lose.
+            received = os.read(self._answers, _READ_BYTES)
+            if not received:
+                return None
+            self._heard += map(to_child, self._inbox.feed(received))
 
     def _next_reply(self) -> Reply:
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        while True:
-            poll.poll()
+        message = self._next()
+        if not isinstance(message, Reply):
+            raise RuntimeError("an order came where an answer was due")
+        self._answered += 1
+        return message
+
+    def _next(self) -> ToChild:
+        while not self._heard:
+            self._poll.poll()
             with self._held():
                 received = os.read(self._answers, _READ_BYTES)
                 if not received:
                     raise Retryable("nobody is there to answer", code="ASK_FAILED")
-                for body in self._inbox.feed(received):
-                    self._answered += 1
-                    return to_child(body)
+                self._heard += map(to_child, self._inbox.feed(received))
+        return self._heard.popleft()
 
 
 class ChildContext:
@@ -152,6 +171,8 @@ class ChildContext:
         self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancel
     ) -> None:
         self.payload = payload
+        self.is_over = False
+        """Its attempt has ended, and its child lives on."""
         self.job_type = order.job_type
         self.platform = order.platform
         self.account = order.account
@@ -162,6 +183,7 @@ class ChildContext:
         self.staging = staging
         self.state = json.loads(order.state) if order.state else None
         self.idempotency_key = str(order.job_id)
+        self._order = order
         self._keep = keep
         self._pipe = pipe
         self._cancel = cancel
@@ -174,11 +196,12 @@ class ChildContext:
 
     def progress(self, percent: float, message: str = "") -> None:
         known = percent if math.isfinite(percent) else 0.0
-        self._pipe.say(Progress(min(max(float(known), 0.0), 100.0), _line(message)))
+        self._say(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message)))
 
     def log(self, line: str) -> None:
         # Cut before it is split: a line may be the whole of a flood.
         lines = clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
+        self._refuse_if_over()
         self._pipe.log("".join(f"{clipped(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
 
     def cancelled(self) -> bool:
@@ -186,7 +209,8 @@ class ChildContext:
         return self._cancel.has_come
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        self._pipe.say(Checkpoint(json.dumps(state, allow_nan=False), list(follow_ups), crawl))
+        said = json.dumps(state, allow_nan=False)
+        self._say(Checkpointed(*self._order.key, said, list(follow_ups), crawl))
 
     def save_page(self, page: PageResult) -> None:
         self.save_pages([page])
@@ -194,16 +218,25 @@ class ChildContext:
     def save_pages(self, pages: Sequence[PageResult]) -> None:
         if self.document_id is None:
             raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
-        self._pipe.say(*(Pages(some) for some in _in_messages(map(_sayable_page, pages))))
+        self._say(*(PagesRead(*self._order.key, some) for some in _in_messages(map(_sayable_page, pages))))
 
     def ask(self, question: Question[A]) -> A:
-        kind, body = asking.question_text(question)
-        reply = self._pipe.ask(kind, body)
+        kind, body = question_text(question)
+        self._refuse_if_over()
+        reply = self._pipe.ask(self._order, kind, body)
         if reply.code == "TOO_LARGE":
             raise Permanent("TOO_LARGE", reply.message)
         if reply.code:
             raise Retryable(reply.message, code=reply.code)
-        return cast("A", asking.answer_from(kind, reply.body))
+        return cast("A", answer_from(kind, reply.body))
+
+    def _say(self, *messages: FromChild) -> None:
+        self._refuse_if_over()
+        self._pipe.say(*messages)
+
+    def _refuse_if_over(self) -> None:
+        if self.is_over:
+            raise RuntimeError("this context is of an attempt that has ended")
 
 
 def _write(descriptor: int, said: bytes) -> None:

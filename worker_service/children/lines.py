@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from worker_service.children.wire import clipped, printable
+from worker_service.children.messages import LINE_CHARACTERS_MAX, clipped, printable
 from worker_service.jobs.model import LOG_LINES_MOST
 
-LINE_CHARACTERS_MAX = 2000
 GAP = "… older lines are left out here"
 """It is trimmed away with the lines before it once an attempt's newest lines are all written."""
 _LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
@@ -65,8 +64,7 @@ class Printed:
         *whole, rest = (self._rest + received).split(b"\n")
         self.lines.extend(whole)
         if len(rest) > _LINE_BYTES_MAX:
-            # With its end as well, which may be the beginning of a mark.
-            rest = _shown(rest)[:_LINE_BYTES_MAX] + rest[-MARK_BYTES_MAX:]
+            rest = _shown(rest)[:_LINE_BYTES_MAX]
         self._rest = rest
 
     def take_rest(self) -> bytes:
@@ -74,18 +72,9 @@ class Printed:
         return rest
 
 
-MARK_BYTES_MAX = 32
-
-
-def end_mark(number: int) -> bytes:
-    """Said on the same stream by a child that is kept when its attempt of this number ends: what comes after it is
-    the next one's. Short enough that the kernel writes it whole."""
-    return b"\0end of attempt %d" % number
-
-
 def readable(line: bytes) -> str:
     text = _shown(line)[:_LINE_BYTES_MAX].decode("utf-8", "replace")
-    return clipped(text if text.isprintable() else printable(text), LINE_CHARACTERS_MAX)
+    return clipped(printable(text), LINE_CHARACTERS_MAX)
 
 
 def _shown(line: bytes) -> bytes:

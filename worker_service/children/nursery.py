@@ -1,4 +1,4 @@
-"""The daemon's side of the children: one nursery, started by exec, replaced when it is old, and buried when it dies.
+"""The daemon's side of the children: one nursery, started by exec, buried when it dies, and started again.
 
 Every order that was launched gets exactly one `Ended`, whatever happens to the child, to the nursery or to what they
 say. The staging directory of an attempt is removed with its `Ended`, unless that names files: then whoever
@@ -16,37 +16,52 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from worker_service.children import gone, limits
-from worker_service.children.gone import Key
-from worker_service.children.line import Line
-from worker_service.children.model import Asked, ChildError, Described, Ended, Happening, How, Order
-from worker_service.children.wire import (
+from worker_service.children import jail, processes
+from worker_service.children.messages import (
     FRAME_BYTES_MAX,
+    RELAY_BYTES_MAX,
+    Asked,
     Begin,
+    ChildError,
+    Described,
+    Ended,
     Garbled,
+    Happening,
     Hello,
+    How,
+    Inbox,
+    Key,
     Launch,
+    Order,
     Ping,
     Pong,
     Reply,
     Stop,
     ToNursery,
+    answer_to_nothing,
     frame,
     from_nursery,
-    plain,
+    name_of,
+    question_from,
 )
-from worker_service.jobs.documents import Answer
+from worker_service.jobs.documents import Answer, Question
 
-__all__ = ["ChildError", "Nursery"]
+__all__ = ["ChildError", "Nursery", "heard", "nursery_in"]
 
 GRACE_SECONDS = 10.0
 IDLE_SECONDS = 10.0
-"""After that a kept child with nothing to do is stopped."""
+"""After that a child that waits for another order is stopped."""
+WAIT_SECONDS = 0.1
+"""So long an order waits for a child while none of its class is done; then it goes back."""
+ASK_SECONDS = 10.0
+SILENCES_MAX = 6
 _IMPORT_SECONDS = 20.0
 _START_SECONDS = 40.0
 """Beyond what the trials may take."""
@@ -55,6 +70,40 @@ _LEAVING_SECONDS = 2.0
 _BITE_BYTES = 1 << 16
 _BITES = 64
 """In one look; what is more waits for the next."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """One nursery process, and the line to it."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
+    unsent: bytearray = field(default_factory=bytearray)
+    keys: set[Key] = field(default_factory=set)
+    """Of the attempts that have not ended."""
+    hello: Hello | None = None
+    is_broken: bool = False
+    is_waiting_to_send: bool = False
+    asked_at: float = field(default_factory=time.monotonic)
+    unanswered: int = 0
+
+    def must_ask(self) -> bool:
+        """Now and then, whether it still turns. Broken after too many silences, each of which we were there to hear:
+        a machine that slept counts as one."""
+        now = time.monotonic()
+        if self.is_broken or self.hello is None or now < self.asked_at + ASK_SECONDS:
+            return False
+        self.asked_at = now
+        self.unanswered += 1
+        self.is_broken = self.unanswered > SILENCES_MAX
+        return not self.is_broken
+
+    def hang_up(self) -> None:
+        """It stops what it has, and ends."""
+        if self.socket.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
 
 
 class Nursery:
@@ -66,10 +115,11 @@ class Nursery:
         lock_fd: int | None,
         commands: Mapping[str, Mapping[str, object]] | None = None,
         sandbox: str = "strict",
-        forks_max: int = 10_000,
+        slots: Mapping[str, int] | None = None,
         grace_seconds: float = GRACE_SECONDS,
         import_seconds: float = _IMPORT_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
         extra_path: Sequence[Path] = (),
         extra_handlers: Sequence[str] = (),
         is_without_installed: bool = False,
@@ -79,8 +129,7 @@ class Nursery:
         if sandbox not in ("strict", "best-effort", "off"):
             raise ValueError(f"sandbox is strict, best-effort or off, not {sandbox!r}")
         self._staging_root = staging_root.absolute()
-        self._house = gone.house_of(self._staging_root)
-        self._forks_max = forks_max
+        self._house = processes.house_of(self._staging_root)
         self._extra_path = extra_path
         self._start_seconds = _START_SECONDS + import_seconds
         credentials = os.environ.get("CREDENTIALS_DIRECTORY")
@@ -88,14 +137,16 @@ class Nursery:
             staging_root=self._staging_root,
             keep_root=keep_root.absolute(),
             house=self._house,
-            commands=plain(commands or {}),
+            commands={name: dict(table) for name, table in (commands or {}).items()},
             sandbox=sandbox,
             grace_seconds=grace_seconds,
             import_seconds=import_seconds,
             idle_seconds=idle_seconds,
+            wait_seconds=wait_seconds,
             extra_handlers=tuple(extra_handlers),
             is_without_installed=is_without_installed,
             types=tuple(types),
+            slots=dict(slots or {}),
             lock_fd=lock_fd,
             credentials=Path(credentials) if credentials else None,
         )
@@ -103,24 +154,23 @@ class Nursery:
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._current: Line | None = None
-        self._coming: Line | None = None
-        self._old: list[Line] = []
+        self._line: _Line | None = None
+        self._environment: Mapping[str, Sequence[str]] = {}
         self._waiting: list[Happening] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
         """Start it and wait, within bounds, until it has described its handlers. `meanwhile` is what can be done while
         it imports them; it says in how many seconds to do it again."""
-        if self._current is not None:
+        if self._line is not None:
             raise ChildError("the nursery is there already")
-        line = self._open()
+        line = self._line = self._open()
         try:
-            self._await_hello(line, meanwhile or (lambda: math.inf))
+            hello = self._await_hello(line, meanwhile or (lambda: math.inf))
         except ChildError:
             self._forget(line)
             raise
-        self._current = line
-        return line.described
+        self._environment = {each.described.facts.job_type: each.environment for each in hello.handlers}
+        return [each.described for each in hello.handlers]
 
     def fileno(self) -> int:
         """Readable when something has happened."""
@@ -128,52 +178,38 @@ class Nursery:
 
     @property
     def pid(self) -> int | None:
-        return self._current.process.pid if self._current is not None else None
+        return self._line.process.pid if self._line is not None else None
 
     @property
     def threads(self) -> int | None:
         """Of the nursery, once everything was loaded; anything but 1 is a fault."""
-        return self._current.threads if self._current is not None else None
+        return self._line.hello.threads if self._line is not None and self._line.hello is not None else None
 
     @property
     def is_alive(self) -> bool:
-        return self._current is not None and not self._current.is_broken
+        return self._line is not None and not self._line.is_broken
 
     def launch(self, order: Order) -> None:
         """Ask for a child. What becomes of it, its refusal too, is heard by `happened`."""
-        key = (order.job_id, order.fence)
-        if any(key in line.keys for line in self._lines()):
-            raise ValueError(f"attempt {gone.name_of(key)} has been launched already")
-        line = self._current
+        line = self._line
+        if line is not None and order.key in line.keys:
+            raise ValueError(f"attempt {name_of(order.key)} has been launched already")
         if line is None or line.is_broken:
             # Nothing was begun.
-            self._notice([Ended(*key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
-            return
-        wanted = line.environment.get(order.job_type, ())
-        message = Launch(order, {name: os.environ[name] for name in wanted if name in os.environ})
-        if len(order.payload or "") + len(order.state or "") > FRAME_BYTES_MAX:
-            self._notice(
-                [Ended(*key, How.PERMANENT, code="TOO_LARGE", message="its payload is too large to be passed")]
-            )
-            return
-        line.keys.add(key)
-        # A kept child is one fork for many.
-        reuse = 1 if order.seat is None else max(1, line.reuse.get(order.job_type, 1))
-        line.forks += 1 / reuse
-        if reuse > 1 and order.seat is not None:
-            line.seats.add(order.seat)
-        self._send(line, message)
-        if line.forks >= self._forks_max and self._coming is None:
-            line.forks = 0
-            with contextlib.suppress(OSError):
-                self._coming = self._open()
+            self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
+        elif len(order.payload or "") + len(order.state or "") > FRAME_BYTES_MAX:
+            message = "its payload is too large to be passed"
+            self._notice([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
+        else:
+            wanted = self._environment.get(order.job_type, ())
+            line.keys.add(order.key)
+            self._send(line, Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
         """SIGTERM to its group, and after the grace (`now`: without one) SIGKILL, until it is gone; then its `Ended`
         comes. Of an attempt that has ended already nothing more is heard."""
-        for line in self._lines():
-            if (job_id, fence) in line.keys:
-                self._send(line, Stop(job_id, fence, now))
+        if self._line is not None and (job_id, fence) in self._line.keys:
+            self._send(self._line, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
         """To a child that waits for it; to none if it has ended. Without an answer: why there is none."""
@@ -181,75 +217,60 @@ class Nursery:
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
             body, code = b"null", "TOO_LARGE"
-        for line in self._lines():
-            if (asked.job_id, asked.fence) in line.keys:
-                reply = Reply(asked.job_id, asked.fence, asked.number, msgspec.Raw(body), code, message)
-                self._send(line, reply)
+        if self._line is not None and asked.key in self._line.keys:
+            self._send(self._line, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def happened(self) -> list[Happening]:
         """What has come since. Never blocks longer than the kernel takes to end a process (20 ms at the most)."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         happenings, self._waiting = self._waiting, []
-        for line in self._lines():
+        line = self._line
+        if line is not None:
             happenings += self._listen(line)
-            if not line.is_broken and line.must_ask():
+            if line.must_ask():
                 self._send(line, Ping())
             if line.is_broken:
                 happenings += self._bury(line, seconds=0.02)
-        if self._coming is not None and self._coming.has_said_hello:
-            self._succeed(self._coming)
-        for line in self._old:
-            if not line.keys:
-                line.hang_up()
         return happenings
 
     def restart(self) -> Sequence[Described]:
         """After it died. Endings that `happened` has not told yet are told by its next call."""
-        for line in self._lines():
-            if not line.is_broken and line is self._current:
+        line = self._line
+        if line is not None:
+            if not line.is_broken:
                 raise ChildError("the nursery is alive: close it first")
-            if line.is_broken:
-                self._notice(self._bury(line, seconds=_CLOSE_SECONDS))
-                if line.keys:
-                    raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
+            self._notice(self._bury(line, seconds=_CLOSE_SECONDS))
+            if line.keys:
+                raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
         return self.start()
 
     def close(self) -> None:
         """Stop everything, and return when it is gone. A second call changes nothing."""
         if self._epoll.closed:
             return
-        lines = self._lines()
-        for line in lines:
+        line, deadline = self._line, time.monotonic() + _CLOSE_SECONDS
+        if line is not None:
             line.hang_up()
-        left: set[Key] = set()
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        for line in lines:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                line.process.wait(max(deadline - time.monotonic(), 0.1))
+                line.process.wait(_CLOSE_SECONDS)
             line.is_broken = True
             self._bury(line, seconds=max(deadline - time.monotonic(), 1.0))
-            left |= line.keys
         self._epoll.close()
         os.close(self._bell)
-        if left:
-            raise ChildError(f"processes of {_names(left)} cannot be ended")
+        if line is not None and line.keys:
+            raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
 
-    # --- lines ---
+    # --- the line ---
 
-    def _lines(self) -> list[Line]:
-        return [line for line in (self._current, self._coming, *self._old) if line is not None]
-
-    def _open(self) -> Line:
+    def _open(self) -> _Line:
         near, far = socket.socketpair()
         near.setblocking(False)
         lock = self._begin.lock_fd
         passed = [far.fileno(), *([] if lock is None else [lock])]
         path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
-            **limits.basic_environment(),
-            gone.HOUSE: self._house,
-            gone.ATTEMPT: gone.ROOM_FOR_ATTEMPT,
+            **jail.basic_environment(),
             # Libraries that start a thread for each core would start them in every child.
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -270,15 +291,15 @@ class Nursery:
             raise ChildError(f"the nursery could not be started: {error}") from error
         finally:
             far.close()
-        line = Line(process, near)
+        line = _Line(process, near)
         self._epoll.register(near, select.EPOLLIN)
         self._send(line, self._begin)
         return line
 
-    def _await_hello(self, line: Line, meanwhile: Callable[[], float]) -> None:
+    def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
         again_at = time.monotonic()
         deadline = again_at + self._start_seconds
-        while not line.has_said_hello:
+        while line.hello is None:
             if time.monotonic() >= again_at:
                 again_at = time.monotonic() + meanwhile()
             now = time.monotonic()
@@ -293,17 +314,13 @@ class Nursery:
                 except subprocess.TimeoutExpired as error:
                     raise ChildError("the nursery talks nonsense, or has closed its line and stays") from error
                 raise ChildError(f"the nursery ended before it had described its handlers (exit code {code})")
+        return line.hello
 
-    def _succeed(self, line: Line) -> None:
-        if self._current is not None:
-            self._old.append(self._current)
-        self._current, self._coming = line, None
-
-    def _send(self, line: Line, message: ToNursery) -> None:
+    def _send(self, line: _Line, message: ToNursery) -> None:
         line.unsent += frame(message)
         self._flush(line)
 
-    def _flush(self, line: Line) -> None:
+    def _flush(self, line: _Line) -> None:
         if line.is_broken:
             return
         try:
@@ -318,7 +335,7 @@ class Nursery:
             line.is_waiting_to_send = bool(line.unsent)
             self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if line.unsent else 0))
 
-    def _listen(self, line: Line) -> list[Happening]:
+    def _listen(self, line: _Line) -> list[Happening]:
         if line.is_broken:
             return []
         self._flush(line)
@@ -330,13 +347,7 @@ class Nursery:
                     line.is_broken = True
                     break
                 for body in line.inbox.feed(received):
-                    message = from_nursery(body)
-                    if isinstance(message, Hello):
-                        line.introduce(message)
-                    elif isinstance(message, Pong):
-                        line.answered()
-                    elif line.expects(message):
-                        happenings.append(message)
+                    happenings += self._hear(line, body)
         except BlockingIOError:
             pass
         except (Garbled, OSError):
@@ -344,41 +355,46 @@ class Nursery:
             line.is_broken = True
         return happenings
 
-    def _bury(self, line: Line, *, seconds: float) -> list[Happening]:
+    def _hear(self, line: _Line, body: bytes) -> Iterator[Happening]:
+        message = from_nursery(body, self._staging_root)
+        if isinstance(message, Hello):
+            line.hello = message
+        elif isinstance(message, Pong):
+            line.unanswered = 0
+        elif message.key in line.keys:
+            # Nothing is heard of an attempt after its end.
+            if isinstance(message, Ended):
+                line.keys.discard(message.key)
+            yield message
+
+    def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
         """End what is left of a dead nursery; only then its attempts have ended. Looks again at the next call."""
         self._unregister(line)
         deadline = time.monotonic() + seconds
         if line.process.poll() is None:
             line.process.kill()
-        keys = sorted(line.keys)
-        sought = [*keys, *(gone.key_of_kept(line.process.pid, seat) for seat in sorted(line.seats))]
         if not _until(lambda: line.process.poll() is not None, deadline) or not _until(
-            lambda: not sought or not gone.sweep(self._house, sought), deadline
+            lambda: not processes.sweep(self._house), deadline
         ):
             os.eventfd_write(self._bell, 1)
             return []
-        for key in keys:
-            shutil.rmtree(self._staging_root / gone.name_of(key), ignore_errors=True)
-        for home in self._staging_root.glob(f"{gone.home_of_kept(line.process.pid)}*"):
-            shutil.rmtree(home, ignore_errors=True)
+        # What is to be published has been told, and lies elsewhere; of the rest nobody hears any more.
+        keys = sorted(line.keys)
+        for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / name_of(key) for key in keys)):
+            shutil.rmtree(folder, ignore_errors=True)
         line.keys.clear()
         self._forget(line)
         message = "the nursery died, and the attempt with it"
         return [Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message) for key in keys]
 
-    def _forget(self, line: Line) -> None:
+    def _forget(self, line: _Line) -> None:
         self._unregister(line)
         if line.process.poll() is None:
             line.process.kill()
             line.process.wait()
-        if line is self._current:
-            self._current = None
-        if line is self._coming:
-            self._coming = None
-        if line in self._old:
-            self._old.remove(line)
+        self._line = None
 
-    def _unregister(self, line: Line) -> None:
+    def _unregister(self, line: _Line) -> None:
         if line.socket.fileno() >= 0:
             self._epoll.unregister(line.socket)
             line.socket.close()
@@ -399,4 +415,57 @@ def _until(is_so: Callable[[], bool], deadline: float) -> bool:
 
 
 def _names(keys: set[Key]) -> str:
-    return ", ".join(gone.name_of(key) for key in sorted(keys))
+    return ", ".join(name_of(key) for key in sorted(keys))
+
+
+# --- one attempt, without a daemon: `run-one`, `doctor --online`, and the tests of handlers -----------------
+
+
+@contextmanager
+def nursery_in(
+    directory: Path,
+    *,
+    commands: Mapping[str, Mapping[str, object]],
+    sandbox: str,
+    extra_path: Sequence[Path] = (),
+    extra_handlers: Sequence[str] = (),
+    is_without_installed: bool = False,
+) -> Iterator[tuple[Nursery, Sequence[Described]]]:
+    """A started nursery and what it found. When the block ends, so does everything that it started."""
+    nursery = Nursery(
+        staging_root=directory / "staging",
+        keep_root=directory / "keep",
+        lock_fd=None,
+        commands=commands,
+        sandbox=sandbox,
+        grace_seconds=1.0,
+        extra_path=extra_path,
+        extra_handlers=extra_handlers,
+        is_without_installed=is_without_installed,
+    )
+    try:
+        yield nursery, nursery.start()
+    finally:
+        nursery.close()
+
+
+def heard(
+    nursery: Nursery,
+    *,
+    seconds: float | None = None,
+    answer: Callable[[Question[Answer]], Answer] = answer_to_nothing,
+) -> Iterator[Happening]:
+    """What the one attempt that was launched says, as it says it; its `Ended` is the last. `seconds` bounds the wait;
+    None trusts the attempt's own limit. Where nobody knows better, what it asks is answered as in an empty database."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
+        select.select([nursery], [], [], left)
+        for one in nursery.happened():
+            yield one
+            if isinstance(one, Asked):
+                nursery.answer(one, answer(question_from(one.kind, one.body)))
+            if isinstance(one, Ended):
+                return

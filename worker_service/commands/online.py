@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from worker_service.children.alone import heard, nursery_in
-from worker_service.children.model import Ended, How, Order
+from worker_service.children.messages import Ended, How, Order
+from worker_service.children.nursery import heard, nursery_in
 from worker_service.config import Settings
 from worker_service.daemon.health import Finding, Level
 

@@ -238,7 +238,8 @@ def _has_colour() -> bool:
 
 def as_object(value: Any) -> dict[str, object]:
     """A value between the rooms as a JSON object: times as ISO 8601, payload and result as what they hold."""
-    return {name: _json_value(name, getattr(value, name)) for name in value.__match_args__}
+    names = getattr(value, "__struct_fields__", None) or value.__match_args__
+    return {name: _json_value(name, getattr(value, name)) for name in names}
 
 
 def _json_value(name: str, value: object) -> object:

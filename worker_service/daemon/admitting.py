@@ -5,7 +5,7 @@ Asked for each claimed job, of what the nursery has described; no handler is imp
 
 from __future__ import annotations
 
-from worker_service.children.model import Described, Ended, How
+from worker_service.children.messages import Described, Ended, How
 from worker_service.jobs.model import Job
 from worker_service.jobs.payloads import PayloadCheck
 

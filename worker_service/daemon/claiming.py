@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from worker_service.children.model import Described
+from worker_service.children.messages import Described
 from worker_service.daemon.ahead import Ahead
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.heartbeat import Heartbeat
@@ -80,17 +80,12 @@ class Claiming:
 
     def _claim_ahead(self, job_class: str, described: Mapping[str, Described]) -> None:
         room = self._ahead.room(job_class, described)
-        if not room:
-            return
-        types = sorted({job_type for job_type, _ in room.values()})
-        for job in self._claim(job_class, sum(number for _, number in room.values()), only=types):
-            fitting = {seat: number for seat, (job_type, number) in room.items() if job_type == job.job_type}
-            seat = max(fitting, key=lambda one: fitting[one])
-            room[seat] = job.job_type, fitting[seat] - 1
-            self._starter.start(job, job_class, described.get(job.job_type), seat)
+        if room:
+            for job in self._claim(job_class, sum(room.values()), only=sorted(room)):
+                self._starter.start(job, job_class, described.get(job.job_type))
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
-        behind = self._slots.behind(job_class) + (0 if only is None else most)
+        behind = self._slots.beyond(job_class) + (0 if only is None else most)
         try:
             with self._breath:
                 jobs = self._store.claim(self._worker_id, most, job_class, behind=behind, only=only)

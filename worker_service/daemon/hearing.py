@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from worker_service import events
-from worker_service.children.model import Ended, Happening, Logged, Progressed, Started
+from worker_service.children.messages import Ended, Happening, Logged, Progressed, Started
 from worker_service.daemon.landing import Landing
 from worker_service.daemon.slots import Slots
 from worker_service.jobs.model import Child
@@ -30,7 +30,7 @@ def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now
             landing.add(attempt, happening)
         elif isinstance(happening, Started):
             attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
-            (log.debug if attempt.is_kept else log.info)(
+            (log.debug if attempt.is_small else log.info)(
                 events.JOB_STARTED,
                 job_id=happening.job_id,
                 fence=happening.fence,

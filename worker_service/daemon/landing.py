@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from worker_service import events
-from worker_service.children.model import Ended, How
+from worker_service.children.messages import Ended, How
 from worker_service.clock import Clock
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.publishing import Publisher, Vanished

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import events
-from worker_service.children.gone import house_of, sweep_until_gone
+from worker_service.children.processes import house_of, sweep_until_gone
 from worker_service.clock import Clock
 from worker_service.daemon.alive import Fate, Seen, fate, look_at
 from worker_service.daemon.identity import Identity, holders, is_free, lock_path, pid_in, staging_root
@@ -115,8 +115,7 @@ class Recovery:
     def _sweep(self, worker: WorkerState) -> bool:
         """Stop what is left of its attempts; whether it is gone."""
         house = house_of(staging_root(self._workspace, worker.id))
-        keys = [(held.lease.job_id, held.lease.fence) for held in self._store.leases_of(worker.id)]
-        return not keys or sweep_until_gone(house, keys, seconds=_SWEEP_SECONDS)
+        return sweep_until_gone(house, seconds=_SWEEP_SECONDS)
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         """What still lives of a worker, its daemon excepted."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.asking import question_from
-from worker_service.children.model import Asked, Checkpointed, PagesRead
+from worker_service.children.messages import Asked, Checkpointed, PagesRead, question_from
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.landing import PATIENCE_SECONDS, CannotLand
 from worker_service.daemon.slots import Attempt, Slots

@@ -5,12 +5,12 @@ A slot is taken from the claim until the end of the attempt has been written.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from worker_service.children.lines import Newest
-from worker_service.children.model import Asked, Checkpointed, PagesRead
+from worker_service.children.messages import Asked, Checkpointed, PagesRead
 from worker_service.jobs.model import Child, Failure, Job, Lease, Report
 
 Key = tuple[int, int]
@@ -19,8 +19,6 @@ Key = tuple[int, int]
 Kept = PagesRead | Checkpointed | Asked
 """What is not thrown away, and keeps its order."""
 
-_SEATS = 1 << 12
-"""Numbers for the slots of one class."""
 _LEAST_BYTES = 500
 
 
@@ -54,12 +52,10 @@ class Attempt:
     question: Asked | None = None
     """It is among the unwritten, and a child waits for it."""
     asked_at: float = 0.0
-    seat: int = 0
-    """The slot that it stands in."""
-    is_kept: bool = False
-    """Its child may be kept. Of many such small ones each is told of once, when it has ended."""
+    is_small: bool = False
+    """One child serves several like it. Of many such each is told of once, when it has ended."""
     took_seconds: float | None = None
-    """As its child says, if that is kept."""
+    """Where its child served others as well."""
 
     def __post_init__(self) -> None:
         self.lease = self.job.lease
@@ -161,13 +157,12 @@ def _storable(text: str) -> str:
 
 
 class Slots:
-    """An attempt takes a slot. Where children are kept, others of its type may stand behind it and take none."""
+    """As many attempts of a class run at once as it has slots. What is claimed beyond that waits for a child that
+    serves several, or comes back."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
         self._attempts: dict[Key, Attempt] = {}
-        self._seats: dict[int, dict[Key, Attempt]] = {}
-        self._last_type: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -178,53 +173,28 @@ class Slots:
     def get(self, key: Key) -> Attempt | None:
         return self._attempts.get(key)
 
-    def take(self, attempt: Attempt, seat: int | None = None) -> None:
-        attempt.seat = self._free_seat(attempt) if seat is None else seat
+    def take(self, attempt: Attempt) -> None:
         self._attempts[attempt.key] = attempt
-        self._seats.setdefault(attempt.seat, {})[attempt.key] = attempt
-        self._last_type[attempt.seat] = attempt.job.job_type
 
     def give_back(self, attempt: Attempt) -> None:
-        if self._attempts.pop(attempt.key, None) is not None:
-            several = self._seats[attempt.seat]
-            del several[attempt.key]
-            if not several:
-                del self._seats[attempt.seat]
+        self._attempts.pop(attempt.key, None)
 
     def taken(self, job_class: str) -> int:
-        return len(self._taken(job_class))
+        return min(self._number(job_class), self.sizes.get(job_class, 0))
 
     def free(self, job_class: str) -> int:
-        return max(0, self.sizes.get(job_class, 0) - self.taken(job_class))
+        return self.sizes.get(job_class, 0) - self.taken(job_class)
 
-    def behind(self, job_class: str) -> int:
-        """How many stand behind others."""
-        return sum(len(several) - 1 for several in self._taken(job_class).values())
+    def beyond(self, job_class: str) -> int:
+        """How many were claimed ahead of a free slot."""
+        return self._number(job_class) - self.taken(job_class)
 
-    def seats_of_one_type(self, job_class: str) -> dict[int, tuple[str, int]]:
-        """Those in which all are of one type, with it and their number."""
-        found = {}
-        for seat, several in self._taken(job_class).items():
-            types = {attempt.job.job_type for attempt in several.values()}
-            if len(types) == 1:
-                found[seat] = types.pop(), len(several)
-        return found
+    def by_type(self, job_class: str) -> Counter[str]:
+        return Counter(one.job.job_type for one in self._attempts.values() if one.job_class == job_class)
 
     def leases(self) -> tuple[Lease, ...]:
         """Those that are still ours, as far as we know."""
         return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)
 
-    def _taken(self, job_class: str) -> dict[int, dict[Key, Attempt]]:
-        first = self._first(job_class)
-        return {seat: several for seat, several in self._seats.items() if first <= seat < first + _SEATS}
-
-    def _free_seat(self, attempt: Attempt) -> int:
-        """The one that had its type last, for a child of it may be there still."""
-        first = self._first(attempt.job_class)
-        size = self.sizes.get(attempt.job_class, 0)
-        free = [seat for seat in range(first, first + size) if seat not in self._seats]
-        same = [seat for seat in free if self._last_type.get(seat) == attempt.job.job_type]
-        return next(iter(same or free), first + size + len(self._seats))
-
-    def _first(self, job_class: str) -> int:
-        return list(self.sizes).index(job_class) * _SEATS if job_class in self.sizes else 0
+    def _number(self, job_class: str) -> int:
+        return sum(one.job_class == job_class for one in self._attempts.values())

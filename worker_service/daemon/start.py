@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import VERSION, events
-from worker_service.children.known import wants
-from worker_service.children.model import Described
+from worker_service.children.handlers_on_trial import wants
+from worker_service.children.messages import Described
 from worker_service.children.nursery import Nursery
 from worker_service.clock import wall_clock
 from worker_service.config import Settings, load_settings
@@ -113,6 +113,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         lock_fd=lock.fd,
         commands=settings.commands,
         sandbox=settings.sandbox,
+        slots=slots.sizes,
         types=settings.types,
     )
     close_children = stack.enter_context(ExitStack())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.model import ChildError, Described, Ended, How, Order
+from worker_service.children.messages import ChildError, Described, Ended, How, Order
 from worker_service.daemon.admitting import Admitting
 from worker_service.daemon.landing import Landing
 from worker_service.daemon.slots import Attempt, Slots
@@ -44,13 +44,12 @@ class Starter:
         self._log = log
         self._admitting = Admitting()
 
-    def start(self, job: Job, job_class: str, described: Described | None, seat: int | None = None) -> None:
-        """`seat`: behind others in this one; None: in a free one."""
+    def start(self, job: Job, job_class: str, described: Described | None) -> None:
         is_at_most_once = described is not None and described.facts.at_most_once
-        is_kept = described is not None and described.reuse > 1
-        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_kept=is_kept)
-        self._slots.take(attempt, seat)
-        say = self._log.debug if is_kept else self._log.info
+        is_small = described is not None and described.reuse > 1
+        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_small=is_small)
+        self._slots.take(attempt)
+        say = self._log.debug if is_small else self._log.info
         say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
         refusal = self._admitting.refusal(job, described)
         if refusal is not None:
@@ -58,7 +57,7 @@ class Starter:
             return
         # Where nothing was begun, nothing is to blame on the job.
         try:
-            self._nursery.launch(self._order(job, attempt.seat if is_kept else None))
+            self._nursery.launch(self._order(job))
         except StoreError as error:
             self._trouble.met(error)
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
@@ -66,7 +65,7 @@ class Starter:
             self._log.error(events.NURSERY_DIED, reason=str(error))
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
 
-    def _order(self, job: Job, seat: int | None) -> Order:
+    def _order(self, job: Job) -> Order:
         files = () if job.document_id is None else self._store.inputs(job.document_id)
         return Order(
             job.id,
@@ -82,5 +81,4 @@ class Starter:
             generation=job.generation,
             inputs={file.role: self._workspace.absolute() / file.path for file in files},
             owner=job.owner,
-            seat=seat,
         )

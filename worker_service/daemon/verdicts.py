@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from worker_service.children.model import Ended, How
+from worker_service.children.messages import Ended, How
 from worker_service.daemon.slots import Attempt
 from worker_service.jobs.model import Failure
 from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.model import Asked, ChildError, Described, Happening, Order
+from worker_service.children.messages import Asked, ChildError, Described, Happening, Order
 from worker_service.clock import Clock, wall_clock
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import Chore

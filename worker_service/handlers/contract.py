@@ -104,8 +104,6 @@ class File:
     """What a person would call it; empty: as it is called in staging."""
     sha256: str = ""
     md5: str = ""
-    note: str = ""
-    """For a person. Of an original, its document's note tells it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +205,6 @@ class Handler(Generic[P]):
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | None] | None = None
     """Says what this machine lacks to run it ("tesseract is not installed"), or None."""
-    offers: Callable[[], str | None] | None = None
-    """Says what it found on this machine that people may choose from ("trained data for deu, eng")."""
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()
@@ -228,8 +224,9 @@ class Handler(Generic[P]):
     """For many small, trusted jobs: one child serves so many attempts, one at a time, and is then replaced. What a
     handler keeps in its own variables, the next attempt finds. Each has its staging to itself, emptied before the
     next; the child starts no programs. It is replaced early after anything but a clean end: an exception that is none
-    of ours, a published file, a thread or an open file that is left, a file outside its staging, another directory,
-    mask, environment, limit or signal. Where the kernel does not give the whole sandbox, nothing is reused."""
+    of ours, a thread or an open file that is left, a file outside its staging, another directory, mask, environment,
+    limit or signal. Where the kernel does not give the whole sandbox, and for a job with files of a document, each
+    attempt has a child of its own. What is kept for one key, attempts with another may touch as well."""
 
     def __post_init__(self) -> None:
         if not self.job_type or len(self.job_type) > 100 or not self.job_type.isprintable():
@@ -243,7 +240,6 @@ class Handler(Generic[P]):
         if self.reuse < 0:
             raise ValueError(f"{self.job_type}: reuse is a number of attempts, not {self.reuse}")
         hindrances = {
-            "keep_key": self.keep_key is not None,
             "reads_payload": self.reads_payload is not None,
             "at_most_once": self.at_most_once,
             'sandbox="off"': self.sandbox == "off",

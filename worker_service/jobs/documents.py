@@ -104,7 +104,6 @@ class NewFile:
     size: int = 0
     sha256: str = ""
     md5: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

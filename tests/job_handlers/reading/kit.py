@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from worker_service.children.alone import heard
-from worker_service.children.asking import answer_to_nothing
-from worker_service.children.model import Ended, How, Order, PagesRead
-from worker_service.children.nursery import Nursery
+from worker_service.children.messages import Ended, How, Order, PagesRead, answer_to_nothing
+from worker_service.children.nursery import Nursery, heard
 from worker_service.handlers import DocumentPages, IsCurrent, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
 from worker_service.testing import Run

@@ -1,6 +1,7 @@
-"""Import each entry point in a child of its own first, with a limit of time.
+"""What the nursery knows of handlers: found, tried, loaded. Done once, before it serves anybody.
 
-What hangs, crashes, or starts threads at import does so there. Runs in the nursery, before it serves anybody.
+Each entry point is imported in a child of its own first, with a limit of time: what hangs, crashes, or starts threads
+at import does so there.
 """
 
 from __future__ import annotations
@@ -9,16 +10,29 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
 
-from worker_service.children import gone, limits
-from worker_service.children.model import Declared, Described
-from worker_service.children.wire import FRAME_BYTES_MAX, Garbled, Inbox, Introduced, Tried, frame, from_trial
+from worker_service.children import jail, processes
+from worker_service.children.attempt import Bring
+from worker_service.children.messages import (
+    FRAME_BYTES_MAX,
+    Begin,
+    Declared,
+    Described,
+    Garbled,
+    Inbox,
+    Introduced,
+    Tried,
+    frame,
+    from_trial,
+)
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
 from worker_service.handlers.registry import Found
@@ -30,7 +44,53 @@ Verdict = Tried | str
 """What an entry point holds, or the sentence about why it cannot be used."""
 
 
-def try_all(
+@dataclass(frozen=True, slots=True)
+class Known:
+    described: Described
+    bring: Bring | None
+    """Called in the child. None: its handler is set aside."""
+
+
+def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced]]:
+    settings: dict[str, registry.Commands] = {"commands": begin.commands}
+    found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
+    verdicts = _try_all(found, settings, seconds=begin.import_seconds, control=control)
+    introduced: dict[str, Introduced] = {}
+    brings: dict[str, Bring] = {}
+    claims: list[tuple[str, Found]] = []
+    for one in found:
+        verdict = verdicts[one]
+        if isinstance(verdict, str):
+            # Its job types are not known; its name is most likely one of them.
+            introduced.setdefault(one.name, _set_aside(one.name, verdict, one))
+            continue
+        # What starts threads is not loaded here: they would be missing in every child. What nobody will ask for is not
+        # either: the larger the nursery, the dearer each fork.
+        is_wanted = any(wants(begin.types, each.described.facts.job_type) for each in verdict.handlers)
+        warm = _load(one, settings) if verdict.threads == 1 and is_wanted else {}
+        for each in verdict.handlers:
+            job_type = each.described.facts.job_type
+            claims.append((job_type, one))
+            introduced[job_type] = each
+            brings[job_type] = _keeping(warm[job_type]) if job_type in warm else _importing(one, settings, job_type)
+    for job_type, reason in registry.clashes(claims).items():
+        introduced[job_type] = _set_aside(job_type, reason)
+    known = {
+        job_type: Known(each.described, brings.get(job_type) if each.described.set_aside is None else None)
+        for job_type, each in introduced.items()
+    }
+    return known, list(introduced.values())
+
+
+def wants(types: Sequence[str], job_type: str) -> bool:
+    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
+    if f"!{job_type}" in types:
+        return False
+    named = [word for word in types if not word.startswith("!")]
+    return not named or job_type in named
+
+
+def _try_all(
     found: Sequence[Found], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
 ) -> dict[Found, Verdict]:
     """All at once. Ends the nursery when the daemon hangs up meanwhile."""
@@ -55,7 +115,29 @@ def try_all(
     return {trial.found: trial.verdict(seconds if trial in late else None) for trial in trials}
 
 
-def introduce(handler: Handler[Any], found: Found) -> Introduced:
+def _load(found: Found, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
+    try:
+        return {handler.job_type: handler for handler in registry.load(found, settings).handlers}
+    except Exception as error:  # it passed its trial; each child will try again
+        print(f"nursery: {found.spec} loaded in its trial and not here: {error}", file=sys.stderr)
+        return {}
+
+
+def _keeping(handler: Handler[Any]) -> Bring:
+    return lambda: handler
+
+
+def _importing(found: Found, settings: dict[str, registry.Commands], job_type: str) -> Bring:
+    def bring() -> Handler[Any]:
+        for handler in registry.load(found, settings).handlers:
+            if handler.job_type == job_type:
+                return handler
+        raise LookupError(f"{found.spec} no longer provides {job_type}")
+
+    return bring
+
+
+def _introduce(handler: Handler[Any], found: Found) -> Introduced:
     missing = handler.missing() if handler.missing is not None else None
     facts = HandlerFacts(
         handler.job_type,
@@ -74,11 +156,10 @@ def introduce(handler: Handler[Any], found: Found) -> Introduced:
         reads=tuple(handler.reads),
         writes=tuple(handler.writes),
         about=dict(handler.about),
-        offers=handler.offers() if handler.offers is not None else None,
     )
     described = Described(
         facts,
-        handler.reuse,
+        max(1, handler.reuse),
         distribution=found.distribution,
         spec=found.spec,
         declared=declared,
@@ -86,7 +167,7 @@ def introduce(handler: Handler[Any], found: Found) -> Introduced:
     return Introduced(described, tuple(handler.environment))
 
 
-def set_aside(job_type: str, reason: str, found: Found | None = None) -> Introduced:
+def _set_aside(job_type: str, reason: str, found: Found | None = None) -> Introduced:
     distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
     return Introduced(Described(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec))
 
@@ -141,13 +222,13 @@ def _live(found: Found, settings: Mapping[str, registry.Commands], parent: int, 
     code = 1
     try:
         os.setsid()
-        limits.die_with(parent)
-        limits.calm_signals()
-        limits.close_all_but({0, 1, 2, pipe})
+        jail.die_with(parent)
+        jail.calm_signals()
+        jail.close_all_but({0, 1, 2, pipe})
         try:
             offer = registry.load(found, settings)
-            introduced = [introduce(handler, found) for handler in offer.handlers]
-            introduced += [set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
+            introduced = [_introduce(handler, found) for handler in offer.handlers]
+            introduced += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
             said = Tried(tuple(introduced), threads())
         except BaseException as error:  # whatever a module does at its import is told, sys.exit() included
             last = "".join(traceback.format_exception(error))[-2000:].strip()
@@ -172,9 +253,9 @@ def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
             time.sleep(0.001)
         os.close(trial.pipe)
     # What they left behind came to us.
-    while strangers := gone.children_of(os.getpid()):
+    while strangers := processes.children_of(os.getpid()):
         for stranger in strangers:
-            gone.stop_at_once(stranger)
+            processes.stop_at_once(stranger)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -182,9 +263,7 @@ def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
 
 
 def _stop(trial: _Trial) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(trial.pid, signal.SIGKILL)
-    gone.stop_at_once(trial.pid)
+    processes.stop_group(trial.pid)
 
 
 def _has_left(trial: _Trial) -> bool:
