@@ -125,6 +125,8 @@ class Settings:
     origins: Mapping[str, str]
     """Where each value came from: a flag, a variable, a file, 'default', or (the database) 'the service'. By key, as
     the key is written in TOML."""
+    file: Path | None = None
+    """The settings file in use."""
 
     @property
     def is_of_the_service(self) -> bool:
@@ -205,7 +207,7 @@ def load_settings(
     _refuse_slow_heart(values["heartbeat_interval"], values["orphan_after"])
     said = kinds.read_table(from_file.get("prune", {}), "prune")
     origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in said}
-    return Settings(values, origins)
+    return Settings(values, origins, file)
 
 
 def _declared(

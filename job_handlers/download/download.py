@@ -135,8 +135,9 @@ def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Don
         "revision": got.facts.key,
         "bytes_fetched": got.bytes_fetched,
         "restarts": got.restarts,
+        **({"note": got.note} if got.note else {}),
     }
-    file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5)
+    file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5, note=got.note)
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context))
 
 

@@ -25,6 +25,9 @@ from job_handlers.download.part import Facts, Part, sidecar_in, sync
 from job_handlers.download.troubles import OF_RANGES, Judge, Patience, StartAgain, Trouble
 from worker_service.handlers import Snooze, Stopped
 
+NO_DIGEST = "nobody named a digest"
+"""Of a file: no one but the server that sent it says that it is the right one."""
+
 _MARGIN_BYTES = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
 _TELL_SECONDS = 0.5
@@ -60,6 +63,7 @@ class Fetched:
     digests: Digests
     bytes_fetched: int
     restarts: int
+    note: str = ""
 
 
 class Teller(Protocol):
@@ -153,8 +157,18 @@ class _Fetch:
         if not again.has_same_content(facts):
             raise Trouble("CHANGED")
         os.fsync(self._part.descriptor)
+        is_vouched_for = facts.is_of_this_machine or any(
+            (facts.md5, facts.sha256, self._wanted.md5, self._wanted.sha256)
+        )
         return Fetched(
-            self._part.path, again, kind, self._part.length, found, bytes_fetched=self._fetched, restarts=self._restarts
+            self._part.path,
+            again,
+            kind,
+            self._part.length,
+            found,
+            bytes_fetched=self._fetched,
+            restarts=self._restarts,
+            note="" if is_vouched_for else NO_DIGEST,
         )
 
     def _told(self) -> Facts:

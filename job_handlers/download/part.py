@@ -7,8 +7,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,12 @@ class Facts:
     can_resume: bool = True
     is_of_this_machine: bool = False
     """A file that we read ourselves: nobody in between could send another one."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """What changes with the file, and proves nothing where it does not. Only looked at where nobody names a digest."""
 
-    def has_same_content(self, other: Facts) -> bool:
-        return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
+    def has_same_content(self, before: Facts) -> bool:
+        is_same = (self.key, self.size, self.md5, self.sha256) == (before.key, before.size, before.md5, before.sha256)
+        return is_same and all(self.marks.get(name) == value for name, value in before.marks.items())
 
 
 class Part:
@@ -75,11 +78,12 @@ class Part:
     def _adopt(self, facts: Facts) -> None:
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._noted.get(name) == value for name, value in revision.items())
+        is_same = is_same and self._noted.get("marks", {}) == facts.marks
         is_possible = self.length <= facts.size if facts.size is not None else True
         if is_same and is_possible and facts.key and facts.can_resume:
             return
         self.clear()
-        self._write({**revision, "deferrals": self.deferrals})
+        self._write({**revision, "marks": dict(facts.marks), "deferrals": self.deferrals})
 
     def clear(self) -> None:
         if self._following is not None:

@@ -103,6 +103,7 @@ ocr_pages = Handler(
     Payload,
     limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
     missing=ocr.missing,
+    offers=ocr.offers,
     credentials=["password*"],
 )
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Daemon, Run, items
+from tests.commands.conftest import Daemon, Process, Run, items
+from tests.commands.shelf import Shelf
+from tests.store.kit import new_worker
+from tests.store.papers import ask_for, claim
+from worker_service.jobs.model import Failure, NewJob
+
+Findings = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def findings(run: Run) -> Findings:
+    """What the doctor finds, by name."""
+    return lambda *words, fails=0: {item["name"]: item for item in items(run("doctor", "--json", *words, fails=fails))}
 
 
 def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: Path) -> None:
@@ -37,3 +53,69 @@ def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_
         ("warning", "type assemble: 1 in the database, no limit in these settings"),
         ("warning", "type download: no limit in the database, 3 in these settings"),
     ]
+
+
+def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
+    findings: Findings, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[commands.scrape]\nargv = ["/opt/none/scrape"]\n')
+    monkeypatch.setenv("WORKER_CONFIG", str(file))
+
+    found = findings(fails=1)
+
+    assert (found["settings"]["level"], found["settings"]["detail"]) == ("ok", str(file))
+    scrape, read = found["handler scrape"], found["handler ocr_pages"]
+    assert (scrape["level"], scrape["detail"]) == (
+        "warning", "it starts no jobs: /opt/none/scrape is not a program that can be run",
+    )  # fmt: skip
+    assert scrape["fix"] == "when it is there: systemctl start pagemill"
+    assert (read["level"], read["detail"].startswith("trained data for ")) == ("ok", True)
+
+
+def test_the_doctor_says_of_a_second_database_beside_the_first_what_run_refuses(
+    run: Run, process: Process, findings: Findings, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    for database in (first, second):
+        run("init", "--database", database)
+    process("run", "--drain", "--database", first)
+
+    found = findings("--database", second, fails=1)["workspace"]
+    refused = process("run", "--drain", "--database", second, fails=78).stderr
+
+    assert (found["level"], found["detail"].startswith("no daemon starts: the workspace ")) == ("critical", True)
+    assert found["detail"].removeprefix("no daemon starts: ") in refused
+    assert "WORKER_WORKSPACE" in found["fix"]
+    assert findings("--database", first, fails=1)["workspace"]["level"] == "ok"
+
+
+def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
+    run: Run, findings: Findings, shelf: Shelf
+) -> None:
+    no_data = Failure("LANGUAGE_MISSING", "there is no trained data for fra: apt-get install tesseract-ocr-fra")
+    for key in ("a.pdf", "b.pdf"):
+        ask_for(shelf.store, key)
+        shelf.store.fail(claim(shelf.store).lease, no_data, retry_at=None)
+    ask_for(shelf.store, "a.pdf", is_forced=True)
+
+    found = findings()["1 job ingest"]
+    assert found["fix"] == "apt-get install tesseract-ocr-fra, then: pagemill retry --error LANGUAGE_MISSING"
+    again = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
+
+    assert again.stdout == "retried 1 job\n"
+    assert not [name for name in findings() if name.endswith("ingest")]
+
+
+def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after_the_failure(
+    findings: Findings, daemon: Daemon
+) -> None:
+    daemon.store.enqueue(NewJob("download"))
+    daemon.fail("SECRET_ABSENT", "there is no credential webhook: give the service LoadCredential=webhook:/path")
+
+    told = findings()["1 job download"]
+    daemon.store.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
+
+    assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
+    assert told["fix"].endswith("then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT")
+    assert "1 job download" not in findings()

@@ -125,6 +125,26 @@ def test_pages_are_summed_up_and_read(store: Store) -> None:
     assert [page.text for page in store.page_texts(1, 1, 1)] == ["Grüße"]
 
 
+def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_together(store: Store) -> None:
+    first = NewFile("a.pdf", "objects/1-1/a.pdf", "original", note="nobody named a digest")
+    other = NewFile("a.txt", "objects/1-1/a.txt", "text", note="of no original")
+    ask_for(store)
+    job = claim(store)
+    store.complete_many([Completion(job.lease, files=[first, other], publishes=True)])
+    alone = store.document(1).note
+    ask_for(store, is_forced=True)
+    job = claim(store)
+    store.complete_many([Completion(job.lease, document=DocumentFacts(note="repaired"), publishes=True)])
+    both = store.document(1).note
+    ask_for(store, is_forced=True)
+    job = claim(store)
+    named = NewFile("a.pdf", "objects/3-1/a.pdf", "original")
+    store.complete_many([Completion(job.lease, files=[named], publishes=True)])
+
+    assert (alone, both) == ("nobody named a digest", "repaired; nobody named a digest")
+    assert store.document(1).note is None
+
+
 def test_files_of_a_document_are_listed_newest_first(store: Store) -> None:
     ask_for(store)
     job = claim(store)

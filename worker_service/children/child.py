@@ -456,7 +456,7 @@ def _publication(file: File, staging: Path) -> Publication:
     _sync(path)
     # Where the directory lies by then is the nursery's to say.
     path = path.resolve().relative_to(staging.resolve())
-    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5)
+    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5, sayable(file.note))
 
 
 def _sync(path: Path) -> None:

@@ -156,6 +156,7 @@ def _introduce(handler: Handler[Any], found: Found) -> Introduced:
         reads=tuple(handler.reads),
         writes=tuple(handler.writes),
         about=dict(handler.about),
+        offers=handler.offers() if handler.offers is not None else None,
     )
     described = Described(
         facts,

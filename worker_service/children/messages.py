@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,6 +114,7 @@ class Declared:
     reads: Sequence[Path] = ()
     writes: Sequence[Path] = ()
     about: Mapping[str, str] = field(default_factory=dict)
+    offers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Publication:
     name: str = ""
     sha256: str = ""
     md5: str = ""
+    note: str = ""
 
 
 class Ended(Said, tag=True, frozen=True):
@@ -445,10 +448,10 @@ def _shown(ended: Ended, gone: Gone, staging_root: Path) -> Ended:
         message=text(ended.message, MESSAGE_CHARACTERS_MAX),
         after_seconds=None if after is None else max(after, 0.0),
         published=[
-            Publication(place / one.path, one.role, _name(one.name or str(one.path)), one.sha256, one.md5)
+            replace_fields(one, path=place / one.path, name=_name(one.name or str(one.path)), note=_name(one.note))
             for one in ended.published
         ],
-        published_again=[FileAgain(one.file_id, one.role, _name(one.name)) for one in ended.published_again],
+        published_again=[replace_fields(one, name=_name(one.name)) for one in ended.published_again],
     )
 
 

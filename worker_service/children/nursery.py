@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ from worker_service.children.messages import (
 )
 from worker_service.jobs.documents import Answer, Question
 
-__all__ = ["ChildError", "Nursery", "heard", "nursery_in"]
+__all__ = ["ChildError", "Nursery", "describe", "heard", "nursery_in"]
 
 GRACE_SECONDS = 10.0
 IDLE_SECONDS = 10.0
@@ -418,7 +419,7 @@ def _names(keys: set[Key]) -> str:
     return ", ".join(name_of(key) for key in sorted(keys))
 
 
-# --- one attempt, without a daemon: `run-one`, `doctor --online`, and the tests of handlers -----------------
+# --- without a daemon: `run-one`, `handlers`, `doctor`, and the tests of handlers ---------------------------
 
 
 @contextmanager
@@ -447,6 +448,15 @@ def nursery_in(
         yield nursery, nursery.start()
     finally:
         nursery.close()
+
+
+def describe(commands: Mapping[str, Mapping[str, object]], sandbox: str) -> Sequence[Described]:
+    """What the handlers that are installed say of themselves, here and now."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
+        nursery_in(Path(directory), commands=commands, sandbox=sandbox) as (_, described),
+    ):
+        return described
 
 
 def heard(

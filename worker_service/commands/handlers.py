@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Order, Progressed
-from worker_service.children.nursery import heard, nursery_in
+from worker_service.children.nursery import describe, heard, nursery_in
 from worker_service.commands import Verbs, new_handler, output
 from worker_service.commands.desk import Desk, verb
 from worker_service.errors import PagemillError, Refused
@@ -224,11 +224,7 @@ def _say_why(ended: Ended) -> None:
 
 def _ask(desk: Desk) -> list[Described]:
     settings = desk.settings
-    with (
-        tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
-        nursery_in(Path(directory), commands=settings.commands, sandbox=settings.sandbox) as (_, described),
-    ):
-        return sorted(described, key=lambda one: one.facts.job_type)
+    return sorted(describe(settings.commands, settings.sandbox), key=lambda one: one.facts.job_type)
 
 
 def _chosen(job_type: str, described: Sequence[Described]) -> Described:
@@ -270,7 +266,7 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
         values |= output.as_object(one.declared.limits)
         values |= {"environment": list(one.declared.environment), "credentials": list(one.declared.credentials)}
         values |= {"reads": [*map(str, one.declared.reads)], "writes": [*map(str, one.declared.writes)]}
-        values |= {"about": dict(one.declared.about)}
+        values |= {"about": dict(one.declared.about), "offers": one.declared.offers}
     values["payload_schema"] = None if facts.payload_schema is None else json.loads(facts.payload_schema)
     return values
 

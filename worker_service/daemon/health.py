@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from worker_service.children.messages import ChildError
 from worker_service.clock import as_text, from_text
 from worker_service.daemon.alive import Known, known_workers
+from worker_service.daemon.chores import FREE_BYTES_LEAST
 from worker_service.daemon.limiting import differences, limits
-from worker_service.jobs.model import Counts, Gate, Pause, Status
+from worker_service.daemon.ownership import fault_of_workspace
+from worker_service.jobs.model import Counts, Gate, Pause, Status, WorkerState
 from worker_service.plurals import counted
 
 if TYPE_CHECKING:
@@ -23,8 +27,9 @@ if TYPE_CHECKING:
 
 
 _LATELY = timedelta(days=1)
-_OF_THE_MACHINE = {"LANGUAGE_MISSING", "QUALITY_MISSING", "CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
-"""Codes by which jobs fail until somebody changes something here."""
+_OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
+_OF_THE_MACHINE = {"LANGUAGE_MISSING", "QUALITY_MISSING", *_OF_CREDENTIALS}
+"""Codes by which jobs fail until somebody changes something here. Credentials come with a start of the daemon."""
 
 
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
@@ -97,14 +102,17 @@ def summary(counts: Counts, workers: int) -> str:
 
 def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Finding]:
     yield Finding(Level.OK, "database", str(settings.database))
+    yield Finding(Level.OK, "settings", str(settings.file or "no file: the defaults, and what the environment says"))
     for check in store.check():
         yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
     workers = known_workers(store, settings.database, now=now, orphan_after_seconds=settings.orphan_after_seconds)
     yield from _workers(workers)
-    yield from _lacking(store, now=now)
+    alive = [known.worker for known in workers if known.is_alive]
+    yield from _lacking(store) if alive else _described(settings)
+    yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
     yield from _pauses(store.pauses())
-    yield _workspace(settings.workspace)
+    yield _workspace(settings.workspace, store.database_id())
     yield _sandbox(settings.sandbox)
 
 
@@ -132,18 +140,53 @@ def _workers(workers: Sequence[Known]) -> Iterator[Finding]:
             yield Finding(Level.OK, name, f"{known.state}, pid {worker.pid}, runs {held}")
 
 
-def _lacking(store: Store, *, now: datetime) -> Iterator[Finding]:
-    """Of the machine: what handlers say that they lack, and what jobs have failed for since yesterday. The sentences
-    end with what to do, after a colon."""
+def _lacking(store: Store) -> Iterator[Finding]:
+    """What the handlers of daemons that live say that they lack. The sentences end with what to do, after a colon."""
     for handler in store.handlers_lacking():
-        detail, _, fix = (handler.missing or "").partition(": ")
-        fix = f"{fix}, then: systemctl restart pagemill" if fix else "when it is there: systemctl restart pagemill"
-        yield Finding(Level.WARNING, f"handler {handler.job_type}", f"it starts no jobs: {detail}", fix)
-    for error in store.errors(since=as_text(now - _LATELY)):
-        if error.code in _OF_THE_MACHINE:
-            detail, _, fix = (error.newest_message or "").partition(": ")
-            fix = f"{fix or 'see what it says'}, then: pagemill retry --error {error.code}"
-            yield Finding(Level.WARNING, f"{error.jobs} jobs {error.job_type}", f"{error.code}: {detail}", fix)
+        yield _lack(handler.job_type, handler.missing or "", "systemctl restart pagemill")
+
+
+def _described(settings: Settings) -> Iterator[Finding]:
+    """The same, where no daemon tells it: the handlers are asked here."""
+    from worker_service.children.handlers_on_trial import wants
+    from worker_service.children.nursery import describe  # imports all of them, in processes of their own
+
+    settings.hand_to_handlers()
+    try:
+        found = describe(settings.commands, settings.sandbox)
+    except ChildError as error:
+        yield Finding(Level.CRITICAL, "handlers", str(error), "pagemill handlers ls")
+        return
+    for one in sorted(found, key=lambda one: one.facts.job_type):
+        name = f"handler {one.facts.job_type}"
+        if not wants(settings.types, one.facts.job_type):
+            continue
+        if one.set_aside is not None:
+            reason = one.set_aside.strip().splitlines()[-1]
+            yield Finding(Level.WARNING, name, f"it is set aside: {reason}", "mend it, or uninstall it")
+        elif one.facts.missing is not None:
+            yield _lack(one.facts.job_type, one.facts.missing, "systemctl start pagemill")
+        elif one.declared is not None and one.declared.offers is not None:
+            yield Finding(Level.OK, name, one.declared.offers)
+
+
+def _lack(job_type: str, missing: str, then: str) -> Finding:
+    detail, _, fix = missing.partition(": ")
+    fix = f"{fix}, then: {then}" if fix else f"when it is there: {then}"
+    return Finding(Level.WARNING, f"handler {job_type}", f"it starts no jobs: {detail}", fix)
+
+
+def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
+    """What jobs have failed for since yesterday and would fail for again, as far as anybody knows."""
+    begun = max((worker.started_at for worker in alive), default="")
+    for error in store.errors(since=as_text(now - _LATELY), to_retry=_OF_THE_MACHINE):
+        if error.code in _OF_CREDENTIALS and error.newest_at < begun:
+            continue
+        detail, _, fix = (error.newest_message or "").partition(": ")
+        restart = "systemctl restart pagemill, " if error.code in _OF_CREDENTIALS else ""
+        fix = f"{fix or 'see what it says'}, then: {restart}pagemill retry --error {error.code}"
+        name = f"{counted(error.jobs, 'job')} {error.job_type}"
+        yield Finding(Level.WARNING, name, f"{error.code}: {detail}", fix)
 
 
 def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
@@ -169,15 +212,21 @@ def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
 
 
-def _workspace(workspace: Path) -> Finding:
+def _workspace(workspace: Path, database_id: str) -> Finding:
     if not workspace.exists():
         return Finding(Level.OK, "workspace", f"{workspace} is made by the first daemon")
-    if os.access(workspace, os.W_OK | os.X_OK):
-        return Finding(Level.OK, "workspace", str(workspace))
-    # A person who looks is often not the one who runs it.
-    return Finding(
-        Level.WARNING, "workspace", f"{workspace} may not be written by you", "sudo -u pagemill pagemill doctor"
-    )
+    if not os.access(workspace, os.W_OK | os.X_OK):
+        # A person who looks is often not the one who runs it.
+        return Finding(
+            Level.WARNING, "workspace", f"{workspace} may not be written by you", "sudo -u pagemill pagemill doctor"
+        )
+    if (fault := fault_of_workspace(workspace, database_id)) is not None:
+        detail, _, fix = fault.rpartition(": ")
+        return Finding(Level.CRITICAL, "workspace", f"no daemon starts: {detail}", fix)
+    free = shutil.disk_usage(workspace).free
+    if free < FREE_BYTES_LEAST:
+        return Finding(Level.CRITICAL, "workspace", f"{workspace} has {free / 1e6:.0f} MB free", "free some space")
+    return Finding(Level.OK, "workspace", f"{workspace}, {free / 1e9:.1f} GB free")
 
 
 def _sandbox(chosen: str) -> Finding:

@@ -36,10 +36,20 @@ def take_workspace(workspace: Path, database_id: str) -> None:
         with mark.open("x") as new:
             new.write(f"{database_id}\n")
     except FileExistsError:
-        found = mark.read_text().strip()
-        # Nothing yet: another daemon has just made it, or was killed while it did.
-        if found not in ("", database_id):
-            raise ConfigError(
-                f"the workspace {workspace} belongs to another database, made at {found}: give this one a workspace of "
-                f"its own (WORKER_WORKSPACE), or, if that database is gone for good, remove {workspace}"
-            ) from None
+        if (fault := fault_of_workspace(workspace, database_id)) is not None:
+            raise ConfigError(fault) from None
+
+
+def fault_of_workspace(workspace: Path, database_id: str) -> str | None:
+    """Why no daemon may use it for this database."""
+    try:
+        found = (workspace / _MARK).read_text().strip()
+    except FileNotFoundError:
+        return None
+    # Nothing yet: another daemon has just made it, or was killed while it did.
+    if found in ("", database_id):
+        return None
+    return (
+        f"the workspace {workspace} belongs to another database, made at {found}: give this one a workspace of "
+        f"its own (WORKER_WORKSPACE), or, if that database is gone for good, remove {workspace}"
+    )

@@ -57,7 +57,7 @@ class Publisher:
         for one in ended.published:
             to = self._target(ended, one.path)
             path, size = str(to.relative_to(self._workspace)), to.stat().st_size
-            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5))
+            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5, one.note))
         return new
 
     def retract(self, ended: Ended) -> None:

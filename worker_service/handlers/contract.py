@@ -104,6 +104,8 @@ class File:
     """What a person would call it; empty: as it is called in staging."""
     sha256: str = ""
     md5: str = ""
+    note: str = ""
+    """For a person. Of an original, its document's note tells it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,8 @@ class Handler(Generic[P]):
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | None] | None = None
     """Says what this machine lacks to run it ("tesseract is not installed"), or None."""
+    offers: Callable[[], str | None] | None = None
+    """Says what it found on this machine that people may choose from ("trained data for deu, eng")."""
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()

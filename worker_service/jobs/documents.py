@@ -104,6 +104,7 @@ class NewFile:
     size: int = 0
     sha256: str = ""
     md5: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

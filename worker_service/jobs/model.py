@@ -382,6 +382,7 @@ class ErrorCount:
     newest_job_id: int
     newest_message: str | None
     newest_name: str | None
+    newest_at: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,9 @@ class Reading(Protocol):
     def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
         """The documents whose reading would end with these of its jobs, if they are of one of the statuses."""
 
-    def errors(self, *, since: str) -> Sequence[ErrorCount]: ...
+    def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
+        """Of the jobs that have failed since then, by code and type; the most frequent first. `to_retry`: only those
+        with one of these codes that a retry would take, because nothing newer does their work."""
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         """Values that begin with `prefix`, for completion: of 'id', 'job_type' or 'owner'."""

@@ -112,10 +112,11 @@ UPDATE document
 UPDATE document SET updated_at = :now WHERE id = :document_id AND index_generation = :generation;
 
 -- name: add_file
-INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
-VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :owner, :now);
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, note, owner, created_at)
+VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :note, :owner, :now);
 
 -- name: add_file_again
+-- Without the note, which is about how the other one came.
 INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
 SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role END,
        CASE :name WHEN '' THEN f.name ELSE :name END, f.path, f.size, f.sha256, f.md5, :owner, :now

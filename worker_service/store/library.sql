@@ -2,7 +2,11 @@
 
 -- fragment: document_columns
 d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.percent,
-       d.index_generation, d.current_generation, d.settings, d.note, d.error_code, d.error_message, d.created_at,
+       d.index_generation, d.current_generation, d.settings,
+       nullif(concat_ws('; ', d.note, (SELECT nullif(f.note, '') FROM file f
+                                        WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1)),
+              ''),
+       d.error_code, d.error_message, d.created_at,
        d.updated_at, d.gone_at,
        (SELECT ifnull(sum(size), 0) FROM (SELECT DISTINCT f.path, f.size FROM file f WHERE f.document_id = d.id))
 

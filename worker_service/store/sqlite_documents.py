@@ -150,7 +150,7 @@ class Documents(Intake):
         row = {**of(lease), "document_id": work.document_id, "owner": work.owner, "now": now}
         row |= {"role": file.role, "name": file.name}
         if isinstance(file, NewFile):
-            facts = {"path": file.path, "size": file.size, "sha256": file.sha256, "md5": file.md5}
+            facts = {"path": file.path, "size": file.size, "sha256": file.sha256, "md5": file.md5, "note": file.note}
             self._write("add_file", **row, **facts)
         elif not self._write("add_file_again", **row, file_id=file.file_id):
             raise FileForgotten(f"there is no file {file.file_id} any more: publish the content itself")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -149,8 +149,9 @@ class Reading(Connections):
         job_ids = self.ids(replace(selector, statuses=meant), "generation IS NOT NULL") if meant else []
         return [row[0] for row in self._read("documents_failing", job_ids=json.dumps(job_ids))]
 
-    def errors(self, *, since: str) -> Sequence[ErrorCount]:
-        return [ErrorCount(*row) for row in self._read("errors", since=since)]
+    def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
+        codes = None if to_retry is None else json.dumps(list(to_retry))
+        return [ErrorCount(*row) for row in self._read("errors", since=since, codes=codes)]
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         if column not in _NAMED_COLUMNS:

@@ -15,3 +15,8 @@ def chosen() -> Maker:
 def missing() -> str | None:
     """What this machine lacks to read a page."""
     return chosen().missing()
+
+
+def offers() -> str | None:
+    """What people may choose from on this machine."""
+    return chosen().offers()

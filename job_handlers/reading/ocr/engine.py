@@ -34,6 +34,9 @@ class Maker(Protocol):
     def missing(self) -> str | None:
         """What this machine lacks to read a page with it."""
 
+    def offers(self) -> str | None:
+        """What people may choose from, such as its languages."""
+
     def identity(self, wanted: Wanted) -> str:
         """Of engine and trained data: what can change the words that are read. Without an engine: none."""
 

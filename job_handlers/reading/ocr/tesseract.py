@@ -53,6 +53,19 @@ def missing() -> str | None:
     return None
 
 
+def offers() -> str | None:
+    """The languages that it can read, those of a better quality named beside."""
+    of_quality = {quality: languages_of(quality) for quality in DATA}
+    told = [f"{', '.join(found)} ({quality})" for quality, found in of_quality.items() if found]
+    return f"trained data for {'; '.join(told)}" if told else None
+
+
+def languages_of(quality: str) -> list[str]:
+    """Without the data that tells how a page is turned, which is no language."""
+    found = {one.stem for place in _data_directories(quality) for one in place.glob("*.traineddata")}
+    return sorted(found - {"osd"})
+
+
 def engine_for(wanted: Wanted) -> Engine:
     data = _data_for(wanted)
     return _InProcess(wanted, data) if tesserocr is not None else _Program(wanted, data)

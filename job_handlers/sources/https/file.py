@@ -33,6 +33,7 @@ _REDIRECTS_MAX = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SMALL_BYTES = 1 << 16
 _STRONG_SECONDS = 60.0
+_STAMPED_SECONDS = 2.0
 
 
 class HttpsFile:
@@ -63,7 +64,7 @@ class HttpsFile:
             if size is None and not self._is_known and headers.get("Transfer-Encoding", "").lower() != "chunked":
                 raise Trouble("LENGTH_UNKNOWN", host=self.host)
             key = self._validator or f"{self._wanted.sha256}{self._wanted.md5}"
-            return Facts(name, mime, size, key, can_resume=can_resume)
+            return Facts(name, mime, size, key, can_resume=can_resume, marks={} if self._is_known else _marks(headers))
 
     def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
         wanted: dict[str, str] = {}
@@ -75,6 +76,9 @@ class HttpsFile:
             self._check(answer)
             now = _validator(answer.headers)
             if now and self._validator and now != self._validator:
+                raise Trouble("CHANGED")
+            # What is not said again, as RFC 9110 has it of a part, says nothing.
+            if any(facts.marks.get(name, told) != told for name, told in _marks(answer.headers).items()):
                 raise Trouble("CHANGED")
             told = _length(answer.headers)
             if answer.status == 206:
@@ -213,12 +217,28 @@ def _validator(headers: Message) -> str:
     tag = headers.get("ETag", "").strip()
     if tag.startswith('"'):
         return tag
-    modified, now = headers.get("Last-Modified", ""), headers.get("Date", "")
+    age = _age(headers)
+    return headers.get("Last-Modified", "") if age is not None and age >= _STRONG_SECONDS and not tag else ""
+
+
+def _marks(headers: Message) -> dict[str, str]:
+    """A tag, weak ones too, and a date. One that is the answer's own is stamped on whatever is sent."""
+    modified = headers.get("Last-Modified", "").strip()
+    age = _age(headers)
+    told = {
+        "ETag": headers.get("ETag", "").strip(),
+        "Last-Modified": "" if age is not None and age <= _STAMPED_SECONDS else modified,
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _age(headers: Message) -> float | None:
+    """How long the file was left alone when it was sent, in seconds."""
     try:
-        age = parsedate_to_datetime(now) - parsedate_to_datetime(modified)
+        sent, modified = (parsedate_to_datetime(headers.get(name, "")) for name in ("Date", "Last-Modified"))
+        return (sent - modified).total_seconds()
     except (TypeError, ValueError):
-        return ""
-    return modified if age.total_seconds() >= _STRONG_SECONDS and not tag else ""
+        return None
 
 
 def _name(headers: Message, url: str) -> str:

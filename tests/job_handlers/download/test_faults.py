@@ -5,19 +5,23 @@ PAGEMILL_FULL=1 tries thousands of random schedules instead of hundreds.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from job_handlers.download import download, fetch
-from job_handlers.download.fetch import Fetched
+from job_handlers.download.fetch import Fetched, Wanted
 from job_handlers.download.part import Facts, Part
 from job_handlers.sources import https
 from job_handlers.sources.drive.client import Drive
@@ -460,6 +464,115 @@ def test_a_certificate_that_nobody_signed_is_refused(
         got = Fetching(tmp_path / "again").from_url(url)
 
         assert got.part.read_bytes() == CONTENT
+
+
+# --- without a digest ---------------------------------------------------------------------------------
+
+OLD, NEWER = "Sun, 01 Nov 2026 10:00:00 GMT", "Mon, 02 Nov 2026 10:00:00 GMT"
+SILENT_CHANGES = {
+    "the date under the same tag": ({"ETag": '"1"', "Last-Modified": OLD}, {"ETag": '"1"', "Last-Modified": NEWER}),
+    "a weak tag": ({"ETag": 'W/"1"'}, {"ETag": 'W/"2"'}),
+    "the date under a weak tag": (
+        {"ETag": 'W/"1"', "Last-Modified": OLD},
+        {"ETag": 'W/"1"', "Last-Modified": NEWER},
+    ),
+}
+
+
+@pytest.mark.parametrize("change", SILENT_CHANGES)
+@pytest.mark.parametrize("place", ["while it comes", "at its end"])
+def test_without_a_digest_whatever_tells_of_a_change_is_read_before_and_after(
+    server: DriveServer, fetching: Fetching, change: str, place: str
+) -> None:
+    before, after = SILENT_CHANGES[change]
+    fresh = pdf(len(CONTENT), seed=5)
+    plain = server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf", **before})
+    has_ranges = before["ETag"].startswith('"')
+
+    def change_it() -> None:
+        plain.content = fresh
+        plain.headers.update(after)
+
+    # The first look, the chunks, the last look.
+    last = 6 if has_ranges else 2
+    server.arm(Fault("deed", on="plain", skip=last if place == "at its end" else last // 2, deed=change_it))
+
+    got = fetching.from_url(f"{server.url}/plain/report.pdf")
+
+    assert got.part.read_bytes() == fresh
+    assert got.restarts == 1
+
+
+def test_a_chunk_of_another_file_is_seen_although_the_file_is_back_at_the_end(
+    server: DriveServer, fetching: Fetching
+) -> None:
+    one, other = SILENT_CHANGES["the date under the same tag"]
+    plain = server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf", **one})
+    fresh = pdf(len(CONTENT), seed=5)
+
+    def answer_with(content: bytes, told: dict[str, str]) -> None:
+        plain.content = content
+        plain.headers.update(told)
+
+    server.arm(
+        Fault("deed", on="plain", skip=3, deed=lambda: answer_with(fresh, other)),
+        Fault("deed", on="plain", skip=3, deed=lambda: answer_with(CONTENT, one)),
+    )
+
+    got = fetching.from_url(f"{server.url}/plain/report.pdf")
+
+    assert (got.part.read_bytes(), got.restarts) == (CONTENT, 1)
+
+
+def test_bytes_of_an_earlier_attempt_are_not_gone_on_with_where_the_date_is_another(
+    server: DriveServer, fetching: Fetching
+) -> None:
+    before, after = SILENT_CHANGES["the date under the same tag"]
+    plain = server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf", **before})
+    server.arm(Fault("status", on="plain", skip=3, times=6))
+    with pytest.raises(Retryable):
+        fetching.from_url(f"{server.url}/plain/report.pdf")
+    assert (fetching.keep / "file.part").stat().st_size == 2 * CHUNK
+    plain.content = pdf(len(CONTENT), seed=5)
+    plain.headers.update(after)
+
+    got = Fetching(fetching.keep).from_url(f"{server.url}/plain/report.pdf")
+
+    assert got.part.read_bytes() == plain.content
+
+
+def test_a_server_that_dates_whatever_it_sends_is_no_file_that_never_rests(
+    server: DriveServer, fetching: Fetching
+) -> None:
+    plain = server.plain["report.pdf"] = Plain(CONTENT, {"Content-Type": "application/pdf"}, has_ranges=False)
+    ages = itertools.cycle((0, 1))
+
+    def stamp() -> None:
+        plain.headers["Last-Modified"] = formatdate(time.time() - next(ages), usegmt=True)
+
+    server.arm(Fault("deed", on="plain", times=99, deed=stamp))
+
+    got = fetching.from_url(f"{server.url}/plain/report.pdf")
+
+    assert (got.part.read_bytes(), got.restarts) == (CONTENT, 0)
+
+
+def test_what_nobody_vouches_for_says_so(server: DriveServer, tmp_path: Path) -> None:
+    file = File(server, "https")
+    native = server.store.add("Minutes", CONTENT, mime="application/vnd.google-apps.document")
+    own = tmp_path / "own.pdf"
+    own.write_bytes(CONTENT)
+    md5, sha256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()
+
+    def fetching(name: str, wanted: Wanted | None = None) -> Fetching:
+        return Fetching(tmp_path / name, wanted=wanted or Wanted())
+
+    assert file.fetched(fetching("plain")).note == "nobody named a digest"
+    assert fetching("native").from_drive(native.id, export="pdf").note == "nobody named a digest"
+    assert file.fetched(fetching("by md5", Wanted(md5=md5))).note == ""
+    assert file.fetched(fetching("by sha256", Wanted(sha256=sha256))).note == ""
+    assert fetching("drive").from_drive(file.item.id).note == ""
+    assert fetching("local").of(LocalFile(str(own), SOON)).note == ""
 
 
 # --- local only ---------------------------------------------------------------------------------------

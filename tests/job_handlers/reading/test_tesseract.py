@@ -112,6 +112,10 @@ def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         patch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
         assert "install tesseract-ocr-eng" in (missing() or "")
         assert identity(ENGLISH) == "none"
+        assert tesseract.offers() is None
+        for name in ("osd", "eng", "chi_sim"):
+            (tmp_path / f"{name}.traineddata").touch()
+        assert tesseract.offers() == "trained data for chi_sim, eng (fast)"
 
     library(monkeypatch)
     monkeypatch.setenv("PATH", "/nowhere")
