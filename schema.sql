@@ -363,6 +363,20 @@ CREATE TABLE file_gone (path TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID;
 -- Documents that were removed, and whose pages are still to be forgotten: many, so a chore does it a little at a time.
 CREATE TABLE document_gone (document_id INTEGER PRIMARY KEY) STRICT;
 
+-- Names for people: links in the workspace that lead to the files of documents. They are made from these rows, by a chore.
+CREATE TABLE link (
+    path         TEXT NOT NULL,              -- below the workspace
+    folded       TEXT PRIMARY KEY NOT NULL,  -- the same in small letters: no two links differ only by capitals
+    document_id  INTEGER NOT NULL,
+    target       TEXT NOT NULL,              -- the file, below the workspace; '' = the link is to go
+    CONSTRAINT "path leads below the workspace"
+        CHECK (path <> '' AND path NOT GLOB '/*' AND '/' || path || '/' NOT GLOB '*/../*')
+) STRICT, WITHOUT ROWID;
+CREATE INDEX link_by_document ON link (document_id);
+
+-- Documents whose links have to be looked at; 0 = all of them, for folders have moved.
+CREATE TABLE link_due (document_id INTEGER PRIMARY KEY) STRICT;
+
 -- What was read of a page. Pages with the same digest are the same, whosever they are. Never changed.
 CREATE TABLE page_result (
     id            INTEGER PRIMARY KEY,
@@ -862,7 +876,20 @@ END;
 CREATE TRIGGER document_deleted AFTER DELETE ON document
 BEGIN
     INSERT INTO document_gone (document_id) VALUES (OLD.id);
+    INSERT OR IGNORE INTO link_due (document_id) VALUES (OLD.id);
     DELETE FROM file WHERE document_id = OLD.id;
+END;
+
+CREATE TRIGGER document_links AFTER UPDATE OF name, current_generation ON document
+WHEN NEW.name <> OLD.name OR NEW.current_generation IS NOT OLD.current_generation
+BEGIN
+    INSERT OR IGNORE INTO link_due (document_id) VALUES (NEW.id);
+END;
+
+CREATE TRIGGER crawl_item_moved AFTER UPDATE OF name, parent_id ON crawl_item
+WHEN NEW.name <> OLD.name OR NEW.parent_id <> OLD.parent_id
+BEGIN
+    INSERT OR IGNORE INTO link_due (document_id) VALUES (0);
 END;
 
 CREATE TRIGGER job_document_insert_guard BEFORE INSERT ON worker_job_queue
@@ -963,6 +990,12 @@ WHEN NEW.id <> OLD.id OR NEW.path <> OLD.path OR NEW.size <> OLD.size OR NEW.sha
      OR (OLD.document_id IS NOT NULL AND NEW.document_id IS NOT OLD.document_id)
 BEGIN
     SELECT RAISE(ABORT, 'a published file does not change');
+END;
+
+CREATE TRIGGER file_tied AFTER UPDATE OF document_id ON file
+WHEN NEW.document_id IS NOT OLD.document_id
+BEGIN
+    INSERT OR IGNORE INTO link_due (document_id) VALUES (NEW.document_id);
 END;
 
 CREATE TRIGGER file_deleted AFTER DELETE ON file

@@ -26,6 +26,7 @@ FLOORS = (
     ("programs",),
     ("config",),
     ("store", "handlers", "words", "wishes"),
+    ("links",),
     ("children", "queue", "documents", "awaiting"),
     ("daemon", "web", "testing"),
     ("commands",),

@@ -24,6 +24,7 @@ from worker_service.filenames import legible, path_of, written
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector, KeywordCount, Removed, Weight
 from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.links import link
 from worker_service.plurals import counted
 from worker_service.store.base import Store
 from worker_service.wishes import CrawlWords, ReadWords, adopt_job, crawl_job, download_job, reindex_job
@@ -201,7 +202,10 @@ class Documents:
         while self.store.forget_gone(FORGOTTEN_AT_ONCE):
             # Who waits for the write lock looks each millisecond.
             sleep(_BREATH_SECONDS)
-        return removed, sweep_gone(self.store, self.settings.workspace)
+        left = sweep_gone(self.store, self.settings.workspace)
+        with suppress(OSError):  # a daemon may, where we may not
+            link(self.store, self.settings.workspace, removed.document_ids)
+        return removed, left
 
     # ── Files ──
 

@@ -62,6 +62,7 @@ LIMITS_REPLACED = "limits.replaced"
 TYPE_UNKNOWN = "type.unknown"
 OBJECTS_SWEPT = "objects.swept"
 KEPT_SWEPT = "kept.swept"
+DOCUMENTS_UNNAMED = "documents.unnamed"
 CHORE_FAILED = "chore.failed"
 
 _JOURNAL = "/run/systemd/journal/socket"

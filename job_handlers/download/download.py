@@ -20,7 +20,6 @@ from typing import Any
 from job_handlers import kinds
 from job_handlers.download import fetch
 from job_handlers.download.fetch import Fetched, SourceFile, Wanted
-from job_handlers.download.names import safe_name
 from job_handlers.download.part import Facts
 from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
 from job_handlers.settings import HandlersSettings, value_of
@@ -38,6 +37,7 @@ from worker_service.handlers import (
     SameContent,
     SameFile,
     canonical,
+    safe_name,
 )
 
 BYTES_MAX = HandlersSettings.download_bytes_max

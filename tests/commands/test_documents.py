@@ -14,6 +14,7 @@ import pytest
 from tests.commands.conftest import Run, items, states
 from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
+from worker_service.links import link_due
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -363,6 +364,7 @@ def left_of(shelf: Shelf) -> list[str]:
 def test_a_document_is_removed_with_its_files_and_what_that_frees_is_told(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "solar", "wind", roles=("original", "text"))
     shelf.read("b.pdf", "solar")
+    link_due(shelf.store, shelf.workspace)
 
     looked = run("documents", "rm", 1, "--dry-run").stdout
     done = run("documents", "rm", 1, "--yes").stdout
@@ -370,7 +372,7 @@ def test_a_document_is_removed_with_its_files_and_what_that_frees_is_told(run: R
     assert looked.startswith("would remove 1 document (2 pages, 2 files of 20 B)\n")
     assert "a.pdf" in looked
     assert done == "removed 1 document (2 pages, 2 files of 20 B)\n"
-    assert left_of(shelf) == ["objects/2-1/text"]
+    assert left_of(shelf) == ["by-owner/unowned/srv/b.txt", "objects/2-1/text"]
     assert not (shelf.workspace / "objects/1-1").exists()
     assert [one["id"] for one in items(run("documents", "--json"))] == [2]
     assert "b.pdf" in run("search", "solar").stdout

@@ -200,6 +200,26 @@ def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: De
     desk.system.assert_sound()
 
 
+def test_a_document_has_its_names_in_the_workspace_until_it_is_removed(reading: Desk) -> None:
+    paper = digital(reading.papers / "Named report.pdf", [prose(5, 60)])
+    document = reading.reads(aged(paper), owner="named")
+    top = reading.system.workspace / "by-owner/named"
+    folder = top.joinpath(*paper.parent.parts[1:])
+
+    wait_until(lambda: (folder / "Named report.txt").is_file(), "it has its names", seconds=PATIENCE_SECONDS)
+    assert (folder / "Named report.pdf").read_bytes() == paper.read_bytes()
+    objects = {path.resolve() for path in folder.iterdir()}
+    freed = reading.answer("documents", "rm", document.id, "--yes")
+
+    assert (freed["documents"], freed["pages"], freed["refused"]) == (1, 1, [])
+    assert freed["size"] >= paper.stat().st_size
+    wait_until(lambda: not top.exists(), "its names are gone", seconds=PATIENCE_SECONDS)
+    assert not any(path.exists() for path in objects)
+    assert paper.exists()
+    # It can be brought in again, as any new file.
+    assert reading.reads(paper, owner="named").id > document.id
+
+
 def test_a_page_that_is_being_read_when_its_range_is_cancelled_is_kept_and_not_read_again(reading: Desk) -> None:
     before = reading.recognised()
     paper = slips(reading.papers / "slow.pdf", 4, "tide")

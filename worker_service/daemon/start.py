@@ -24,6 +24,7 @@ from worker_service.daemon.heartbeat import Heartbeat, boot_clock
 from worker_service.daemon.identity import LifeLock, lock_path, own_identity, staging_root
 from worker_service.daemon.landing import Landing
 from worker_service.daemon.limiting import tell_limits
+from worker_service.daemon.naming import NameDocuments
 from worker_service.daemon.ownership import refuse_the_services, take_workspace
 from worker_service.daemon.publishing import Publisher
 from worker_service.daemon.recovery import Recovery
@@ -169,7 +170,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     store.register(loop.worker())
     heartbeat.start()
     stack.callback(heartbeat.close)
-    loop.chores = _chores(settings, loop, recovery, known, log)
+    naming = NameDocuments(store, settings.workspace, log=log)
+    loop.chores = [*_chores(settings, loop, recovery, known, log), naming]
     log.info(
         events.DAEMON_STARTED,
         worker_id=own.worker_id,
@@ -183,6 +185,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     # Before the row goes: a worker that is gone has no processes.
     close_children.close()
     if code == 0:
+        with suppress(PagemillError, OSError):
+            naming.finish()
         with suppress(PagemillError):
             store.deregister(own.worker_id)
             is_gone = True

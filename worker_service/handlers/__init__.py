@@ -35,6 +35,7 @@ from worker_service.jobs.documents import (
     SameContent,
 )
 from worker_service.jobs.model import NewJob
+from worker_service.jobs.names import safe_name
 from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "parse_words",
     "path_of",
     "read_program",
+    "safe_name",
     "whole_number",
     "written",
 ]

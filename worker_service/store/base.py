@@ -54,6 +54,7 @@ from worker_service.jobs.model import (
     Worker,
     WorkerState,
 )
+from worker_service.jobs.names import LinkFacts, Links
 from worker_service.jobs.selector import Selector
 
 A = TypeVar("A", bound=Answer)
@@ -345,6 +346,24 @@ class Upkeep(Protocol):
 
     def forget_gone_files(self, paths: Sequence[str]) -> None:
         """They are removed."""
+
+    def links_due(self, most: int = 100) -> Sequence[int]:
+        """Documents whose names in the workspace have to be looked at again; 0: all of them."""
+
+    def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
+        """Those with larger ids, in their order; also those that are gone, and whose links are not."""
+
+    def link_facts(self, document_id: int) -> LinkFacts | None:
+        """None: it is gone."""
+
+    def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
+        """The links that it has: path, and what it leads to ('': it is to go)."""
+
+    def save_links(self, wanted: Sequence[Links]) -> None:
+        """Give each document its names, those that are free; what it had before is to go."""
+
+    def links_made(self, document_ids: Sequence[int]) -> None:
+        """Their links are there, and what was to go is gone."""
 
     def unknown_types(self) -> Sequence[str]:
         """Of the jobs that are ready: the types for which no worker that lives has a handler."""

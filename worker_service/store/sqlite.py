@@ -8,6 +8,7 @@ from __future__ import annotations
 from worker_service.store.sqlite_forgetting import Forgetting
 from worker_service.store.sqlite_intake import NEW_JOB_COLUMNS, ROWS_AT_ONCE
 from worker_service.store.sqlite_library import Library
+from worker_service.store.sqlite_linking import Linking
 from worker_service.store.sqlite_reading import JOB_COLUMNS
 from worker_service.store.sqlite_upkeep import Upkeep
 from worker_service.store.statements import load
@@ -36,5 +37,5 @@ def sqlite_statements() -> dict[str, str]:
     )
 
 
-class SqliteStore(Upkeep, Library, Forgetting):
+class SqliteStore(Upkeep, Library, Forgetting, Linking):
     """For one thread; another thread opens a store of its own."""

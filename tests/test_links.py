@@ -1,0 +1,319 @@
+"""Names for people in the workspace: made from committed rows, unique, harmless, and remade."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.commands.shelf import Shelf
+from tests.store.kit import ByHand, lay_out
+from tests.store.papers import TYPES, work_as
+from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile
+from worker_service.jobs.model import Checkpoint, Completion, NewJob
+from worker_service.jobs.names import LinkFacts, Links, links_of
+from worker_service.links import link, link_due
+from worker_service.store.opening import open_store
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    lay_out(tmp_path / "pagemill.db")
+    return tmp_path / "pagemill.db"
+
+
+@pytest.fixture
+def by_hand(database: Path) -> ByHand:
+    return ByHand(database)
+
+
+@pytest.fixture
+def shelf(database: Path, tmp_path: Path) -> Iterator[Shelf]:
+    store = open_store(database)
+    work_as(store, types=(*TYPES, "drive_crawl"))
+    (tmp_path / "workspace").mkdir()
+    yield Shelf(store, tmp_path / "workspace")
+    store.close()
+
+
+def read(shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles: str = "original text pdf") -> int:
+    """As a download and a reading would have left it."""
+    name = name or key.rpartition("/")[2]
+    request = DocumentRequest(key, name, f"content of {key}")
+    shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner=owner, document=request))
+    job = shelf.next_job()
+    files = []
+    for role in roles.split():
+        path = f"objects/{job.id}-{job.fence}/{role}"
+        (shelf.workspace / path).parent.mkdir(parents=True, exist_ok=True)
+        (shelf.workspace / path).write_text(f"{role} of {name}")
+        files.append(NewFile(name if role == "original" else role, path, role, 1, f"{job.id}{role}"))
+    shelf.store.complete_many([Completion(job.lease, files=files, document=DocumentFacts("pdf", 1), publishes=True)])
+    return job.document_id or 0
+
+
+def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
+    shelf.store.enqueue(NewJob("drive_crawl", platform="gdrive", owner=owner))
+    job = shelf.next_job()
+    shelf.store.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage(f"drive:{owner}", list(items))))
+    shelf.store.complete_many([Completion(job.lease)])
+
+
+def named(shelf: Shelf) -> dict[str, str]:
+    """Each name below by-owner, and what is read there."""
+    assert link_due(shelf.store, shelf.workspace) == []
+    top = shelf.workspace / "by-owner"
+    found = [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
+    return {str(path.relative_to(top)): path.read_text() for path in sorted(found)}
+
+
+def test_a_document_has_its_names_by_owner_folder_and_name(shelf: Shelf) -> None:
+    read(shelf, "/srv/reports/2025/Annual report 2025.pdf")
+    read(shelf, "https://ann:secret@example.com/reports%202024/q1.pdf", owner="bob", roles="original text")
+    read(shelf, "file:///srv/caf%E9/menu.pdf", owner="carl", roles="original")
+    read(shelf, "1a2b", "Water.pdf", owner="", roles="text")
+
+    assert named(shelf) == {
+        "alice/srv/reports/2025/Annual report 2025.pdf": "original of Annual report 2025.pdf",
+        "alice/srv/reports/2025/Annual report 2025.txt": "text of Annual report 2025.pdf",
+        "alice/srv/reports/2025/Annual report 2025.ocr.pdf": "pdf of Annual report 2025.pdf",
+        "bob/example.com/reports 2024/q1.pdf": "original of q1.pdf",
+        "bob/example.com/reports 2024/q1.txt": "text of q1.pdf",
+        "carl/srv/café/menu.pdf": "original of menu.pdf",
+        "unowned/Water.txt": "text of Water.pdf",
+    }
+
+
+def test_names_are_relative_links_so_that_the_workspace_can_be_moved(shelf: Shelf, tmp_path: Path) -> None:
+    read(shelf, "/srv/a.pdf", roles="original")
+    named(shelf)
+
+    leads_to = (shelf.workspace / "by-owner/alice/srv/a.pdf").readlink()
+    assert str(leads_to) == "../../../objects/1-1/original"
+    moved = shelf.workspace.rename(tmp_path / "elsewhere")
+    assert (moved / "by-owner/alice/srv/a.pdf").read_text() == "original of a.pdf"
+
+
+def test_a_crawled_file_is_in_the_folders_in_which_it_was_found_and_goes_where_they_go(shelf: Shelf) -> None:
+    folders = [CrawlItem("r", "", "Reports", "folder"), CrawlItem("f", "r", "2025", "folder")]
+    crawl(shelf, *folders, CrawlItem("1a2b", "f", "a.pdf", "file", "r1"))
+    document_id = read(shelf, "1a2b", "a.pdf", roles="original")
+    assert named(shelf) == {"alice/Reports/2025/a.pdf": "original of a.pdf"}
+
+    crawl(shelf, CrawlItem("f", "r", "2026", "folder"))
+
+    assert shelf.store.links_due() == [0]
+    link(shelf.store, shelf.workspace, [document_id])
+    assert named(shelf) == {"alice/Reports/2026/a.pdf": "original of a.pdf"}
+    assert not (shelf.workspace / "by-owner/alice/Reports/2025").exists()
+
+
+def test_a_folder_that_leads_back_to_itself_ends_somewhere(shelf: Shelf) -> None:
+    crawl(shelf, CrawlItem("f", "g", "F", "folder"), CrawlItem("g", "f", "G", "folder"), CrawlItem("1", "f", "a.pdf"))
+    read(shelf, "1", "a.pdf", roles="original")
+
+    assert list(named(shelf).values()) == ["original of a.pdf"]
+
+
+def test_a_name_follows_its_document(shelf: Shelf) -> None:
+    read(shelf, "k", "a.pdf", roles="original text")
+    assert list(named(shelf)) == ["alice/a.pdf", "alice/a.txt"]
+
+    # Renamed at its source, and nothing else has changed; only the capitals; and read again, from other files.
+    for name in ("b.pdf", "B.pdf"):
+        request = DocumentRequest("k", name, "content of k")
+        shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
+        assert list(named(shelf)) == [f"alice/{name[0]}.pdf", f"alice/{name[0]}.txt"]
+    request = DocumentRequest("k", "B.pdf", "content of k", is_forced=True)
+    shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
+    job = shelf.next_job()
+    shelf.publish(job, "new", "new text")
+
+    assert named(shelf) == {"alice/B.pdf": "original of a.pdf", "alice/B.txt": "new text"}
+
+
+def test_a_download_has_its_name_before_it_is_read(shelf: Shelf) -> None:
+    shelf.store.enqueue(NewJob("download", platform="gdrive", owner="alice"))
+    job = shelf.next_job()
+    path = f"objects/{job.id}-{job.fence}/a.pdf"
+    (shelf.workspace / path).parent.mkdir(parents=True)
+    (shelf.workspace / path).write_text("downloaded")
+    wish = NewJob("ingest", platform="gdrive", document=DocumentRequest("k", "a.pdf", "c1"))
+    original = NewFile("a.pdf", path, "original", 1, "c1")
+    shelf.store.complete_many([Completion(job.lease, files=[original], follow_ups=[wish])])
+
+    assert named(shelf) == {"alice/a.pdf": "downloaded"}
+
+
+def test_the_names_of_a_removed_document_go_and_empty_folders_with_them(shelf: Shelf) -> None:
+    gone = read(shelf, "/srv/deep/down/a.pdf")
+    read(shelf, "/srv/b.pdf", roles="original")
+    named(shelf)
+
+    shelf.store.remove_documents([gone], actor="ann")
+
+    assert list(named(shelf)) == ["alice/srv/b.pdf"]
+    assert not (shelf.workspace / "by-owner/alice/srv/deep").exists()
+    assert shelf.store.links_of(gone) == []
+
+
+def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: Shelf) -> None:
+    mine = read(shelf, "/srv/mine.pdf", roles="original text")
+    other = read(shelf, "/srv/other.pdf", roles="original")
+    whole = named(shelf)
+    folder = shelf.workspace / "by-owner/alice/srv"
+    (folder / "mine.txt").unlink()
+    (folder / "mine.pdf").unlink()
+    (folder / "mine.pdf").write_text("a person's own")
+    (folder / "other.pdf").unlink()
+    (folder / "other.pdf").symlink_to("/etc/passwd")
+
+    [trouble] = link(shelf.store, shelf.workspace, [mine, other])
+
+    assert "mine.pdf is not a link of ours" in trouble
+    assert named(shelf) == {**whole, "alice/srv/mine.pdf": "a person's own"}
+    shelf.store.remove_documents([mine, other], actor="ann")
+    assert named(shelf) == {"alice/srv/mine.pdf": "a person's own"}
+
+
+def test_no_link_is_followed_on_the_way_to_one(shelf: Shelf, tmp_path: Path) -> None:
+    document_id = read(shelf, "/srv/a.pdf", roles="original")
+    (tmp_path / "elsewhere").mkdir()
+    (shelf.workspace / "by-owner/alice").mkdir(parents=True)
+    (shelf.workspace / "by-owner/alice/srv").symlink_to(tmp_path / "elsewhere")
+
+    [trouble] = link(shelf.store, shelf.workspace, [document_id])
+
+    assert "is no folder" in trouble
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+class Ended(Exception):
+    pass
+
+
+class Steps:
+    """Ends whoever takes one step more than these."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def before(self, deed: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*arguments: Any, **words: Any) -> Any:
+            if self.left == 0:
+                raise Ended
+            self.left -= 1
+            return deed(*arguments, **words)
+
+        return do
+
+
+def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
+    deeds += [(shelf.store, "save_links"), (shelf.store, "links_made")]
+    document_id = read(shelf, "/in/a.pdf", "0.pdf", roles="original text")
+
+    for number in range(100):
+        steps = Steps(number)
+        wish = DocumentRequest("/in/a.pdf", f"{number}.pdf", "content of /in/a.pdf")
+        shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=wish))
+        with monkeypatch.context() as cut:
+            for place, name in deeds:
+                cut.setattr(place, name, steps.before(getattr(place, name)))
+            with suppress(Ended):
+                link(shelf.store, shelf.workspace, [document_id])
+        assert list(named(shelf)) == [f"alice/in/{number}.pdf", f"alice/in/{number}.txt"]
+        assert len(shelf.store.links_of(document_id)) == 2
+        if steps.left:
+            break
+    assert number > 5
+
+
+# ── Hostile names ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_names_that_clash_get_the_number_of_their_document(shelf: Shelf) -> None:
+    for key in ("1", "2", "3"):
+        read(shelf, key, "a.pdf" if key != "3" else "A.PDF", roles="original text")
+    read(shelf, "4", "a.ocr.pdf", roles="original")
+    read(shelf, "5", "a (2).pdf", roles="original")
+
+    assert list(named(shelf)) == [
+        "alice/A (3).PDF", "alice/A (3).txt", "alice/a (2) (5).pdf", "alice/a (2).pdf", "alice/a (2).txt",
+        "alice/a.ocr.pdf", "alice/a.pdf", "alice/a.txt",
+    ]  # fmt: skip
+
+
+def test_a_file_and_a_folder_of_one_name_both_have_a_place(shelf: Shelf) -> None:
+    read(shelf, "/srv/x.pdf", roles="original")
+    read(shelf, "/srv/x.pdf/inner.pdf", roles="original")
+    read(shelf, "/srv/y.pdf/inner.pdf", roles="original")
+    last = read(shelf, "/srv/y.pdf", roles="original")
+
+    assert list(named(shelf)) == [
+        "alice/srv/x.pdf", "alice/srv/x.pdf_/inner.pdf", f"alice/srv/y ({last}).pdf", "alice/srv/y.pdf/inner.pdf",
+    ]  # fmt: skip
+
+
+HOSTILE = (
+    "", ".", "..", "../../etc/passwd", "/etc/passwd", "-rf", ".hidden", "a\0b", "new\nline", "\x1b[2J", "con",
+    "x" * 300, "ü" * 300, "\u202egnp.exe", "a/b\\c", " ", "...", "by-owner", "A", "a", "\ufffd", "a.pdf/../b",
+)  # fmt: skip
+
+
+def test_hostile_names_come_out_harmless_and_unique(shelf: Shelf) -> None:
+    ids = []
+    for number, name in enumerate(HOSTILE):
+        crawl(shelf, CrawlItem(f"d{number}", "", name, "folder"), CrawlItem(f"k{number}", f"d{number}", name, "file"))
+        crawl(shelf, CrawlItem(f"k{number}", "", name, "file"), owner=name)
+        ids.append(read(shelf, f"k{number}", name, roles="original text"))
+        ids.append(read(shelf, f"k{number}", name, owner=name or "x", roles="original"))
+
+    found = named(shelf)
+
+    assert len(found) == 3 * len(HOSTILE)
+    assert len({unicodedata.normalize("NFC", name.casefold()) for name in found}) == len(found)
+    for name in found:
+        assert ".." not in name.split("/")
+        assert all(unicodedata.category(one)[0] != "C" for one in name)
+        assert all(0 < len(part.encode()) <= 255 and part[0] not in ". " for part in name.split("/"))
+    shelf.store.remove_documents(ids, actor="ann")
+    assert named(shelf) == {}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(), st.text(), st.text(), st.lists(st.text(), max_size=40))
+def test_any_names_lead_to_places_below_their_owner(owner: str, name: str, key: str, folders: list[str]) -> None:
+    files = [("original", name, "objects/1-1/a"), ("text", "t", "objects/1-1/t"), ("pdf", "p", "objects/1-1/p")]
+
+    links = links_of(LinkFacts(7, owner, name, key, folders, files))
+
+    assert links.folders[0] == "by-owner"
+    assert len("/".join(links.folders).encode()) < 2000
+    names = [f"{stem}{ending}" for stem in links.stems() for ending, _ in links.targets]
+    assert len(set(names)) == len(names)
+    for part in (*links.folders, *names):
+        assert part not in ("", ".", "..")
+        assert not set(part) & set("/\0")
+        assert len(part.encode()) <= 255
+
+
+def test_no_two_owners_share_a_folder() -> None:
+    owners = ["", "unowned", "a/b", "a_b", "a:b", " a_b", "alice", "alice "]
+
+    folders = {links_of(LinkFacts(1, owner, "a.pdf", "k", (), ())).folders[1] for owner in owners}
+
+    assert len(folders) == len(owners)
+
+
+def test_a_document_without_files_has_no_names() -> None:
+    assert links_of(LinkFacts(1, "alice", "a.pdf", "k", (), ())) == Links(1, ("by-owner", "alice"), "a")

@@ -1,0 +1,150 @@
+"""Names for people in the workspace: `by-owner/alice/Reports/Annual report 2025.pdf` leads to the file in `objects`.
+
+Made from committed rows (P5), after the commit, by a chore. They are relative symbolic links, and not hard ones: a file
+that is removed frees its bytes at once, whoever comes too late to remove its name; who writes to a name by mistake can
+see what it is; and the workspace can be moved as a whole. To take files away, copy with `cp -L`.
+
+What is not a link of ours is never removed or replaced, and no link is followed on the way to one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker_service.errors import PagemillError
+from worker_service.jobs.names import Links, links_of
+
+if TYPE_CHECKING:
+    from worker_service.store.base import Store
+
+_AT_ONCE = 50
+_NOBODY_CAN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What is wrong with the place, and not with one name."""
+
+
+class InTheWay(PagemillError):
+    """Something that is not ours stands where a link of ours, or a folder, is to be."""
+
+    code = "in_the_way"
+
+
+def link_due(store: Store, workspace: Path) -> Sequence[str]:
+    """Of all documents that have changed; return what went wrong."""
+    troubles: list[str] = []
+    while ids := [document_id for document_id in store.links_due(_AT_ONCE) if document_id]:
+        troubles += link(store, workspace, ids)
+    return troubles
+
+
+def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
+    """Bring the names of these documents to what their rows say, and make links that are missing; return what went
+    wrong. A document that cannot be named holds up no other."""
+    troubles: list[str] = []
+    before = {document_id: store.links_of(document_id) for document_id in document_ids}
+    wanted = []
+    for document_id, present in before.items():
+        try:
+            facts = store.link_facts(document_id)
+            links = Links(document_id) if facts is None else links_of(facts)
+        except (PagemillError, ValueError) as error:
+            troubles.append(f"document {document_id}: {error}")
+            continue
+        if not _are(links, present):
+            wanted.append(links)
+    if wanted:
+        store.save_links(wanted)
+    for document_id, present in before.items():
+        now = dict(store.links_of(document_id))
+        for path in [*now, *(path for path, _ in present if path not in now)]:
+            try:
+                _bring(workspace, path, now.get(path, ""))
+            except InTheWay as error:
+                troubles.append(str(error))
+            except OSError as error:
+                if error.errno in _NOBODY_CAN:
+                    raise
+                troubles.append(f"{path}: {error.strerror}")
+    store.links_made(document_ids)
+    return troubles
+
+
+def _are(links: Links, present: Sequence[tuple[str, str]]) -> bool:
+    """Whether these are its links, under its name or its name with a number."""
+    folder = "/".join(links.folders)
+    return any(
+        sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
+        for stem in islice(links.stems(), 2)
+    )
+
+
+# ── In the workspace ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bring(workspace: Path, path: str, target: str) -> None:
+    if target:
+        _make(workspace, path, target)
+    else:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            _remove(workspace, path)
+
+
+def _make(workspace: Path, path: str, target: str) -> None:
+    *folders, name = path.split("/")
+    leads_to = "../" * len(folders) + target
+    with _opened(workspace, folders, makes=True) as folder:
+        try:
+            if os.readlink(name, dir_fd=folder) == leads_to:
+                return
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # it is no link
+                raise
+            raise InTheWay(f"{workspace / path} is not a link of ours: move it away") from error
+        with suppress(FileExistsError):  # another daemon was quicker
+            os.symlink(leads_to, name, dir_fd=folder)
+
+
+def _remove(workspace: Path, path: str) -> None:
+    *folders, name = path.split("/")
+    with _opened(workspace, folders) as folder:
+        try:
+            os.readlink(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOENT):
+                raise
+        else:
+            os.unlink(name, dir_fd=folder)
+    for depth in range(len(folders) - 1, 0, -1):
+        with _opened(workspace, folders[:depth]) as folder:
+            try:
+                os.rmdir(folders[depth], dir_fd=folder)
+            except OSError:  # it holds more
+                return
+
+
+@contextmanager
+def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
+    """The last of the folders, each below the one before. A link in the place of a folder is not followed."""
+    opened = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in folders:
+            if makes:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=opened)
+            try:
+                below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened)
+            except NotADirectoryError as error:
+                raise InTheWay(f"{name}, of {workspace / '/'.join(folders)}, is no folder: move it away") from error
+            os.close(opened)
+            opened = below
+        yield opened
+    finally:
+        os.close(opened)
