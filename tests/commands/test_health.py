@@ -119,3 +119,21 @@ def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after
     assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
     assert told["fix"].endswith("then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT")
     assert "1 job download" not in findings()
+
+
+def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
+    run: Run, findings: Findings, daemon: Daemon, database: Path
+) -> None:
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+    remove = "DROP TRIGGER worker_delete_guard; DELETE FROM worker"
+    subprocess.run(["sqlite3", "-cmd", ".timeout 5000", database, remove], check=True)
+
+    asked = run("cancel", 1).stdout, run("why", 1).stdout
+
+    assert asked[0] == "asked 1 job to stop\n"
+    assert "on w1, which has no row, and was asked to stop\n    next: any daemon takes it back" in asked[1]
+    assert findings(fails=1)["worker w1"]["detail"] == "it has no row, and held 1 job"
+    assert [worker["state"] for worker in items(run("workers", "--json"))] == ["no row"]
+    assert "no worker is alive (1 no row)" in run("status", fails=2).stdout
+    assert "P13: job 1 is running on worker w1, which has no row" in findings(fails=1)["promises"]["detail"]

@@ -206,6 +206,15 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
     assert list(store.audit()) == []
 
 
+def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: Store, by_hand: ByHand, job: int) -> None:
+    _remove_row(by_hand, "w1")
+    by_hand(f"UPDATE worker_job_queue SET heartbeat_at = 'soon' WHERE id = {job}")
+
+    recovery.run()
+
+    assert store.get(job).status is Status.PENDING
+
+
 def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     recovery: Recovery, store: Store, database: Path, boot: Boot, by_hand: ByHand
 ) -> None:

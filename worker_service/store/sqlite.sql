@@ -743,8 +743,9 @@ SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.dra
   FROM worker w ORDER BY w.started_at, w.id;
 
 -- name: absent_workers
--- Whom running jobs name, and who has no row: for them nobody beats.
-SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at), max(q.heartbeat_at), count(*)
+-- Whom running jobs name, and who has no row: for them nobody beats. What is no time is long ago.
+SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
+       max(ifnull(max(strftime('%Y-%m-%d %H:%M:%f', q.heartbeat_at)), ''), '1970-01-01 00:00:00.000'), count(*)
   FROM worker_job_queue q
  WHERE q.status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
  GROUP BY q.worker_id ORDER BY q.worker_id;
