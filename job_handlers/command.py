@@ -32,6 +32,7 @@ from worker_service.handlers import (
     Program,
     Retryable,
     Unfit,
+    counted,
     read_program,
 )
 
@@ -229,7 +230,8 @@ def _files(context: Context[Payload], program: Program, *, is_done: bool) -> lis
     if len(files) > _FILES_MAX:
         raise Permanent(
             "TOO_MANY_FILES",
-            f"it left {len(files):,} files, and {_FILES_MAX:,} can be published: let it make an archive, or give cwd",
+            f"it left {counted(len(files), 'file')}, and {_FILES_MAX:,} can be published: let it make an archive, "
+            "or give cwd",
         )
     thrown = [_name(path, context.staging) for path in left if path not in set(files)]
     if thrown:

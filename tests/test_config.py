@@ -218,6 +218,7 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ('[commands.x]\nargv = ["/bin/x", "{acount}"]', "commands.x.argv: {acount} is not known"),
         (f'[commands.{"x" * 101}]\nargv = ["/bin/x"]', "is not the name of a job type"),
         ("[prune]\nfailed = 30", "such as 30d"),
+        ('[prune]\nfailed = "30"', "such as 30d"),
         ('[prune]\nfailed = "soon"', "such as 30d, or never, not 'soon'"),
         ("unknown_type_grace = 0", "such as 5m"),
         ("queued_patience = -1", "such as 5m"),

@@ -7,6 +7,7 @@ left alone, for it may carry the kernel's own word (such as a right to EXECUTE);
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -168,6 +169,39 @@ def flaw(name: Name) -> str | None:
     if name.is_deed and words[:1] == [NOT_A_VERB]:
         return f"{NOT_A_VERB!r} is no verb here"
     return None
+
+
+NOUNS = re.compile(
+    r" (jobs|workers|files|folders|documents|pages|lines|types|attempts|retries|readings|steps|children)(?! and |/)\b"
+)
+
+
+def uncounted(tree: ast.Module) -> Iterator[str]:
+    """Numbers put before a noun as if there were always several. A constant is known, and `counted` knows."""
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else []
+        for value, after in itertools.pairwise(parts):
+            if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
+                said = ast.unparse(value.value)
+                if NOUNS.match(str(after.value)) and not said.isupper() and said not in KNOWN_TO_BE_SEVERAL:
+                    yield f"{said}{NOUNS.match(str(after.value))[0]}"  # type: ignore[index]
+
+
+KNOWN_TO_BE_SEVERAL = {"most", "'+' if count >= AHEAD_MOST else ''"}
+
+
+def test_one_of_a_thing_is_said_as_one() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {one}"
+        for source in ("worker_service", "job_handlers")
+        for path in (ROOT / source).rglob("*.py")
+        for one in uncounted(ast.parse(path.read_text("utf-8")))
+    }
+
+    assert found == set()
+    assert [*uncounted(ast.parse('f"{n} jobs, {len(x)} pages, {counted(n, 0)} x, {MOST} jobs"'))] == [
+        "n jobs", "len(x) pages",
+    ]  # fmt: skip
 
 
 def names(root: Path) -> Iterator[Name]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from worker_service.clock import parse_duration
+from worker_service.clock import parse_length
 from worker_service.errors import WaitTimedOut
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
@@ -69,7 +69,7 @@ def wait_for(
     watch: Watch | None = None,
 ) -> Reading:
     """Return once each has been read, or has failed. Looks only when somebody has committed something."""
-    deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
+    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
     seen: int | None = None
     reading, looked_seconds = Reading(len(awaited), 0, 0, 0, None), 0.0
     while True:

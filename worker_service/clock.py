@@ -16,6 +16,7 @@ Clock = Callable[[], datetime]
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)\s*([smhdw])")
+_NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 
 
 def wall_clock() -> datetime:
@@ -38,6 +39,16 @@ def parse_duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts))
     except (OverflowError, ValueError) as error:
+        raise BadTime(f"{text!r} is longer than time is kept") from error
+
+
+def parse_length(text: str) -> timedelta:
+    """How long something may take: as above, or a number of seconds. An age has to name its unit: 30 may mean days."""
+    if not _NUMBER.fullmatch(text):
+        return parse_duration(text)
+    try:
+        return timedelta(seconds=float(text))
+    except OverflowError as error:
         raise BadTime(f"{text!r} is longer than time is kept") from error
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
-from worker_service.clock import parse_duration
+from worker_service.clock import parse_duration, parse_length
 from worker_service.errors import BadTime, ConfigError
 from worker_service.jobs.retries import RetryRule
 
@@ -114,26 +114,17 @@ def length(seconds: float) -> str:
 
 def length_of_time(least: float, most: float = _YEAR_SECONDS) -> Kind[float]:
     def parse(raw: object, _: str, __: Path) -> float:
+        if isinstance(raw, bool):
+            raise ValueError
         try:
-            seconds = _number(raw)
-            seconds = parse_duration(str(raw)).total_seconds() if seconds is None else seconds
-        except (BadTime, OverflowError) as error:
+            seconds = parse_length(str(raw)).total_seconds()
+        except BadTime as error:
             raise ValueError from error
         if not least <= seconds <= most:
             raise ValueError
         return seconds
 
     return Kind("a length of time such as 5m, or a number of seconds", parse, length)
-
-
-def _number(raw: object) -> float | None:
-    """A whole number, or one with a decimal point."""
-    if isinstance(raw, float):
-        return raw
-    if isinstance(raw, str) and raw.count(".") == 1 and len(raw) < 20:
-        whole, _, part = raw.partition(".")
-        return float(raw) if (whole + part).isascii() and (whole + part).isdigit() else None
-    return _whole(raw)
 
 
 def _parse_path(raw: object, _: str, base: Path) -> Path:
@@ -205,11 +196,14 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
     return limits
 
 
-def _parse_age(raw: object, label: str, base: Path) -> str:
+def _parse_age(raw: object, _: str, __: Path) -> str:
     if not isinstance(raw, str):
         raise ValueError
-    if raw != NEVER:
-        length_of_time(1, 100 * _YEAR_SECONDS).parse(raw, label, base)
+    try:
+        if raw != NEVER and not 1 <= parse_duration(raw).total_seconds() <= 100 * _YEAR_SECONDS:
+            raise ValueError
+    except BadTime as error:
+        raise ValueError from error
     return raw
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from worker_service.clock import Clock, as_text, from_text, parse_duration, shifted, wall_clock
+from worker_service.clock import Clock, as_text, from_text, parse_length, shifted, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, JobNotFound, Refused, WaitTimedOut
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
@@ -235,7 +235,7 @@ class Queue:
 
     def pause(self, scope: str, name: str, *, length: str | None, reason: str | None) -> datetime | None:
         """Pause, and return until when (None: until somebody unpauses it)."""
-        until = None if length is None else shifted(self._clock(), parse_duration(length))
+        until = None if length is None else shifted(self._clock(), parse_length(length))
         self.store.pause(scope, name, until=until, reason=reason)
         return until
 
@@ -261,7 +261,7 @@ class Queue:
         is waited for until it has looked. Looks only when somebody has committed something."""
         if selector.is_empty:
             raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
-        deadline = None if timeout is None else monotonic() + parse_duration(timeout).total_seconds()
+        deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
         self.require(selector.ids)
         ids = self.store.ids(selector)
         if not ids:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from worker_service.clock import parse_duration
+from worker_service.clock import parse_length
 from worker_service.errors import BadInput
 from worker_service.filenames import legible, written
 from worker_service.jobs.digest import canonical, digest
@@ -118,7 +118,7 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
         "download": {"read": words.read.asked()},
     }
     if words.watch is not None:
-        payload[_WATCH] = max(1, int(parse_duration(words.watch).total_seconds()))
+        payload[_WATCH] = max(1, int(parse_length(words.watch).total_seconds()))
     platform = "local" if is_local else "gdrive"
     # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
     key = f"crawl:{platform}:{owner}:{folder}"

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
-from worker_service.clock import as_text, parse_duration, parse_time, shifted
+from worker_service.clock import as_text, parse_duration, parse_length, parse_time, shifted
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.model import NewJob
@@ -207,9 +207,7 @@ def _read_ids(text: str) -> tuple[int, ...]:
 
 
 def _read_timeout(text: str) -> int:
-    seconds = (
-        int(text) if text.isascii() and text.isdigit() and len(text) < 10 else parse_duration(text).total_seconds()
-    )
+    seconds = parse_length(text).total_seconds()
     if seconds < 1:
         raise BadTime(f"{text!r} is no time at all: a timeout is 1s or longer")
     return int(seconds)

@@ -18,7 +18,7 @@ from job_handlers.crawl.memory import Known as Before
 from job_handlers.crawl.sorting import Above, Sorter
 from job_handlers.crawl.wanted import Wanted
 from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired, Tree
-from worker_service.handlers import CrawlItem, NewJob, Permanent, Retryable
+from worker_service.handlers import CrawlItem, NewJob, Permanent, Retryable, counted
 
 _WHY_MOST = 200
 
@@ -68,7 +68,7 @@ class Crawl:
                 self._end(forgets=forgets)
 
     def summary(self) -> str:
-        return " · ".join(f"{self._counts[fate]} {fate}" for fate in _TOLD if self._counts[fate]) or "nothing new"
+        return " · ".join(_in_words(self._counts[fate], fate) for fate in _TOLD if self._counts[fate]) or "nothing new"
 
     def counts(self) -> dict[str, int]:
         return {**dict.fromkeys(_TOLD, 0), **dict(sorted(self._counts.items()))}
@@ -343,6 +343,10 @@ class Crawl:
         state = None if forgets and self._state["phase"] == OVER else {**self._state, "counts": self.counts()}
         self._memory.keep(found, walk, state, known)
         self.has_kept = True
+
+
+def _in_words(number: int, fate: str) -> str:
+    return counted(number, "folder") if fate == "folders" else f"{number} {fate}"
 
 
 def _is_in(entry: Entry, folders: Mapping[str, Above]) -> bool:

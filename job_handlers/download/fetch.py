@@ -157,6 +157,7 @@ class _Fetch:
         if not again.has_same_content(facts):
             raise Trouble("CHANGED")
         os.fsync(self._part.descriptor)
+        self._gauge.ended(self._part.length)
         is_vouched_for = facts.is_of_this_machine or any(
             (facts.md5, facts.sha256, self._wanted.md5, self._wanted.sha256)
         )
@@ -189,7 +190,7 @@ class _Fetch:
         if self._part.room() < (facts.size or 0) - self._part.length + _MARGIN_BYTES:
             raise Trouble("DISK_FULL")
         if self._part.length:
-            self._teller.log(f"{self._part.length} bytes are here already")
+            self._teller.log(f"{_sized(self._part.length)} of it is here already")
         self._facts = facts
         self._furthest = self._part.length
         self._whole = facts.size is not None and self._part.length == facts.size
@@ -317,9 +318,9 @@ class _Gauge:
         (then, before), size = self._past[0], self._size
         self._past.append((now, length))
         rate = max(length - before, 0) / max(now - then, 0.001)
-        said = f"{_megabytes(length)}{'' if size is None else f' of {_megabytes(size)}'} MB"
+        said = _sized(length) if size is None else f"{_sized(length)} of {_sized(size)}"
         if rate > 0:
-            said += f", {_megabytes(rate)} MB/s"
+            said += f", {_sized(rate)}/s"
             said += "" if size is None else f", {_span((size - length) / rate)} left"
         self._teller.progress(_FETCHED_PERCENT * length / size if size else 0.0, said)
 
@@ -328,11 +329,15 @@ class _Gauge:
         if now - self._told_at >= _TELL_SECONDS:
             self._told_at = now
             rest = 99.0 - _FETCHED_PERCENT
-            self._teller.progress(_FETCHED_PERCENT + rest * done / max(size, 1), f"checking {_megabytes(size)} MB")
+            self._teller.progress(_FETCHED_PERCENT + rest * done / max(size, 1), f"checking {_sized(size)}")
+
+    def ended(self, length: int) -> None:
+        """What has come has no rate any more."""
+        self._teller.progress(100.0, _sized(length))
 
 
-def _megabytes(count: float) -> str:
-    return f"{count / 1e6:.1f}"
+def _sized(count: float) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def _span(seconds: float) -> str:

@@ -35,6 +35,7 @@ from worker_service.handlers import (
     Permanent,
     SameContent,
     SameFile,
+    counted,
 )
 
 _MIB = 1 << 20
@@ -99,7 +100,7 @@ def _publish(context: Context[Payload], original: Path, password: str, thumbnail
         notes += _publish_pdf(context, original, password, stem, written, spool, files)
         context.progress(95, "thumbnail")
         _publish_thumbnail(context, thumbnail, stem, files)
-    context.progress(100, f"{wanted.pages} pages" if wanted.pages > 1 else "1 page")
+    context.progress(100, counted(wanted.pages, "page"))
     return Done(
         {"pages": wanted.pages, "characters": written.characters, "methods": dict(written.methods)},
         files=files,

@@ -18,6 +18,7 @@ from worker_service.handlers import (
     Limits,
     PageResult,
     Permanent,
+    counted,
 )
 
 _MIB = 1 << 20
@@ -58,7 +59,7 @@ def run(context: Context[Payload]) -> Done:
                 raise Permanent("SHEET_BROKEN", f"page {number} of its rows: {answer}")
             text, layout = answer
             context.save_page(PageResult(number, digests[number], text, "rows", None, layout))
-            context.progress(100 * done / len(to_read), f"{done} of {len(to_read)} pages of rows")
+            context.progress(100 * done / len(to_read), f"{done} of {counted(len(to_read), 'page')} of rows")
     return Done({"pages": len(numbers), "read": len(to_read)})
 
 

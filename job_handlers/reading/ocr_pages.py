@@ -34,6 +34,7 @@ from worker_service.handlers import (
     Limits,
     PageResult,
     Retryable,
+    counted,
 )
 
 _MIB = 1 << 20
@@ -84,7 +85,7 @@ def run(context: Context[Payload]) -> Done:
             number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
             for number in numbers
         }
-        context.progress(0, f"0 of {len(numbers)} pages done")
+        context.progress(0, f"0 of {counted(len(numbers), 'page')} done")
         for number, found in apart.read_all(_to_recognise(context, digests)):
             context.save_page(_page(context, number, found, digests[number]))
             done = numbers.index(number) + 1
@@ -93,7 +94,7 @@ def run(context: Context[Payload]) -> Done:
             if done < len(numbers):
                 # The next one has hardly begun.
                 _stop_if_asked(context)
-    context.progress(100, f"{len(numbers)} pages" if len(numbers) > 1 else f"page {numbers[0]}")
+    context.progress(100, counted(len(numbers), "page") if len(numbers) > 1 else f"page {numbers[0]}")
     return Done({"pages": len(numbers), "recognised": read, "engine": identity})
 
 

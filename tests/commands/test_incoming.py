@@ -234,7 +234,7 @@ def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(ru
     shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
 
     out, err = waiting.communicate(timeout=60)
-    assert (out, waiting.returncode) == ("1 read, 2 failed, 1 pages\n", 1)
+    assert (out, waiting.returncode) == ("1 read, 2 failed, 1 page\n", 1)
     assert f"{first}: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
     assert f"{second}: PDF_BROKEN: it cannot be opened\n" in err
 
@@ -514,10 +514,10 @@ class Terminal(StringIO):
     [
         (
             Terminal(),
-            "\r0/1 documents · 4/12 pages\x1b[K\r0/1 documents · 8/12 pages · 0.4 pages/s · 10 s left\x1b[K"
-            "\r1/1 documents · 12/12 pages · 0.8 pages/s\x1b[K\n",
+            "\r0/1 document · 4/12 pages\x1b[K\r0/1 document · 8/12 pages · 0.4 pages/s · 10 s left\x1b[K"
+            "\r1/1 document · 12/12 pages · 0.8 pages/s\x1b[K\n",
         ),
-        (StringIO(), "0/1 documents · 8/12 pages · 0.4 pages/s · 10 s left\n"),
+        (StringIO(), "0/1 document · 8/12 pages · 0.4 pages/s · 10 s left\n"),
     ],
 )
 def test_progress_is_drawn_again_on_a_terminal_and_else_said_now_and_then(stream: StringIO, expected: str) -> None:
@@ -540,7 +540,7 @@ def test_progress_is_drawn_again_on_a_terminal_and_else_said_now_and_then(stream
         (Reading(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
         # Ten pages of a document failed, and are not to come.
         (Reading(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
-        (Reading(1, 1, 120, 120, 0), 10.0, 0, "1/1 documents · 120/120 pages · 12.0 pages/s"),
+        (Reading(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
         # Of most, nobody knows yet how many pages they have.
         (Reading(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
         # A moment says nothing, and neither does "0 s".

@@ -75,7 +75,7 @@ def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemo
     shown = [" ".join(line.split()) for line in run("top", "--once").stdout.splitlines()]
 
     assert " UTC · 1 running · 3 pending, the oldest for 0 s" in shown[0]
-    assert "w1 alive 1 of 100 cpu + 100 io here 0 s ago" in shown
+    assert "w1 alive 1 of 200 (100 cpu, 100 io) here 0 s ago" in shown
     assert "1 ocr_pages report.pdf alice w1 0 s running 40% page 4 of 10" in shown
     assert shown.index("download 2 0") < shown.index("assemble 1 0")
 

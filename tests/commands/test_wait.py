@@ -241,3 +241,14 @@ def test_of_sixty_jobs_a_screen_shows_what_runs_and_what_failed_and_counts_the_r
     assert [int(line.split()[0]) for line in lines[:15]] == list(range(31, 46))
     assert [line.split()[-1] for line in lines[15:20]] == ["HTTP_503"] * 5
     assert lines[20] == "28 of 60 jobs have ended: 15 pending, 17 running, 20 completed, 8 failed"
+
+
+def test_a_length_is_one_grammar_in_every_option_and_an_age_names_its_unit(run: Run, database: Path) -> None:
+    run("enqueue", "a", "--timeout", "20")
+
+    assert "after 0.1, 1 job of 1 had not ended" in run("wait", 1, "--timeout", "0.1", fails=124).stderr
+    run("wait", "--type", "a", "--timeout", "0", fails=124)
+    run("pause", "a", "--for", "20")
+    run("status", "--oldest", "20", fails=2)
+    for words in (("prune", "--older-than", "30"), ("ls", "--since", "30")):
+        assert "is not a time" in run(*words, fails=2).stderr

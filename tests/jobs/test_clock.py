@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_service.clock import as_text, from_text, parse_duration, parse_time, wall_clock
+from worker_service.clock import as_text, from_text, parse_duration, parse_length, parse_time, wall_clock
 from worker_service.errors import BadTime
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
@@ -38,6 +38,17 @@ def test_a_length_of_time_is_read(text: str, seconds: int) -> None:
 def test_what_is_no_length_of_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadTime, match="write it like 90s"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("20", 20), ("0.5", 0.5), ("0", 0), ("1h30m", 5400)])
+def test_how_long_something_may_take_is_a_length_or_a_number_of_seconds(text: str, seconds: float) -> None:
+    assert parse_length(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "-5", "+5", "1e3", "inf", "nan", "\u0665", "5 5", "9" * 400])
+def test_what_is_no_number_of_seconds_is_refused(text: str) -> None:
+    with pytest.raises(BadTime):
+        parse_length(text)
 
 
 @pytest.mark.parametrize("text", ["99999999999999d", "9" * 400 + "s"])

@@ -11,6 +11,7 @@ import click
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, say_that_it_waits, verb
 from worker_service.errors import PagemillError, StoreAbsent
+from worker_service.plurals import counted
 from worker_service.queue import initialise
 from worker_service.queue import migrate as migrate_database
 
@@ -81,7 +82,7 @@ def backup(desk: Desk, target: Path) -> None:
     if desk.as_json:
         output.show_json({"backup": str(target), "bytes": target.stat().st_size})
     else:
-        output.show(f"wrote {target}, {target.stat().st_size:,} bytes")
+        output.show(f"wrote {target}, {counted(target.stat().st_size, 'byte')}")
 
 
 @verb

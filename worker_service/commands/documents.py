@@ -274,7 +274,7 @@ def _why_no_text(document: Document) -> str:
     if document.status is IndexStatus.FAILED:
         return f"it could not be read ({document.error_code}: {document.error_message})"
     if document.status is IndexStatus.SUCCESS:
-        return f"it has {document.pages or 0} pages"
+        return f"it has {counted(document.pages or 0, 'page')}"
     return f"it is {document.status}"
 
 
@@ -409,7 +409,7 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
         else:
             output.say(sentence)
         return
-    confirm(f"Record {len(found)} files ({sentence})?", yes=yes)
+    confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
     show_wishes(desk, documents_at(desk).adopt(found, owner=owner))
 
 
@@ -442,7 +442,7 @@ def show_document(desk: Desk, document_id: int) -> None:
         ]
         output.show_table(_PAGE_COLUMNS, rows[:_SHOWN_PAGES])
         if len(rows) > _SHOWN_PAGES:
-            output.say(f"and {len(rows) - _SHOWN_PAGES} pages more: --json has all")
+            output.say(f"and {counted(len(rows) - _SHOWN_PAGES, 'page')} more: --json has all")
     if files:
         output.show()
         output.show_table(_FILE_COLUMNS, [(f.role, f.name, f.size, workspace / f.path) for f in files])

@@ -28,7 +28,7 @@ from worker_service.words import JobWords
 @click.option("--unique", "unique_key", metavar="KEY", help="Not if a live job has this key; that one's id is printed.")
 @click.option("--key", "concurrency_key", metavar="KEY", help="Never two running jobs with this key.")
 @click.option("--max-retries", type=int, metavar="N", help="Unless given: as [retries.TYPE] says, else 3.")
-@click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m, or seconds.")
+@click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m; a number means seconds, as in every LENGTH.")
 @click.option("--batch", "batch_id", type=int, metavar="N", help="The batch that it belongs to.")
 @click.option("--no-check", is_flag=True, help="Do not ask first whether the payload fits its handler.")
 def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:

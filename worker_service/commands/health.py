@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from worker_service.clock import parse_duration, wall_clock
+from worker_service.clock import parse_length, wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.daemon.alive import dead_ids
@@ -26,7 +26,7 @@ def status(desk: Desk, oldest: str | None) -> int:
 
     Whether all is well, in one line. Exit code as monitoring wants it: 0 ok, 1 warning, 2 critical, 3 unknown.
     """
-    oldest_most = None if oldest is None else parse_duration(oldest)
+    oldest_most = None if oldest is None else parse_length(oldest)
     try:
         store, now = desk.queue.store, wall_clock()
         workers, counts = desk.known_workers(now), store.counts()

@@ -20,6 +20,7 @@ from worker_service.errors import BadInput
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
+from worker_service.plurals import counted
 from worker_service.wishes import CrawlWords, ReadWords
 
 
@@ -165,7 +166,7 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
             output.say("no document is like that")
         return 0
     if len(meant) > 1 and not chosen.ids:
-        confirm(f"Read {len(meant)} documents again?", yes=yes, sample=[one.name for one in meant[:5]])
+        confirm(f"Read {counted(len(meant), 'document')} again?", yes=yes, sample=[one.name for one in meant[:5]])
     wishes = documents.reindex(DocumentSelector(ids=[one.id for one in meant]), read=read, is_forced=force)
     show_wishes(desk, wishes)
     return 0
@@ -197,5 +198,6 @@ def _show_dry_run(desk: Desk, job_id: int) -> int:
     for name in names:
         output.show(name)
     found.pop("dry_run", None)
-    output.say(", ".join(f"{number} {fate}" for fate, number in found.items()) or "nothing found")
+    words = [counted(number, "folder") if fate == "folders" else f"{number} {fate}" for fate, number in found.items()]
+    output.say(", ".join(words) or "nothing found")
     return 0

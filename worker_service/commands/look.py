@@ -13,6 +13,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
 from worker_service.daemon.alive import Known, dead_ids
 from worker_service.jobs.model import LOG_LINES_MOST, Attempt, Gate, Job, LogLine
+from worker_service.plurals import counted
 from worker_service.queue import Queue, named, state_of
 from worker_service.words import SelectorWords
 
@@ -127,7 +128,8 @@ def show(desk: Desk, what: str) -> None:
     _show_section("files", ("NAME", "BYTES", "PATH"), shown)
     if len(files) > len(shown):
         output.say(
-            f"and {len(files) - len(shown)} files more: --json has all, pagemill export --job {job_id} copies them"
+            f"and {counted(len(files) - len(shown), 'file')} more: --json has all, "
+            f"pagemill export --job {job_id} copies them"
         )
     _show_section("log", ("AT (UTC)", "LINE"), [(output.seconds(line.at), line.line) for line in lines])
 

@@ -18,6 +18,7 @@ import click
 
 from worker_service.clock import as_text, from_text
 from worker_service.harmless import as_json, escaped_json, harmless, harmless_text
+from worker_service.plurals import counted
 
 Rows = Sequence[Sequence[object]]
 
@@ -299,4 +300,4 @@ def size(number: int) -> str:
 
 
 def jobs(number: int) -> str:
-    return "1 job" if number == 1 else f"{number:,} jobs"
+    return counted(number, "job")

@@ -13,6 +13,7 @@ from typing import TextIO
 from worker_service.awaiting import Awaited, Reading, Watch, wait_for
 from worker_service.commands import output
 from worker_service.commands.desk import Desk
+from worker_service.plurals import counted
 
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0
@@ -47,7 +48,7 @@ def await_reading(desk: Desk, awaited: Sequence[Awaited], *, timeout: str | None
         failed = [output.as_object(one) for one in done.failed]
         output.show_json({"documents": done.documents, "pages": done.pages, "failed": failed})
     else:
-        output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {done.pages} pages")
+        output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
     for one in done.failed[:_FAILED_SHOWN]:
         output.say(f"{one.name}: {one.code}: {one.message}")
     if len(done.failed) > _FAILED_SHOWN:
@@ -89,9 +90,9 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
 def sentence(reading: Reading, seconds: float, done_before: int = 0) -> str:
     """`seconds`: since `done_before` were done. The time left is said where it can be known: all pages are counted,
     and what comes now comes as what came in the last half a minute."""
-    parts = [f"{reading.ended}/{reading.documents} documents"]
+    parts = [f"{reading.ended}/{counted(reading.documents, 'document')}"]
     if reading.pages:
-        parts.append(f"{reading.pages_done}/{reading.pages} pages")
+        parts.append(f"{reading.pages_done}/{counted(reading.pages, 'page')}")
     rate = (reading.pages_done - done_before) / seconds if seconds > 0 else 0.0
     if rate > 0:
         parts.append(f"{rate:.1f} pages/s")

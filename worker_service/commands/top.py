@@ -20,6 +20,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.jobs.model import Counts, Job, Status, TypeCounts, WorkerState
 from worker_service.jobs.selector import Selector
+from worker_service.plurals import counted
 from worker_service.queue import state_of
 
 _EVERY_SECONDS = 1.0
@@ -118,11 +119,15 @@ def _worker_lines(scene: Scene) -> list[str]:
     if not scene.workers:
         return ["no worker: start one with `systemctl start pagemill`, or here with `pagemill run`"]
     rows = [
-        (worker.id, state, f"{worker.running} of {worker.cpu_slots} cpu + {worker.io_slots} io", worker.host,
-         f"{output.age(worker.heartbeat_at, now=scene.at)} ago")
+        (worker.id, state, _slots(worker), worker.host, f"{output.age(worker.heartbeat_at, now=scene.at)} ago")
         for worker, state in scene.workers
     ]  # fmt: skip
-    return output.table_lines(("WORKER", "STATE", "SLOTS TAKEN", "HOST", "BEAT"), rows)
+    return output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
+
+
+def _slots(worker: WorkerState) -> str:
+    cpu, io = worker.cpu_slots, worker.io_slots
+    return f"{worker.running} of {cpu + io} ({cpu} cpu, {io} io)"
 
 
 def _running_lines(scene: Scene, most: int) -> list[str]:
@@ -144,7 +149,7 @@ def _pending_lines(scene: Scene) -> list[str]:
     if not scene.types:
         return ["", "nothing is pending"]
     rows = [(one.job_type, one.pending, one.held) for one in scene.types[:_TYPES_MOST]]
-    rest = [f"… and {len(scene.types) - _TYPES_MOST} types more"] if len(scene.types) > _TYPES_MOST else []
+    rest = [f"… and {counted(len(scene.types) - _TYPES_MOST, 'type')} more"] if len(scene.types) > _TYPES_MOST else []
     return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *rest]
 
 

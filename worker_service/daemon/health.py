@@ -232,4 +232,4 @@ def _workspace(workspace: Path, database_id: str) -> Finding:
 def _sandbox(chosen: str) -> Finding:
     if chosen != "strict":
         return Finding(Level.WARNING, "sandbox", f"set to {chosen}", 'set sandbox = "strict"')
-    return Finding(Level.OK, "sandbox", "strict: without one, nothing runs")
+    return Finding(Level.OK, "sandbox", "strict: a handler that cannot be confined is not run")

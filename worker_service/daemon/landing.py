@@ -40,6 +40,7 @@ from worker_service.errors import (
 )
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import RetryRule
+from worker_service.plurals import counted
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ class Landing:
             self._failing_since = now
             self._log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
         if now - self._failing_since >= self._patience_seconds:
-            raise CannotLand(f"the end of {len(self._waiting)} attempts could not be written: {error}") from error
+            raise CannotLand(
+                f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
+            ) from error
         self._again_at = now + _PAUSE_SECONDS
 
     # ── Completions, together ──

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from worker_service import events
 from worker_service.clock import Clock
 from worker_service.documents import FORGOTTEN_AT_ONCE, sweep_gone
+from worker_service.plurals import counted
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class Forget:
     def run(self) -> float:
         is_more = self._store.forget_gone(FORGOTTEN_AT_ONCE)
         if left := sweep_gone(self._store, self._workspace):
-            raise PermissionError(f"{len(left)} files may not be removed, such as {self._workspace / left[0]}")
+            raise PermissionError(
+                f"{counted(len(left), 'file')} may not be removed, such as {self._workspace / left[0]}"
+            )
         return 0.1 if is_more else 5.0
 
 

@@ -36,6 +36,7 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import NewJob
 from worker_service.jobs.names import safe_name
+from worker_service.plurals import counted
 from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "Stopped",
     "Unfit",
     "canonical",
+    "counted",
     "digest",
     "find",
     "legible",

@@ -115,6 +115,8 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: D
         MD5,
     )
     assert done.files[0].read_bytes() == CONTENT
+    # What has come has no rate any more, and no time left.
+    assert done.progress[-1] == (100.0, "0.2 MB")
     [ingest] = done.follow_ups
     assert (ingest.job_type, ingest.platform, ingest.payload) == ("ingest", "gdrive", None)
     assert ingest.document is not None
