@@ -15,6 +15,7 @@ knows better: a function from question to answer, or a mapping from kinds of que
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -49,6 +50,7 @@ from worker_service.jobs.documents import (
     DocumentPages,
     FileAgain,
     KnownDigests,
+    KnownDocument,
     KnownPages,
     PageResult,
     Pages,
@@ -146,6 +148,7 @@ def run_handler(
     document_id: int | None = None,
     generation: int | None = None,
     inputs: Mapping[str, Path] | None = None,
+    document: KnownDocument | None = None,
     answers: Answers | None = None,
 ) -> Run:
     """One attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or what JSON
@@ -164,6 +167,7 @@ def run_handler(
         document_id,
         _generation(document_id, generation),
         _absolute(inputs),
+        document=_known(document, document_id, inputs),
     )
     return _run(order, directory, spec, _Answering(answers), commands, sandbox)
 
@@ -180,6 +184,7 @@ def run_stopped_and_again(
     document_id: int | None = None,
     generation: int | None = None,
     inputs: Mapping[str, Path] | None = None,
+    document: KnownDocument | None = None,
     answers: Answers | None = None,
 ) -> tuple[Run, Run]:
     """SIGKILL it at its nth word (progress, log, checkpoint, page or question; the word itself is heard), then let the
@@ -204,6 +209,7 @@ def run_stopped_and_again(
         document_id,
         _generation(document_id, generation),
         _absolute(inputs),
+        document=_known(document, document_id, inputs),
     )
     answering = _Answering(answers)
     first = _run(order, directory, f"{_WRAPPER}:handler", answering, None, sandbox, [wrapper.parent])
@@ -316,6 +322,16 @@ def _path_of_tests() -> list[Path]:
 
 def _generation(document_id: int | None, generation: int | None) -> int | None:
     return 1 if generation is None and document_id is not None else generation
+
+
+def _known(
+    document: KnownDocument | None, document_id: int | None, inputs: Mapping[str, Path] | None
+) -> KnownDocument | None:
+    """Of a document of which nothing else is said, what its original tells."""
+    if document is not None or document_id is None:
+        return document
+    original = (inputs or {}).get("original")
+    return KnownDocument("" if original is None else hashlib.sha256(original.read_bytes()).hexdigest())
 
 
 def _absolute(inputs: Mapping[str, Path] | None) -> dict[str, Path]:

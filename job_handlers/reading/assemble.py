@@ -18,8 +18,15 @@ import msgspec
 
 from job_handlers.kinds import Kind
 from job_handlers.reading import hocr, layout, pdf, searchable
-from job_handlers.reading.contents import check_content, check_current
-from job_handlers.reading.ingest import Then, original_of, password_of
+from job_handlers.reading.document import (
+    HowToRead,
+    Then,
+    check_current,
+    content_of,
+    document_of,
+    how_to_read,
+    original_of,
+)
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, written_ranges
 from worker_service.handlers import (
@@ -47,17 +54,18 @@ _PDF_CPU_PAGES = 10
 """And a second for so many pages."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload(HowToRead):
+    note: str = ""
+    """What `ingest` found, for a person."""
+
+
 @dataclass(frozen=True, slots=True)
-class Payload:
+class _Wanted:
     kind: str
     pages: int
     content: str
-    """SHA-256 of the file."""
-    hocr: bool = False
-    note: str = ""
-    """What `ingest` found, for a person."""
-    password_file: str | None = None
-    then: tuple[Then, ...] = ()
+    how: HowToRead
 
 
 @dataclass(slots=True)
@@ -71,40 +79,43 @@ class _Written:
 
 
 def run(context: Context[Payload]) -> Done:
-    wanted = context.payload
+    document = document_of(context)
     check_current(context)
     original = original_of(context)
-    check_content(context, original, wanted.content)
+    if document.kind is None or not document.pages:
+        raise Permanent("PAGES_MISSING", "its pages have not been counted: read it again with `pagemill reindex`")
+    wanted = _Wanted(document.kind, document.pages, content_of(context), how_to_read(context))
     if wanted.kind not in (Kind.PDF, Kind.IMAGE):
-        return _publish(context, original, "", None)
-    password = password_of(wanted.password_file)
+        return _publish(context, wanted, original, "", None)
+    password = wanted.how.password
     with Apart[bytes](lambda: _drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS) as thumbnail:
         # It is drawn meanwhile.
         thumbnail.begin()
-        return _publish(context, original, password, thumbnail)
+        return _publish(context, wanted, original, password, thumbnail)
 
 
-def _publish(context: Context[Payload], original: Path, password: str, thumbnail: Apart[bytes] | None) -> Done:
-    wanted = context.payload
+def _publish(
+    context: Context[Payload], wanted: _Wanted, original: Path, password: str, thumbnail: Apart[bytes] | None
+) -> Done:
     stem = original.stem or "document"
     files: list[File | SameFile] = []
     spool = context.staging / "layouts"
-    written = _write_pages(context, stem, spool, files)
+    written = _write_pages(context, wanted, stem, spool, files)
     if written.methods[UNREADABLE] == wanted.pages:
         raise Permanent(f"{wanted.kind.upper()}_BROKEN", "not one of its pages can be read: download the file again")
-    notes = [wanted.note] if wanted.note else []
+    notes = [context.payload.note] if context.payload.note else []
     if written.left_out:
         notes.append(f"left out as broken or too large: {_pages(written.left_out)}")
     if thumbnail is not None:
         context.progress(80, "searchable PDF")
-        notes += _publish_pdf(context, original, password, stem, written, spool, files)
+        notes += _publish_pdf(context, wanted, original, password, stem, written, spool, files)
         context.progress(95, "thumbnail")
         _publish_thumbnail(context, thumbnail, stem, files)
     context.progress(100, counted(wanted.pages, "page"))
     return Done(
         {"pages": wanted.pages, "characters": written.characters, "methods": dict(written.methods)},
         files=files,
-        follow_ups=[_follow_up(one) for one in wanted.then],
+        follow_ups=[_follow_up(one) for one in wanted.how.then or ()],
         document=DocumentFacts(note="; ".join(notes) or None),
         publishes=True,
     )
@@ -147,8 +158,9 @@ def slices(context: Context[Payload], pages: int) -> Iterator[PageResult]:
 # --- text, pages.json, hOCR -------------------------------------------------------------------------------
 
 
-def _write_pages(context: Context[Payload], stem: str, spool: Path, files: list[File | SameFile]) -> _Written:
-    wanted = context.payload
+def _write_pages(
+    context: Context[Payload], wanted: _Wanted, stem: str, spool: Path, files: list[File | SameFile]
+) -> _Written:
     written = _Written()
     with ExitStack() as open_files:
 
@@ -159,7 +171,7 @@ def _write_pages(context: Context[Payload], stem: str, spool: Path, files: list[
         text = begin("text.txt", "text", ".txt")
         pages = begin("pages.json", "pages", ".pages.json")
         layouts = open_files.enter_context(spool.open("w", encoding="utf-8"))
-        shown = begin("pages.html", "hocr", ".hocr.html") if wanted.hocr and wanted.kind != Kind.SHEET else None
+        shown = begin("pages.html", "hocr", ".hocr.html") if wanted.how.hocr and wanted.kind != Kind.SHEET else None
         if shown is not None:
             shown.write(hocr.beginning(stem))
         pages.write('{"pages": [')
@@ -198,6 +210,7 @@ class _Made(msgspec.Struct, frozen=True):
 
 def _publish_pdf(
     context: Context[Payload],
+    wanted: _Wanted,
     original: Path,
     password: str,
     stem: str,
@@ -206,7 +219,6 @@ def _publish_pdf(
     files: list[File | SameFile],
 ) -> list[str]:
     """What a person is told of it."""
-    wanted = context.payload
     if not written.has_words and wanted.kind == Kind.PDF:
         # It was searchable all along.
         same = context.ask(SameContent(sha256=wanted.content)).files

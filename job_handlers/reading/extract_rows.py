@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from job_handlers.kinds import kind_of
 from job_handlers.reading import sheets
-from job_handlers.reading.contents import check_content, check_current
-from job_handlers.reading.ingest import Refused, original_of, sheet_reader
+from job_handlers.reading.document import HowToRead, check_current, content_of, original_of
+from job_handlers.reading.ingest import Refused, sheet_reader
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
 from worker_service.handlers import (
@@ -29,21 +29,17 @@ Rows = tuple[str, str]
 """Text and layout of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload(HowToRead):
     pages: str
     """Of a hundred rows each, such as 1-30."""
-    content: str
-    """SHA-256 of the file."""
 
 
 def run(context: Context[Payload]) -> Done:
-    wanted = context.payload
-    numbers = read_ranges(wanted.pages, _PAGES_MAX)
-    original = original_of(context)
-    check_content(context, original, wanted.content)
+    numbers = read_ranges(context.payload.pages, _PAGES_MAX)
+    original, content = original_of(context), content_of(context)
     kind = kind_of(original)
-    digests = {number: rows_digest(wanted.content, number, sheets.LIBRARY) for number in numbers}
+    digests = {number: rows_digest(content, number, sheets.LIBRARY) for number in numbers}
     known = set(context.ask(KnownPages([*digests.values()])).digests)
     for number in numbers:
         if digests[number] in known:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,14 @@ import msgspec
 
 from job_handlers.kinds import Kind, kind_of
 from job_handlers.reading import layout, ocr, pdf, sheets
-from job_handlers.reading.contents import sha256_of
+from job_handlers.reading.document import HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
+from job_handlers.reading.ocr.engine import Wanted
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
-    Quality,
     Scan,
-    check_languages,
     costs_of,
     job_digest,
     layer_digest,
@@ -62,39 +60,12 @@ _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Pages with a layer are read faster than they are told one by one."""
 _SAVE_SECONDS = 1.0
-_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
-    """A job for afterwards."""
-
-    job_type: str
-    payload: dict[str, Any] | None = None
-    platform: str = "local"
-    account: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """What is left out is as usual; by hand, it is as the document remembers it."""
-
-    languages: tuple[str, ...] | None = None
-    quality: Quality | None = None
-    force_ocr: bool | None = None
-    """Look at the pixels of pages that have good text as well."""
-    hocr: bool | None = None
-    password_file: str | None = None
-    """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
-    asked for."""
-    then: tuple[Then, ...] | None = None
-    """Enqueued once the text is there."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload(HowToRead):
     path: str | None = None
     """By hand, for a file that is not a document yet."""
-
-    @property
-    def engine(self) -> ocr.Wanted:
-        return ocr.Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
 
 
 class Counted(msgspec.Struct, tag=True, frozen=True):
@@ -119,16 +90,15 @@ Places = list[sheets.Place] | Refused
 
 
 def run(context: Context[Payload]) -> Done:
-    wanted = context.payload
-    check_languages(wanted.engine.languages)
-    if context.document_id is None:
+    how = how_to_read(context)
+    if context.document is None:
         return _bring_in(context)
     original = original_of(context)
     kind = kind_of(original)
-    content = sha256_of(original)
+    content = content_of(context)
     if kind in (Kind.SHEET, Kind.CSV):
         return _ingest_table(context, original, kind, content)
-    return _ingest_book(context, original, kind, content)
+    return _ingest_book(context, how, original, kind, content)
 
 
 ingest = Handler(
@@ -140,55 +110,29 @@ ingest = Handler(
 )
 
 
-def original_of(context: Context[Any]) -> Path:
-    try:
-        return context.inputs["original"]
-    except KeyError as error:
-        raise Permanent(
-            "FILE_ABSENT", "the document has no published file: bring it in again with `pagemill ingest PATH`"
-        ) from error
-
-
-def password_of(name: str | None) -> str:
-    if name is None:
-        return ""
-    if not _PASSWORD.fullmatch(name):
-        raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")
-    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    try:
-        # Without a directory the name would be looked for among our own files.
-        return (Path(directory or os.devnull) / name).read_text("utf-8").rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        raise Permanent(
-            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
-        ) from error
-
-
 def _bring_in(context: Context[Payload]) -> Done:
     path = context.payload.path
     if path is None or not path.startswith(("/", FILE_URL)):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
     # What was not said is left out: the document may remember it.
-    read = {key: value for key, value in asdict(context.payload).items() if key != "path" and value is not None}
-    payload = json.dumps({"source": written(path_of(path)), "read": read})
+    payload = json.dumps({"source": written(path_of(path)), "read": context.payload.said()})
     return Done(follow_ups=[NewJob("download", context.platform, context.account, payload)])
 
 
 # --- pages ------------------------------------------------------------------------------------------------
 
 
-def _ingest_book(context: Context[Payload], original: Path, kind: Kind, content: str) -> Done:
-    wanted = context.payload
-    password = password_of(wanted.password_file)
+def _ingest_book(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
+    password = how.password
     with Apart[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
         counted = _count(apart, kind)
-        digests = _Digests(wanted, content)
-        to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=bool(wanted.force_ocr))
+        digests = _Digests(how.engine, content)
+        to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=bool(how.force_ocr))
         scans = _take_layers(context, apart, digests, to_read)
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
-    how = {**asdict(wanted.engine), "password_file": wanted.password_file}
+    way = [content, how.engine.languages, how.engine.quality, how.password_file]
     ranges = [
-        _job(context, "ocr_pages", {"pages": written_ranges(numbers), "content": content, **how})
+        _range(context, "ocr_pages", numbers, way)
         for numbers in parts(sorted([*to_ocr, *scans]), len(os.sched_getaffinity(0)), costs_of(scans))
     ]
     return _done(context, kind, content, counted.pages, ranges, note)
@@ -213,9 +157,9 @@ def _count(apart: Apart[Answer], kind: Kind) -> Counted:
 
 
 class _Digests:
-    def __init__(self, wanted: Payload, content: str) -> None:
+    def __init__(self, wanted: Wanted, content: str) -> None:
         self._content = content
-        self._wanted = wanted.engine
+        self._wanted = wanted
         self._engine = ocr.chosen().identity(self._wanted)
 
     def layer(self, number: int) -> str:
@@ -346,10 +290,7 @@ def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content
         raise Permanent(places.code, places.message)
     if not places:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
-    ranges = [
-        _job(context, "extract_rows", {"pages": written_ranges(numbers), "content": content})
-        for numbers in sheets.ranges(places)
-    ]
+    ranges = [_range(context, "extract_rows", numbers, [content]) for numbers in sheets.ranges(places)]
     return _done(context, Kind.SHEET, content, len(places), ranges, "")
 
 
@@ -377,28 +318,20 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
 
 
 def _done(context: Context[Payload], kind: Kind, content: str, pages: int, ranges: list[NewJob], note: str) -> Done:
-    wanted = context.payload
-    assemble = _job(
-        context,
-        "assemble",
-        {
-            "kind": kind.value,
-            "pages": pages,
-            "content": content,
-            "hocr": bool(wanted.hocr),
-            "note": note,
-            "password_file": wanted.password_file,
-            "then": [asdict(one) for one in wanted.then or ()],
-        },
-    )
+    assemble = _job(context, "assemble", {"note": note} if note else {})
     return Done(
         {"kind": kind.value, "pages": pages, "ranges": len(ranges)},
-        follow_ups=[*ranges, replace(assemble, after_earlier=True, concurrency_key=None)],
+        follow_ups=[*ranges, replace(assemble, after_earlier=True)],
         document=DocumentFacts(kind=kind.value, pages=pages, content=content, note=note or None),
     )
 
 
-def _job(context: Context[Payload], job_type: str, payload: dict[str, Any]) -> NewJob:
-    text = json.dumps({key: value for key, value in payload.items() if value is not None})
+def _range(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
+    pages = written_ranges(numbers)
     # The same range of the same file, wished for by two: the second waits, and finds it read.
-    return NewJob(job_type, context.platform, context.account, text, concurrency_key=digest([job_type, payload]))
+    return replace(_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
+
+
+def _job(context: Context[Payload], job_type: str, payload: dict[str, Any]) -> NewJob:
+    text = json.dumps({**payload, **context.payload.said()})
+    return NewJob(job_type, context.platform, context.account, text)

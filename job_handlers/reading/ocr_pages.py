@@ -12,16 +12,13 @@ from pathlib import Path
 import msgspec
 
 from job_handlers.reading import layout, ocr, pdf
-from job_handlers.reading.contents import check_content, check_current
-from job_handlers.reading.ingest import original_of, password_of
+from job_handlers.reading.document import HowToRead, check_current, content_of, how_to_read, original_of
 from job_handlers.reading.ocr.engine import Engine, Wanted
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
-    Quality,
-    check_languages,
     job_digest,
     ocr_digest,
     read_ranges,
@@ -44,15 +41,10 @@ _AHEAD = 2
 """The page that is read, and the next, so that nothing waits between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload(HowToRead):
     pages: str
     """Such as 1-12, or 3,7-9."""
-    content: str
-    """SHA-256 of the file."""
-    languages: tuple[str, ...] = ("eng",)
-    quality: Quality = "fast"
-    password_file: str | None = None
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -64,12 +56,10 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def run(context: Context[Payload]) -> Done:
-    wanted = context.payload
-    check_languages(wanted.languages)
-    numbers = read_ranges(wanted.pages, _PAGES_MAX)
-    original = original_of(context)
-    password = password_of(wanted.password_file)
-    engine = Wanted(wanted.languages, wanted.quality)
+    how = how_to_read(context)
+    numbers = read_ranges(context.payload.pages, _PAGES_MAX)
+    original, content = original_of(context), content_of(context)
+    password, engine = how.password, how.engine
     identity = ocr.chosen().identity(engine)
     if identity == "none":
         # Says what is lacking.
@@ -80,9 +70,8 @@ def run(context: Context[Payload]) -> Done:
     ) as apart:
         # The engine starts meanwhile.
         apart.begin()
-        check_content(context, original, wanted.content)
         digests = {
-            number: ocr_digest(wanted.content, number, wanted.languages, wanted.quality, identity, pdf.LIBRARY)
+            number: ocr_digest(content, number, engine.languages, engine.quality, identity, pdf.LIBRARY)
             for number in numbers
         }
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done")

@@ -1,7 +1,4 @@
-"""What a document is read with, which pages of it, and what makes a page the same page. Pure.
-
-The settings travel in the payloads of `ingest`, `ocr_pages`, `extract_rows` and `assemble`.
-"""
+"""Which pages of a document are read together, and what makes a page the same page. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from worker_service.handlers import Permanent, digest
-
-Quality = Literal["fast", "best"]
 
 # How a page was read, where nothing could be.
 TOO_LARGE = "too_large"
@@ -28,7 +22,6 @@ RANGE_PAGES_MAX = 12
 _COSTS = (0.1, 2.0)
 _WORTH_IT = 0.99
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 
 
 def layer_digest(content: str, number: int, library: str) -> str:
@@ -47,14 +40,6 @@ def rows_digest(content: str, number: int, library: str) -> str:
 def job_digest(page_digest: str, key: str) -> str:
     """Of a result that is nobody else's: of a page over the limits, which may be read another day."""
     return digest([page_digest, "too large", key])
-
-
-def check_languages(languages: Sequence[str]) -> None:
-    for language in languages:
-        if not _LANGUAGE.fullmatch(language):
-            raise Permanent("PAYLOAD_INVALID", f"{language[:40]!r} is not a language: write eng, or deu")
-    if not languages:
-        raise Permanent("PAYLOAD_INVALID", "languages is empty: name one at least, such as eng")
 
 
 def written_ranges(numbers: Iterable[int]) -> str:

@@ -344,7 +344,8 @@ def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what
     assert (wish["job_id"], wish["decision"], wish["document_id"]) == (2, "accepted", 1)
     assert "being read already" in run("reindex", 1, "--lang", "deu").stdout
     job = jobs(shelf, "ingest")[1]
-    assert (json.loads(job.payload or ""), job.owner) == ({"hocr": True, "languages": ["deu"]}, "ann")
+    way = json.loads(shelf.store.known_document(1).settings)
+    assert (job.payload, job.owner, way) == (None, "ann", {"hocr": True, "languages": ["deu"]})
     assert (job.document_id, job.generation) == (1, 2)
 
 
@@ -353,7 +354,7 @@ def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) 
 
     run("reindex", 1, "--as-usual", "--quality", "best")
 
-    assert json.loads(jobs(shelf, "ingest")[1].payload or "") == {"quality": "best"}
+    assert json.loads(shelf.store.known_document(1).settings) == {"quality": "best"}
 
 
 def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(

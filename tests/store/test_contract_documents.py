@@ -22,6 +22,7 @@ from worker_service.jobs.documents import (
     IndexStatus,
     IsCurrent,
     KnownDigests,
+    KnownDocument,
     KnownPages,
     NewFile,
     PageResult,
@@ -155,8 +156,9 @@ def test_a_document_remembers_how_it_is_read_but_for_what_is_said_and_forgets_wh
 
     ask_for(store, settings=ways(**said), is_forced=True)
 
-    assert json.loads(claim(store).payload or "") == way
+    assert claim(store).payload is None
     assert json.loads(str(document_row(by_hand)["settings"])) == way
+    assert json.loads(store.known_document(1).settings) == way
 
 
 def test_bringing_a_document_in_again_changes_nothing_of_how_it_is_being_read(store: Store) -> None:
@@ -168,7 +170,7 @@ def test_bringing_a_document_in_again_changes_nothing_of_how_it_is_being_read(st
     assert ask_for(store).decision is Decision.UNCHANGED
     assert ask_for(store, settings=ways(lang="deu")).decision is Decision.UNCHANGED
     assert ask_for(store, content="c2").decision is Decision.ACCEPTED
-    assert json.loads(claim(store).payload or "") == {"lang": "deu"}
+    assert json.loads(store.known_document(claim(store).document_id or 0).settings) == {"lang": "deu"}
 
 
 def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: Store) -> None:
@@ -178,7 +180,20 @@ def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: 
 
     ask_for(store, content="c2", **standing)
 
-    assert json.loads(claim(store).payload or "") == {"lang": "deu", "hocr": True}
+    assert json.loads(store.known_document(claim(store).document_id or 0).settings) == {"lang": "deu", "hocr": True}
+
+
+def test_a_job_need_not_be_told_what_is_known_of_its_document(store: Store) -> None:
+    ask_for(store, settings=ways(lang="deu"))
+    job = claim(store)
+    assert store.known_document(1) == KnownDocument(settings=ways(lang="deu").replace(" ", ""))
+
+    original = NewFile("a.pdf", "objects/1-1/a.pdf", "original", 3, "c" * 64)
+    facts = DocumentFacts(kind="pdf", pages=3)
+    store.complete_many([Completion(job.lease, files=[original], document=facts, follow_ups=[NewJob("next")])])
+
+    assert store.known_document(1) == KnownDocument("c" * 64, "pdf", 3, ways(lang="deu").replace(" ", ""))
+    assert store.known_document(77) == KnownDocument()
 
 
 def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Store, by_hand: ByHand) -> None:

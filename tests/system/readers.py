@@ -30,7 +30,10 @@ _is_held = False
 
 def run(context: Context[shipped.Payload]) -> Done:
     global _place, _is_held
-    _place = context.keep
+    assert context.document is not None
+    # Of this file, and of this way to read it.
+    _place = context.keep / digest([context.document.content, context.document.settings])
+    _place.mkdir(exist_ok=True)
     # The page is read in a process of its own, which is forked from this one.
     shipped.read_page = _noted_page
     name = context.inputs["original"].name
@@ -52,9 +55,7 @@ def _noted_page(book: pdf.Book, engine: Engine, number: int) -> shipped.Read:
     return _read_page(book, engine, number)
 
 
-ocr_pages = replace(
-    shipped.ocr_pages, run=run, keep_key=lambda payload: digest([payload.content, payload.pages, payload.languages])
-)
+ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages)
 
 
 def _skip(context: Context[dict[str, Any]]) -> Done:

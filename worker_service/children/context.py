@@ -179,6 +179,7 @@ class ChildContext:
         self.owner = order.owner
         self.document_id = order.document_id
         self.generation = order.generation
+        self.document = order.document
         self.inputs: Mapping[str, Path] = dict(order.inputs)
         self.staging = staging
         self.state = json.loads(order.state) if order.state else None

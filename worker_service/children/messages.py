@@ -30,6 +30,7 @@ from worker_service.jobs.documents import (
     DocumentFacts,
     DocumentPages,
     FileAgain,
+    KnownDocument,
     KnownPages,
     PageResult,
     Question,
@@ -96,6 +97,7 @@ class Order:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """The published files of its document by their role; absolute, and readable for this attempt."""
     owner: str = ""
+    document: KnownDocument | None = None
 
     @property
     def key(self) -> Key:

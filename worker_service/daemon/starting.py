@@ -81,4 +81,5 @@ class Starter:
             generation=job.generation,
             inputs={file.role: self._workspace.absolute() / file.path for file in files},
             owner=job.owner,
+            document=None if job.document_id is None else self._store.known_document(job.document_id),
         )

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, PageResult, Question
+from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
 from worker_service.jobs.model import NewJob
 
 P = TypeVar("P")
@@ -48,6 +48,10 @@ class Context(Protocol[P_co]):
 
     @property
     def generation(self) -> int | None: ...
+
+    @property
+    def document(self) -> KnownDocument | None:
+        """What is known of it, so that no payload has to carry it."""
 
     @property
     def inputs(self) -> Mapping[str, Path]:

@@ -52,6 +52,19 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class KnownDocument:
+    """What is known of a job's document when an attempt begins."""
+
+    content: str = ""
+    """SHA-256 of its newest published original; empty: nobody has told it."""
+    kind: str | None = None
+    pages: int | None = None
+    """None: not counted yet."""
+    settings: str = ""
+    """JSON: how its newest generation is to be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentFacts:
     """What a job learned of its document. None: nothing new."""
 

@@ -13,7 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from worker_service.jobs.documents import Answer, DocumentRequest, PageResult, PublishedFile, Question
+from worker_service.jobs.documents import (
+    Answer,
+    DocumentRequest,
+    KnownDocument,
+    PageResult,
+    PublishedFile,
+    Question,
+)
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -121,6 +128,9 @@ class Leases(Protocol):
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
         """The newest published file of a document in each role."""
+
+    def known_document(self, document_id: int) -> KnownDocument:
+        """What a job that works for it need not be told by its payload."""
 
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
         """End the job as completed; result and follow-up jobs land with it or not at all (P5)."""

@@ -308,6 +308,12 @@ SELECT {file_columns} FROM file f
  ORDER BY f.role;
 
 
+-- name: known_document
+SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), ''),
+       d.kind, d.pages, d.settings
+  FROM document d WHERE d.id = :document_id;
+
+
 -- ── Forgetting ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: old_generations

@@ -18,6 +18,7 @@ from worker_service.jobs.documents import (
     Files,
     IsCurrent,
     KnownDigests,
+    KnownDocument,
     KnownPages,
     PageResult,
     Pages,
@@ -77,6 +78,11 @@ class Asking(Reading):
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._read("inputs", document_id=document_id)]
+
+    def known_document(self, document_id: int) -> KnownDocument:
+        for row in self._read("known_document", document_id=document_id):
+            return KnownDocument(*row)
+        return KnownDocument()
 
 
 def page_from(row: Row) -> PageResult:

@@ -82,8 +82,7 @@ class Intake(Connections):
     def _insert_for_document(
         self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
     ) -> Enqueued:
-        """The document is the key of its work: a unique_key is not looked at. A payload that is left out is how the
-        document is to be read."""
+        """The document is the key of its work: a unique_key is not looked at."""
         document_id, way, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
             self._write("rename_document", document_id=document_id, name=request.name)
@@ -103,7 +102,6 @@ class Intake(Connections):
             document_id=document_id,
             generation=generation,
             name=job.name or request.name,
-            payload=way if job.payload is None else job.payload,
             unique_key=None,
         )
         return replace(self._insert(work, parent_id, earlier), document_id=document_id, decision=decision)

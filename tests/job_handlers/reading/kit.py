@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from unittest.mock import patch
 
 from worker_service.children.messages import Ended, How, Order, PagesRead, answer_to_nothing
 from worker_service.children.nursery import Nursery, heard
-from worker_service.handlers import DocumentPages, IsCurrent, KnownPages, NewJob, PageResult, SameContent
+from worker_service.handlers import DocumentPages, IsCurrent, KnownDocument, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
 from worker_service.testing import Run
 
@@ -53,16 +54,19 @@ class Library:
     by_digest: dict[str, PageResult] = field(default_factory=dict)
     by_number: dict[int, PageResult] = field(default_factory=dict)
     runs: list[tuple[str, Run]] = field(default_factory=list)
+    known: KnownDocument = field(default_factory=KnownDocument)
+    """What the jobs before have told of it."""
     is_current: bool = True
     _jobs: int = 0
 
     def forget(self) -> None:
         self.by_digest, self.by_number, self.runs, self.is_current = {}, {}, [], True
+        self.known = KnownDocument()
 
-    def read(self, original: Path, **payload: object) -> Run:
+    def read(self, original: Path, **how: object) -> Run:
         """Returns the last run: of `assemble`, or of the first that did not end well."""
-        self.by_number, self.runs = {}, []
-        last = self.run("ingest", payload, original)
+        self.by_number, self.runs, self.known = {}, [], KnownDocument(settings=json.dumps(how))
+        last = self.run("ingest", {}, original)
         for job in last.follow_ups if last.how is How.DONE else ():
             last = self.run_job(job, original)
             if last.how is not How.DONE:
@@ -95,6 +99,7 @@ class Library:
             document_id,
             None if document_id is None else 1,
             {} if original is None else {"original": original.absolute()},
+            document=None if document_id is None else self._known_of(original),
         )
         self.nursery.launch(order)
         happenings = []
@@ -105,7 +110,13 @@ class Library:
                     self.keep(page)
         run = Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
         self.runs.append((job_type, run))
+        if (facts := run.ended.document) is not None:
+            self.known = replace(self.known, kind=facts.kind or self.known.kind, pages=facts.pages or self.known.pages)
         return run
+
+    def _known_of(self, original: Path | None) -> KnownDocument:
+        content = "" if original is None else hashlib.sha256(original.read_bytes()).hexdigest()
+        return replace(self.known, content=content)
 
     def keep(self, page: PageResult) -> None:
         if page.text is not None:

@@ -12,7 +12,6 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
-from job_handlers.reading.contents import sha256_of
 from job_handlers.reading.ocr_pages import ocr_pages
 from tests.job_handlers.reading.documents import (
     character_errors,
@@ -28,7 +27,7 @@ from tests.job_handlers.reading.documents import (
     workbook,
 )
 from tests.job_handlers.reading.kit import Library, published
-from worker_service.handlers import NewJob, PageResult
+from worker_service.handlers import KnownDocument, NewJob, PageResult
 from worker_service.jobs.documents import FileAgain
 from worker_service.testing import How, run_stopped_and_again
 
@@ -243,7 +242,7 @@ def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     # It asks for its file, says how far it is, asks twice for this page and twice for the next, and keeps the first.
     killed, again = run_stopped_and_again(
         ocr_pages,
-        {"pages": "1-2", "content": sha256_of(original)},
+        {"pages": "1-2"},
         directory=tmp_path,
         step=7,
         document_id=1,
@@ -268,24 +267,35 @@ def test_work_that_is_stale_is_refused_before_the_expensive_call(library: Librar
         assert not run.pages
 
 
-@pytest.mark.parametrize(
-    ("job_type", "payload"),
-    [
-        ("ocr_pages", {"pages": "1"}),
-        ("extract_rows", {"pages": "1"}),
-        ("assemble", {"kind": "pdf", "pages": 1}),
-    ],
-)
+@pytest.mark.parametrize("job_type", ["ocr_pages", "extract_rows", "assemble"])
 def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_into_it(
-    library: Library, tmp_path: Path, job_type: str, payload: dict[str, object]
+    library: Library, tmp_path: Path, job_type: str
 ) -> None:
-    original = digital(tmp_path / "mine.pdf", ["mine"])
-    library.keep(PageResult(1, "d1", "text", "layer"))
+    """As rows were written when payloads named the file: what they say of it is no longer looked at."""
+    original = tmp_path / "mine.csv" if job_type == "extract_rows" else digital(tmp_path / "mine.pdf", ["mine"])
+    if job_type == "extract_rows":
+        original.write_text("mine;1\nmine;2\n")
+    library.run("ingest", {}, original)
+    ours = library.run(job_type, {"pages": "1"}, original)
 
-    run = library.run(job_type, {**payload, "content": "0" * 64}, original)
+    run = library.run(job_type, {"pages": "1", "kind": "image", "content": "0" * 64}, original)
 
-    assert (run.how, run.ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
-    assert not run.pages
+    assert (ours.how, run.how) == (How.DONE, How.DONE), run.ended
+    assert [page.digest for page in run.pages] == [page.digest for page in ours.pages]
+    assert "0" * 64 not in str(run.questions)
+
+
+def test_what_a_row_says_by_hand_of_how_to_read_holds_for_what_follows_too(library: Library, tmp_path: Path) -> None:
+    library.known = KnownDocument(settings='{"languages": ["deu"], "hocr": true}')
+    original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150)], dpi=150)
+
+    ours = library.run("ingest", {}, original).follow_ups
+    by_hand = library.run("ingest", {"languages": ["eng"], "quality": "fast"}, original).follow_ups
+
+    assert [json.loads(job.payload or "") for job in ours] == [{"pages": "1"}, {}]
+    said = {"languages": ["eng"], "quality": "fast"}
+    assert [json.loads(job.payload or "") for job in by_hand] == [{"pages": "1", **said}, said]
+    assert ours[0].concurrency_key != by_hand[0].concurrency_key
 
 
 def test_pages_that_were_never_read_are_named(library: Library, tmp_path: Path) -> None:
@@ -304,7 +314,8 @@ def test_pages_too_large_for_one_answer_are_asked_for_in_smaller_parts(library: 
     for number in range(1, 61):
         library.keep(PageResult(number, f"d{number}", f"{number} " + "word " * 180_000, "layer"))
 
-    run = library.run("assemble", {"kind": "pdf", "pages": 60, "content": sha256_of(original)}, original)
+    library.known = KnownDocument(kind="pdf", pages=60)
+    run = library.run("assemble", {}, original)
 
     assert run.how is How.DONE, run.ended
     pages = published(run)["text"].read_text().split("\f")

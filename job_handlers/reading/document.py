@@ -1,0 +1,123 @@
+"""What a job knows of its document: the file, how it is to be read, and whether anybody still wants it.
+
+The document itself says how. What a payload says beside it holds instead, so that a row by hand may want it otherwise;
+what follows from such a row says the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from job_handlers.reading.ocr.engine import Wanted
+from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
+
+Quality = Literal["fast", "best"]
+
+H = TypeVar("H", bound="HowToRead")
+
+_LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
+_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """A job for afterwards."""
+
+    job_type: str
+    payload: dict[str, Any] | None = None
+    platform: str = "local"
+    account: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToRead:
+    """None: as usual; in a payload: as the document is to be read."""
+
+    languages: tuple[str, ...] | None = None
+    quality: Quality | None = None
+    force_ocr: bool | None = None
+    """Look at the pixels of pages that have good text as well."""
+    hocr: bool | None = None
+    password_file: str | None = None
+    """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
+    asked for."""
+    then: tuple[Then, ...] | None = None
+    """Enqueued once the text is there."""
+
+    def said(self) -> dict[str, Any]:
+        ways = {name: getattr(self, name) for name in HowToRead.__dataclass_fields__}
+        plain: dict[str, Any] = msgspec.to_builtins({name: way for name, way in ways.items() if way is not None})
+        return plain
+
+    @property
+    def engine(self) -> Wanted:
+        return Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
+
+    @property
+    def password(self) -> str:
+        return _password_of(self.password_file)
+
+
+def document_of(context: Context[Any]) -> KnownDocument:
+    if context.document is None:
+        raise Permanent("NO_DOCUMENT", f"{context.job_type} reads a document: enqueue `ingest` with the path of a file")
+    return context.document
+
+
+def how_to_read(context: Context[H]) -> HowToRead:
+    remembered = context.document.settings if context.document is not None else ""
+    try:
+        how = msgspec.convert({**msgspec.json.decode(remembered or "{}"), **context.payload.said()}, HowToRead)
+    except msgspec.MsgspecError as error:
+        raise Permanent("SETTINGS_INVALID", f"how the document is to be read: {error}") from error
+    for language in how.engine.languages:
+        if not _LANGUAGE.fullmatch(language):
+            raise Permanent("PAYLOAD_INVALID", f"{language[:40]!r} is not a language: write eng, or deu")
+    if not how.engine.languages:
+        raise Permanent("PAYLOAD_INVALID", "languages is empty: name one at least, such as eng")
+    return how
+
+
+def original_of(context: Context[Any]) -> Path:
+    try:
+        return context.inputs["original"]
+    except KeyError as error:
+        raise Permanent(
+            "FILE_ABSENT", "the document has no published file: bring it in again with `pagemill ingest PATH`"
+        ) from error
+
+
+def content_of(context: Context[Any]) -> str:
+    """SHA-256 of its file. Whoever published it has told, as a rule."""
+    if known := document_of(context).content:
+        return known
+    with original_of(context).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_current(context: Context[Any]) -> None:
+    """Before an expensive piece of work: does anybody still want it?"""
+    if not context.ask(IsCurrent()).is_current:
+        raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
+
+
+def _password_of(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not _PASSWORD.fullmatch(name):
+        raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    try:
+        # Without a directory the name would be looked for among our own files.
+        return (Path(directory or os.devnull) / name).read_text("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise Permanent(
+            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
+        ) from error
