@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from worker_service.jobs.documents import IndexStatus
 
@@ -43,8 +43,8 @@ class Document:
     created_at: str
     updated_at: str
     gone_at: str | None
-    size: int
-    """Bytes of its files in the workspace."""
+    size: int = field(compare=False)
+    """Bytes of its files in the workspace. An original that came in once more counts twice, until it is swept."""
 
 
 @dataclass(frozen=True, slots=True)
