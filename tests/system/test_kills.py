@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -57,6 +58,22 @@ handlers = []
 
     second.wait_for("daemon.started")
     wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+
+
+def test_what_a_worker_of_another_host_left_long_ago_runs_again_from_the_start(system: System) -> None:
+    job = system.enqueue("sleep")
+    first = system.start()
+    system.pids_of(job)
+    first.signal(signal.SIGKILL)
+    first.ends()
+    # The disk was moved, without what lay beside the database.
+    shutil.rmtree(system.place / "workers")
+    system.sqlite3("UPDATE worker SET host = 'elsewhere', boot_id = '', heartbeat_at = '2020-01-01 00:00:00.000'")
+
+    system.start()
+
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+    assert len(system.store.workers()) == 1
 
 
 def test_what_a_worker_left_that_no_longer_has_a_row_runs_again(system: System) -> None:
