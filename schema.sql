@@ -1151,10 +1151,14 @@ SELECT d.id AS document_id, q.id AS job_id, ifnull(q.error_code, 'CANCELLED') AS
           FROM worker_job_queue) p ON p.id = q.id
  ORDER BY ifnull(q.error_code = 'DEPENDENCY_FAILED', 0), q.id;
 
--- Progress: of a success all; else the pages that are stored of those that were counted.
+-- What people can read stays so while a newer reading is under way, or fails: its state says both. Progress: of a
+-- success all, and of what people read where a newer reading failed; else the pages that are stored of those counted.
 CREATE VIEW v_documents AS
 SELECT d.id, d.owner, d.platform, d.name, d.index_status AS status,
-       CASE WHEN d.index_status = 'success' THEN 100 WHEN ifnull(d.pages, 0) = 0 THEN 0
+       CASE WHEN d.index_status <> 'success' AND d.current_generation IS NOT NULL THEN 'readable, ' ELSE '' END
+       || d.index_status AS state,
+       CASE WHEN d.index_status = 'success' OR (d.index_status = 'failed' AND d.current_generation IS NOT NULL) THEN 100
+            WHEN ifnull(d.pages, 0) = 0 THEN 0
             ELSE min(100, 100 * (SELECT count(*) FROM page p
                                   WHERE p.document_id = d.id AND p.generation = d.index_generation) / d.pages) END AS percent,
        d.pages, d.index_generation AS generation, d.current_generation AS readable, ifnull(d.error_code, '') AS error,

@@ -132,7 +132,8 @@ def _unread(one: Awaited, job: Job | None, document: Document | None) -> Unread 
 
 
 def _done(document: Document) -> int:
-    return document.percent * (document.pages or 0) // 100
+    # What people read meanwhile is not what was waited for.
+    return 0 if document.has_failed_anew else document.percent * (document.pages or 0) // 100
 
 
 def _ids(awaited: Sequence[Awaited]) -> Sequence[int]:

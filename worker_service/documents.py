@@ -283,7 +283,7 @@ def _is_removed(workspace: Path, path: str) -> bool:
 
 
 def _why_none(document: Document, form: str) -> str:
-    if document.status is not IndexStatus.SUCCESS:
+    if document.current_generation is None:
         return f"it is {document.status}"
     if document.kind == "sheet" and form in ("pdf", "hocr"):
         return "of a spreadsheet there is none"

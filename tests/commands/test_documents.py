@@ -14,6 +14,7 @@ import pytest
 from tests.commands.conftest import Run, items, states
 from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
+from worker_service.jobs.model import Failure
 from worker_service.links import link_due
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,6 +329,26 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
     assert "more: the same with --before 2" in first.stderr
     assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
     assert json.loads(run("documents", "--json").stdout)["next"] is None
+
+
+def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fails(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("text", "original"))
+    run("reindex", "1", "--lang", "fra")
+    under_way = run("documents", "--json")
+    shelf.store.fail(shelf.next_job().lease, Failure("ENGINE_CRASHED", "it fell over"), retry_at=None)
+
+    assert [(one["status"], one["state"]) for one in items(under_way)] == [("queued", "readable, queued")]
+    [told] = items(run("documents", "--status", "failed", "--json"))
+    assert (told["state"], told["percent"], told["current_generation"]) == ("readable, failed", 100, 1)
+    assert "readable, failed  100%" in run("documents").stdout
+    assert "generation 2 failed: it fell over" in run("documents").stdout
+    shown = run("show", "document:1")
+    assert "readable, failed" in shown.stdout
+    assert "people read its generation 1; generation 2 failed: it fell over." in shown.stderr
+    assert "pagemill reindex 1 reads it as it was" in shown.stderr
+    assert run("export", "--name", "a").stdout == "a-1.txt\n"
+    assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
+    assert "readable, failed" in run("documents", "rm", "1", "--dry-run").stdout
 
 
 def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(run: Run, shelf: Shelf) -> None:

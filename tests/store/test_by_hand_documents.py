@@ -148,11 +148,11 @@ def test_a_page_range_is_named_in_either_spelling(store: Store, by_hand: ByHand)
 
 
 def test_people_see_documents_in_a_view(by_hand: ByHand) -> None:
-    rows = by_hand("SELECT id, status, percent, readable FROM v_documents ORDER BY id")
+    rows = by_hand("SELECT id, status, state, percent, readable FROM v_documents ORDER BY id")
 
     assert rows == [
-        {"id": 1, "status": "success", "percent": 100, "readable": 1},
-        {"id": 2, "status": "indexing", "percent": 0, "readable": None},
+        {"id": 1, "status": "success", "state": "success", "percent": 100, "readable": 1},
+        {"id": 2, "status": "indexing", "state": "indexing", "percent": 0, "readable": None},
     ]
 
 

@@ -222,7 +222,7 @@ def export(
         if chosen == DocumentSelector():
             raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
         if not chosen.ids and not chosen.statuses:
-            chosen = DocumentSelector(chosen.ids, [IndexStatus.SUCCESS], chosen.owners, name=chosen.name)
+            chosen = DocumentSelector(owners=chosen.owners, name=chosen.name, is_readable=True)
         meant = list(documents.all(chosen))
         copies, number = list(_copies(documents, meant, form, directory, failures)), len(meant)
     written, same = _copied(copies, there, failures)
@@ -383,7 +383,7 @@ def _weighed(weight: Weight) -> str:
 
 
 def _sample(meant: Sequence[Document]) -> list[str]:
-    rows = [(one.id, one.status, one.owner, one.name, output.size(one.size)) for one in meant[:_SAMPLE]]
+    rows = [(one.id, one.state, one.owner, one.name, output.size(one.size)) for one in meant[:_SAMPLE]]
     lines = output.table_lines(("ID", "STATE", "OWNER", "NAME", "SIZE"), rows) if rows else []
     return [*lines, f"… and {len(meant) - _SAMPLE:,} more"] if len(meant) > _SAMPLE else lines
 
@@ -433,7 +433,12 @@ def show_document(desk: Desk, document_id: int) -> None:
     for name, value in output.as_object(document).items():
         if value not in (None, ""):
             output.show(f"{name:20} {value}")
-    if document.error_code:
+    if document.has_failed_anew:
+        output.say(
+            f"people read its generation {document.current_generation}; {_failed_anew(document)}. Put right what that "
+            f"names and ask for it again, or stay with what is read: pagemill reindex {document_id} reads it as it was"
+        )
+    elif document.error_code:
         output.say(f"to read it again: pagemill reindex {document_id}; pages that are known are not read twice")
     if pages:
         output.show()
@@ -489,11 +494,19 @@ def show_documents(
         output.say("these failed before they were documents: pagemill why JOB says what to do")
 
 
+def _failed_anew(document: Document) -> str:
+    return f"generation {document.index_generation} failed: {document.error_message or document.error_code}"
+
+
 def _row(one: Document, now: datetime) -> tuple[object, ...]:
-    note = one.error_message or ("gone at its source" if one.gone_at else one.note)
+    note = (
+        _failed_anew(one)
+        if one.has_failed_anew
+        else one.error_message or ("gone at its source" if one.gone_at else one.note)
+    )
     moved = output.when(one.updated_at, now=now)
     return (
-        one.id, one.status, f"{one.percent}%", one.pages, output.size(one.size) if one.size else None, one.kind,
+        one.id, one.state, f"{one.percent}%", one.pages, output.size(one.size) if one.size else None, one.kind,
         one.owner, one.name, moved, one.error_code, note,
     )  # fmt: skip
 

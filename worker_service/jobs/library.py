@@ -19,6 +19,8 @@ class DocumentSelector:
     name: str = ""
     """A part of its name, in small or capital letters."""
     source_keys: Sequence[str] = ()
+    is_readable: bool = False
+    """Only those of which people can read a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,11 @@ class Document:
     kind: str | None
     pages: int | None
     status: IndexStatus
+    """Of its newest generation."""
+    state: str
+    """The same, and whether people read an older one meanwhile: success; failed; readable, failed."""
     percent: int
-    """Of its newest generation; it never falls within one."""
+    """Of its newest generation; where that failed, of the one that people read."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -45,6 +50,11 @@ class Document:
     gone_at: str | None
     size: int = field(compare=False)
     """Bytes of its files in the workspace. An original that came in once more counts twice, until it is swept."""
+
+    @property
+    def has_failed_anew(self) -> bool:
+        """People read it, and a newer reading failed."""
+        return self.status is IndexStatus.FAILED and self.current_generation is not None
 
 
 @dataclass(frozen=True, slots=True)

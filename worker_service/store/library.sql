@@ -1,7 +1,7 @@
 -- What people read: documents, their pages and files, and the search. Only pages of a current generation are shown.
 
 -- fragment: document_columns
-d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.percent,
+d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.state, v.percent,
        d.index_generation, d.current_generation, d.settings,
        nullif(concat_ws('; ', d.note, (SELECT nullif(f.note, '') FROM file f
                                         WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1)),

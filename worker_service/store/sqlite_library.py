@@ -110,6 +110,8 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
     if selector.name:
         terms.append("instr(lower(d.name), lower(?)) > 0")
         values.append(selector.name)
+    if selector.is_readable:
+        terms.append("d.current_generation IS NOT NULL")
     return " AND ".join(terms), values
 
 
