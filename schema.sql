@@ -251,6 +251,7 @@ CREATE TABLE handler (
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
     timeout_seconds INTEGER,                      -- of an attempt of a job that has none of its own
     payload_schema  TEXT CHECK (json_valid(payload_schema)),
+    choices         TEXT CHECK (json_valid(choices)),   -- by the key of a payload: what it may be on this machine
     PRIMARY KEY (worker_id, job_type)
 ) STRICT, WITHOUT ROWID;
 

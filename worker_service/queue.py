@@ -31,6 +31,7 @@ from worker_service.words import (
 )
 
 if TYPE_CHECKING:
+    from worker_service.handlers.contract import Choices
     from worker_service.store.base import Store
     from worker_service.store.sqlite_connection import OnLongWait
 
@@ -140,6 +141,24 @@ class Queue:
                 f"the payload does not fit {job.job_type}: {faults[0]}; `pagemill handlers show {job.job_type}` tells "
                 f"what fits{otherwise}"
             )
+
+    def lacking(self, asked: Mapping[str, object]) -> list[str]:
+        """A sentence for each thing in a payload that the machines of the workers which live lack: jobs will wait for
+        it. What nobody knows is refused."""
+        import msgspec  # not for every command
+
+        from worker_service.handlers.contract import Choices
+
+        described = [msgspec.json.decode(text, type=dict[str, Choices]) for text in self.store.choices()]
+        sentences: list[str] = []
+        for key, wanted in asked.items():
+            choices = [one[key] for one in described if key in one]
+            there = list(dict.fromkeys(word for one in choices for word in one.there))
+            words = wanted if isinstance(wanted, list) else [wanted]
+            for word in words if choices else ():
+                if isinstance(word, str) and word not in there:
+                    sentences.append(_lacking(word, key, choices, ", ".join(there)))
+        return sentences
 
     def selector(self, words: SelectorWords) -> Selector:
         return read_selector(words, now=self._clock())
@@ -390,3 +409,16 @@ def _chunks(ids: Sequence[int]) -> list[Sequence[int]]:
 
 def _to(verb: str) -> str:
     return "priority" if verb == "priority" else verb
+
+
+def _lacking(word: str, key: str, choices: Sequence[Choices], there: str) -> str:
+    for one in choices:
+        if word in one.to_get:
+            there = there or "none"
+            return f"{word} is not installed ({key} that are: {there}), and what needs it waits: {one.to_get[word]}"
+    near = next((near for one in choices if (near := one.meant(word))), None)
+    hint = f"did you mean {near}? " if near else ""
+    raise BadInput(
+        f"{word!r} is none of the {key} that are known: {hint}Installed: {there or 'none'}. What is new on the machine "
+        "is seen once the worker is restarted"
+    )

@@ -5,6 +5,7 @@ While one page is read it is asked of the next whether anybody still wants it, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from worker_service.handlers import (
     Done,
     Handler,
     KnownPages,
+    Lacking,
     Limits,
     PageResult,
     Retryable,
@@ -37,6 +39,10 @@ from worker_service.handlers import (
 _MIB = 1 << 20
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
+_LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
+"""Whether trained data has been installed."""
+_LOOKS_AGAIN_AFTER = 0.25
+"""Of the time that it has waited."""
 _AHEAD = 2
 """The page that is read, and the next, so that nothing waits between them."""
 
@@ -62,8 +68,7 @@ def run(context: Context[Payload]) -> Done:
     password, engine = how.password, how.engine
     identity = ocr.chosen().identity(engine)
     if identity == "none":
-        # Says what is lacking.
-        ocr.chosen().engine_for(engine)
+        _wait_for_data(context, engine)
     read = 0
     with Apart[Read](
         lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS, ahead=_AHEAD
@@ -94,8 +99,20 @@ ocr_pages = Handler(
     limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
     missing=ocr.missing,
     offers=ocr.offers,
+    choices=ocr.choices,
     credentials=["password*"],
 )
+
+
+def _wait_for_data(context: Context[Payload], wanted: Wanted) -> None:
+    """The longer it has waited, the less often it looks again."""
+    since = context.state["lacking_since"] if context.state else time.time()
+    try:
+        ocr.chosen().engine_for(wanted)
+    except Lacking as error:
+        context.checkpoint({"lacking_since": since})
+        waited = (time.time() - since) * _LOOKS_AGAIN_AFTER
+        raise Lacking(error.message, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
 
 
 def _to_recognise(context: Context[Payload], digests: Mapping[int, str]) -> Iterator[int]:

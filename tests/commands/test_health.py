@@ -93,14 +93,14 @@ def test_the_doctor_says_of_a_second_database_beside_the_first_what_run_refuses(
 def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
     run: Run, findings: Findings, shelf: Shelf
 ) -> None:
-    no_data = Failure("LANGUAGE_MISSING", "there is no trained data for fra: apt-get install tesseract-ocr-fra")
+    no_secret = Failure("SECRET_ABSENT", "there is no credential password-a: give it")
     for key in ("a.pdf", "b.pdf"):
         ask_for(shelf.store, key)
-        shelf.store.fail(claim(shelf.store).lease, no_data, retry_at=None)
+        shelf.store.fail(claim(shelf.store).lease, no_secret, retry_at=None)
     ask_for(shelf.store, "a.pdf", is_forced=True)
 
     found = findings()["1 job ingest"]
-    assert found["fix"] == "apt-get install tesseract-ocr-fra, then: pagemill retry --error LANGUAGE_MISSING"
+    assert found["fix"] == "give it, then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT"
     again = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
 
     assert again.stdout == "retried 1 job\n"

@@ -156,6 +156,39 @@ def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_re
     assert not shelf.store.list(Selector())
 
 
+CHOICES = {
+    "languages": {
+        "there": ["deu", "eng"],
+        "to_get": {"fra": "apt-get install tesseract-ocr-fra"},
+        "called": {"german": "deu"},
+    },
+    "quality": {"there": ["fast"], "to_get": {"best": "put it into /usr/share/tessdata_best"}},
+}
+
+
+@pytest.mark.parametrize("verb", [("ingest", "a.pdf"), ("crawl", "."), ("reindex", "1")])
+def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refused(
+    run: Run, shelf: Shelf, verb: tuple[str, ...]
+) -> None:
+    papers("a.pdf")
+    shelf.read("old.pdf", "text", roles=("text", "original"))
+    before = len(shelf.store.list(Selector()))
+    facts = HandlerFacts("reads", choices=json.dumps(CHOICES))
+    shelf.store.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
+
+    unknown = run(*verb, "--lang", "eng+german", fails=2).stderr
+    assert "'german' is none of the languages that are known: did you mean deu? Installed: deu, eng." in unknown
+    assert len(shelf.store.list(Selector())) == before
+
+    absent = run(*verb, "--lang", "fra+deu", "--quality", "best").stderr.splitlines()
+    assert absent[:2] == [
+        "fra is not installed (languages that are: deu, eng), and what needs it waits: "
+        "apt-get install tesseract-ocr-fra",
+        "best is not installed (quality that are: fast), and what needs it waits: put it into /usr/share/tessdata_best",
+    ]
+    assert len(shelf.store.list(Selector())) == before + 1
+
+
 def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
     [_, hidden] = papers("in/a.pdf", "in/deep/b.pdf")
     hidden.parent.chmod(0)

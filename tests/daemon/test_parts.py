@@ -425,9 +425,13 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
     store.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
     store.register(new_worker("w3", types=["ingest"]))
     store.enqueue_many([NewJob("ingest") for _ in range(2)])
+    no_secret = Failure("SECRET_ABSENT", "there is no credential hook: give it")
     for job in store.claim("w3", 2):
-        no_data = "there is no trained data for deu: apt-get install tesseract-ocr-deu"
-        store.fail(job.lease, Failure("LANGUAGE_MISSING", no_data), retry_at=None)
+        store.fail(job.lease, no_secret, retry_at=None)
+    waiting = store.enqueue(NewJob("ingest")).job_id
+    [job] = store.claim("w3", 1)
+    no_data = Failure("CAPABILITY_MISSING", "there is no trained data for deu: apt-get install tesseract-ocr-deu")
+    store.snooze(job.lease, START + timedelta(seconds=60), no_data)
     settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
     found = {finding.name: finding for finding in examine(settings, store, now=START)}
@@ -437,8 +441,13 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
     assert lacking.fix == "apt-get install data, then: systemctl restart pagemill"
     assert found["handler scrape"].fix == "when it is there: systemctl restart pagemill"
     failed = found["2 jobs ingest"]
-    assert failed.detail == "LANGUAGE_MISSING: there is no trained data for deu"
-    assert failed.fix == "apt-get install tesseract-ocr-deu, then: pagemill retry --error LANGUAGE_MISSING"
+    assert failed.detail == "SECRET_ABSENT: there is no credential hook"
+    assert failed.fix == "give it, then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT"
+    waits = found["1 job ingest"]
+    assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
+    assert waits.fix == "apt-get install tesseract-ocr-deu; they look again by themselves"
+    [gate] = [gate for gate in store.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
+    assert "trained data for deu: apt-get install" in gate.detail
     assert not any(name.endswith("ingest") for name in found if name.startswith("handler"))
 
 

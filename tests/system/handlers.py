@@ -16,6 +16,7 @@ from worker_service.handlers import (
     File,
     Handler,
     KnownPages,
+    Lacking,
     NewJob,
     PageResult,
     Permanent,
@@ -42,6 +43,13 @@ def flood(context: Context[Payload]) -> Done:
     while lines is None or number < lines:
         number += 1
         print(f"line {number}", "y" * context.payload.get("long", 0))
+    return Done()
+
+
+def lacks(context: Context[Payload]) -> Done:
+    """What it needs is a file."""
+    if not Path(context.payload["needs"]).exists():
+        raise Lacking("there is no engine: touch it", after=0.3)
     return Done()
 
 
@@ -105,6 +113,7 @@ handlers = [
     Handler("noop", noop, dict),
     Handler("talk", talk, dict),
     Handler("flood", flood, dict),
+    Handler("lacks", lacks, dict, sandbox="off"),
     Handler("publish", publish, dict),
     Handler("chaos", chaos, dict),
     Handler("read", read, dict),

@@ -65,6 +65,26 @@ def test_progress_and_lines_are_written_before_the_job_ends(system: System) -> N
     assert attempt.sandbox
 
 
+def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is_there(system: System) -> None:
+    engine = system.place / "engine"
+    job = system.enqueue("lacks", max_retries=0, needs=str(engine))
+    system.start()
+    wait_until(lambda: len(system.outcomes(job)) >= 2, "it looks again")
+
+    seen: set[tuple[str, str]] = set()
+
+    def is_held() -> bool:
+        seen.update((gate.code, gate.detail) for gate in system.store.explain(job))
+        return bool(seen)
+
+    wait_until(is_held, "a gate")
+    assert {code for code, _ in seen} == {"CAPABILITY_MISSING"}
+    assert all(said.endswith("after CAPABILITY_MISSING: there is no engine: touch it") for _, said in seen)
+    engine.touch()
+
+    assert system.wait_for(job, Status.COMPLETED).retry_count == 0
+
+
 def test_a_published_file_is_there_once_its_job_has_completed(system: System) -> None:
     job = system.enqueue("publish")
 

@@ -372,7 +372,7 @@ def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
     except Retryable as error:
         return ended(How.RETRYABLE, error.code, error.message, error.after)
     except Snooze as error:
-        return ended(How.SNOOZED, "SNOOZED", error.message, _wait(error))
+        return ended(How.SNOOZED, error.code, error.message, _wait(error))
     except Rest as error:
         return ended(How.SNOOZED, "RESTING", error.message, max(float(error.after), 0.0), rests=True)
     except jail.SandboxError as error:

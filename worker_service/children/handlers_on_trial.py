@@ -146,6 +146,7 @@ def _introduce(handler: Handler[Any], found: Found) -> Introduced:
         handler.at_most_once,
         _schema(handler),
         handler.limits.wall_seconds,
+        None if handler.choices is None else msgspec.json.encode(handler.choices()).decode(),
     )
     declared = Declared(
         limits=handler.limits,

@@ -32,6 +32,8 @@ def reading_options(function: Function) -> Function:
         words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
         for job in words.actions():
             desk.queue.refuse_unfit(job)
+        for sentence in desk.queue.lacking(words.asked()):
+            output.say(sentence)
         return function(desk, *selected, read=words, **values)
 
     for option in reversed(

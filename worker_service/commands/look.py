@@ -47,7 +47,8 @@ NEXT_MOVES = {
     "KEY_BUSY": "to see what runs: pagemill ls --status running",
     "TYPE_FULL": "to see what runs: pagemill ls --status running --type {job_type}",
     "SLOTS_FULL": "to see what runs: pagemill ls --status running",
-    "CAPABILITY_MISSING": "install what is missing, then restart the worker",
+    "CAPABILITY_MISSING": "install what is missing, then restart the worker; what says when it starts again needs "
+    "no restart",
     "UNKNOWN_TYPE": "install a handler for {job_type}; or, if the name is wrong: pagemill delete {id}",
     "DISK_LOW": "free some space: pagemill stats tells who keeps how much, pagemill documents rm removes",
     "SOURCE_RESTING": "wait: the source asked for it, and all its jobs go on together",

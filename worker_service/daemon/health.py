@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _LATELY = timedelta(days=1)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
-_OF_THE_MACHINE = {"LANGUAGE_MISSING", "QUALITY_MISSING", *_OF_CREDENTIALS}
-"""Codes by which jobs fail until somebody changes something here. Credentials come with a start of the daemon."""
+"""Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
 
 
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
@@ -144,6 +143,10 @@ def _lacking(store: Store) -> Iterator[Finding]:
     """What the handlers of daemons that live say that they lack. The sentences end with what to do, after a colon."""
     for handler in store.handlers_lacking():
         yield _lack(handler.job_type, handler.missing or "", "systemctl restart pagemill")
+    for waiting in store.jobs_lacking():
+        detail, _, fix = (waiting.newest_message or "").partition(": ")
+        fix = f"{fix or 'see what it says'}; they look again by themselves"
+        yield Finding(Level.WARNING, f"{counted(waiting.jobs, 'job')} {waiting.job_type}", f"wait: {detail}", fix)
 
 
 def _described(settings: Settings) -> Iterator[Finding]:
@@ -179,12 +182,11 @@ def _lack(job_type: str, missing: str, then: str) -> Finding:
 def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
     """What jobs have failed for since yesterday and would fail for again, as far as anybody knows."""
     begun = max((worker.started_at for worker in alive), default="")
-    for error in store.errors(since=as_text(now - _LATELY), to_retry=_OF_THE_MACHINE):
-        if error.code in _OF_CREDENTIALS and error.newest_at < begun:
+    for error in store.errors(since=as_text(now - _LATELY), to_retry=_OF_CREDENTIALS):
+        if error.newest_at < begun:
             continue
         detail, _, fix = (error.newest_message or "").partition(": ")
-        restart = "systemctl restart pagemill, " if error.code in _OF_CREDENTIALS else ""
-        fix = f"{fix or 'see what it says'}, then: {restart}pagemill retry --error {error.code}"
+        fix = f"{fix or 'see what it says'}, then: systemctl restart pagemill, pagemill retry --error {error.code}"
         name = f"{counted(error.jobs, 'job')} {error.job_type}"
         yield Finding(Level.WARNING, name, f"{error.code}: {detail}", fix)
 

@@ -5,12 +5,14 @@ from worker_service.config_values import Kind, Setting, parse_words, whole_numbe
 from worker_service.errors import ConfigError
 from worker_service.filenames import FILE_URL, legible, path_of, written
 from worker_service.handlers.contract import (
+    Choices,
     Context,
     Done,
     Family,
     File,
     Handler,
     HandlerError,
+    Lacking,
     Limits,
     Permanent,
     Rest,
@@ -42,6 +44,7 @@ from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
     "FILE_URL",
+    "Choices",
     "ConfigError",
     "Context",
     "CrawlItem",
@@ -59,6 +62,7 @@ __all__ = [
     "Kind",
     "KnownDocument",
     "KnownPages",
+    "Lacking",
     "Limits",
     "NewJob",
     "PageResult",

@@ -7,6 +7,7 @@ How it is found is told in `registry`; how it is run, in `worker_service.childre
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.model import CAPABILITY_MISSING, NewJob
 
 P = TypeVar("P")
 A = TypeVar("A", bound=Answer)
@@ -159,13 +160,23 @@ class Permanent(HandlerError):
 class Snooze(HandlerError):
     """Not now, and it is nobody's fault: costs no attempt. Give `after` in seconds, or `until` with a zone."""
 
-    def __init__(self, message: str = "", *, after: float | None = None, until: datetime | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, after: float | None = None, until: datetime | None = None, code: str = "SNOOZED"
+    ) -> None:
         if (after is None) == (until is None):
             raise TypeError("a snooze has either after= or until=")
         if until is not None and until.tzinfo is None:
             raise TypeError("until= needs a zone")
         super().__init__(message)
-        self.message, self.after, self.until = message, after, until
+        self.message, self.after, self.until, self.code = message, after, until, code
+
+
+class Lacking(Snooze):
+    """This machine lacks what the job needs, and others of its type do not. It looks again after a while, and waits
+    behind the gate CAPABILITY_MISSING meanwhile. The message ends with what to do, after a colon."""
+
+    def __init__(self, message: str, *, after: float = 60.0) -> None:
+        super().__init__(message, after=after, code=CAPABILITY_MISSING)
 
 
 class Rest(HandlerError):
@@ -196,6 +207,26 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Choices:
+    """What one key of a payload may be, so that who asks for something else is told at once."""
+
+    there: Sequence[str]
+    """On this machine."""
+    to_get: Mapping[str, str] = field(default_factory=dict)
+    """What is known besides, and how to get it. A job that needs it waits."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What else people write for these, in small letters."""
+
+    def meant(self, word: str) -> str | None:
+        """What somebody had in mind who wrote this."""
+        plain = word.lower().replace("-", "_")
+        known = {**{one.lower(): one for one in (*self.there, *self.to_get)}, **self.called}
+        # Of two or three letters, most are near to some others.
+        near = difflib.get_close_matches(plain, known, n=1, cutoff=0.75) if len(plain) > 3 else []
+        return known.get(plain) or (known[near[0]] if near else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Handler(Generic[P]):
     """The code for one job type, and what it declares about itself."""
 
@@ -213,6 +244,8 @@ class Handler(Generic[P]):
     """Says what this machine lacks to run it ("tesseract is not installed"), or None."""
     offers: Callable[[], str | None] | None = None
     """Says what it found on this machine that people may choose from ("trained data for deu, eng")."""
+    choices: Callable[[], Mapping[str, Choices]] | None = None
+    """By the key of the payload. Asked once, as `missing` is."""
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()

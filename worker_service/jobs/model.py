@@ -144,6 +144,8 @@ class HandlerFacts:
     at_most_once: bool = False
     payload_schema: str | None = None
     timeout_seconds: int = 3600
+    choices: str | None = None
+    """JSON: by the key of a payload what it may be, and how to get what is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,9 @@ class Child:
     pid_started: int
     sandbox: str
 
+
+CAPABILITY_MISSING = "CAPABILITY_MISSING"
+"""The gate of a type, or of one job, for which this machine lacks something."""
 
 LOG_LINES_MOST = 3000
 """So many lines of a job are kept: the newest."""

@@ -251,6 +251,9 @@ class Reading(Protocol):
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
         """What the workers that live say of the payload of this type. None: one cannot describe it."""
 
+    def choices(self) -> Sequence[str]:
+        """What handlers of workers that live say of the keys of payloads: JSON, see `Choices` of the handlers."""
+
     def leases_of(self, worker_id: str) -> Sequence[Held]:
         """The leases that this worker holds by its rows, and which of them are to stop."""
 
@@ -262,6 +265,9 @@ class Reading(Protocol):
 
     def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
         """The documents whose reading would end with these of its jobs, if they are of one of the statuses."""
+
+    def jobs_lacking(self) -> Sequence[ErrorCount]:
+        """What pending jobs wait for that their machine lacks: with each sentence, how many do."""
 
     def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
         """Of the jobs that have failed since then, by code and type; the most frequent first. `to_retry`: only those

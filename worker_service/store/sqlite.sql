@@ -42,8 +42,8 @@ VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
 DELETE FROM handler WHERE worker_id = :worker_id;
 
 -- name: register_handler
-INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, timeout_seconds, payload_schema)
-VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :timeout_seconds, :payload_schema);
+INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, timeout_seconds, payload_schema, choices)
+VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :timeout_seconds, :payload_schema, :choices);
 
 -- name: deregister
 DELETE FROM worker
@@ -610,7 +610,9 @@ nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) -
 -- The claim's own predicates, asked one by one: of the job, of its lane, and of each worker.
 WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
 SELECT rank, code, detail, NULL AS worker_id FROM (
-    SELECT 4 AS rank, 'NOT_YET' AS code,
+    -- Of a machine that lacks what this one job needs: it looks again now and then.
+    SELECT iif(a.error_code = 'CAPABILITY_MISSING', 11, 4) AS rank,
+           iif(a.error_code = 'CAPABILITY_MISSING', a.error_code, 'NOT_YET') AS code,
            'it starts ' || iif(a.fence, 'again ', '') || 'at ' || q.run_at
            || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '') AS detail
       FROM worker_job_queue q
@@ -761,6 +763,19 @@ SELECT DISTINCT h.job_type, h.class, h.missing FROM handler h JOIN worker w ON w
 -- name: payload_schemas
 SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id
  WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before;
+
+-- name: jobs_lacking
+-- Jobs that were sent away because their machine lacks something, and look again.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, q.name, max(a.ended_at)
+  FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
+ CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
+ WHERE q.status = 'pending' AND q.held & 3 AND a.error_code = 'CAPABILITY_MISSING'
+ GROUP BY q.job_type, a.error_message ORDER BY q.job_type, a.error_message;
+
+-- name: choices
+SELECT DISTINCT h.choices FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.choices IS NOT NULL AND w.heartbeat_at > :stale_before;
 
 -- name: leases_of
 SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,

@@ -59,6 +59,7 @@ class Leases(Documents):
                     at_most_once=handler.at_most_once,
                     timeout_seconds=handler.timeout_seconds,
                     payload_schema=handler.payload_schema,
+                    choices=handler.choices,
                 )
 
     def deregister(self, worker_id: str) -> None:

@@ -120,6 +120,9 @@ class Reading(Connections):
         rows = self._read("payload_schemas", job_type=job_type, stale_before=self._stale_before())
         return [schema for (schema,) in rows]
 
+    def choices(self) -> Sequence[str]:
+        return [choices for (choices,) in self._read("choices", stale_before=self._stale_before())]
+
     def leases_of(self, worker_id: str) -> Sequence[Held]:
         return [
             Held(Lease(job_id, fence, worker_id), bool(is_cancelled), bool(is_hurried))
@@ -148,6 +151,9 @@ class Reading(Connections):
         meant = [status for status in selector.statuses or statuses if status in statuses]
         job_ids = self.ids(replace(selector, statuses=meant), "generation IS NOT NULL") if meant else []
         return [row[0] for row in self._read("documents_failing", job_ids=json.dumps(job_ids))]
+
+    def jobs_lacking(self) -> Sequence[ErrorCount]:
+        return [ErrorCount(*row) for row in self._read("jobs_lacking")]
 
     def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
         codes = None if to_retry is None else json.dumps(list(to_retry))

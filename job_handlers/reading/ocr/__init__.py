@@ -1,8 +1,11 @@
 """Read the pixels of a page. Here is chosen by which engine: another one is a file more, and its place in `ENGINES`."""
 
+from collections.abc import Mapping
+
 from job_handlers.reading.ocr import tesseract
 from job_handlers.reading.ocr.engine import Maker
 from job_handlers.reading.ocr.engine import Wanted as Wanted
+from worker_service.handlers import Choices
 
 ENGINES: tuple[Maker, ...] = (tesseract,)
 """The first that lacks nothing reads."""
@@ -20,3 +23,8 @@ def missing() -> str | None:
 def offers() -> str | None:
     """What people may choose from on this machine."""
     return chosen().offers()
+
+
+def choices() -> Mapping[str, Choices]:
+    """The same by the keys of a payload, with what could be installed besides."""
+    return chosen().choices()

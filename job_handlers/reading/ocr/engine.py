@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
+from worker_service.handlers import Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,9 @@ class Maker(Protocol):
 
     def offers(self) -> str | None:
         """What people may choose from, such as its languages."""
+
+    def choices(self) -> Mapping[str, Choices]:
+        """By the key of a payload what people may ask for, and how to get what is not there."""
 
     def identity(self, wanted: Wanted) -> str:
         """Of engine and trained data: what can change the words that are read. Without an engine: none."""

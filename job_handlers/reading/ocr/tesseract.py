@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any
 
 from job_handlers.reading.gray import Gray, image_of
 from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr import languages
 from job_handlers.reading.ocr.engine import Engine, Wanted
-from worker_service.handlers import Permanent
+from worker_service.handlers import Choices, HandlerError, Lacking, Permanent
 
 try:
     import tesserocr  # type: ignore[import-untyped]
@@ -62,8 +63,18 @@ def offers() -> str | None:
 
 def languages_of(quality: str) -> list[str]:
     """Without the data that tells how a page is turned, which is no language."""
-    found = {one.stem for place in _data_directories(quality) for one in place.glob("*.traineddata")}
-    return sorted(found - {"osd"})
+    places = _data_directories(quality)
+    found = {str(file.relative_to(one).with_suffix("")) for one in places for file in one.rglob("*.traineddata")}
+    return sorted(found - {"osd", "equ"})
+
+
+def choices() -> Mapping[str, Choices]:
+    """What payloads may ask for here."""
+    to_get = {code: languages.how_to_get([code]) for code in languages.known()}
+    return {
+        "languages": Choices(_installed(), to_get, languages.CALLED),
+        "quality": Choices([one for one in DATA if _data_directories(one)], {"best": _put_it("best")}),
+    }
 
 
 def engine_for(wanted: Wanted) -> Engine:
@@ -74,7 +85,7 @@ def engine_for(wanted: Wanted) -> Engine:
 def identity(wanted: Wanted) -> str:
     try:
         data = _data_for(wanted)
-    except Permanent:
+    except HandlerError:
         return "none"
     return " ".join([_engine_name(), *(_sum_of(data / f"{one}.traineddata") for one in wanted.languages)])
 
@@ -107,21 +118,30 @@ def _data_directories(quality: str) -> list[Path]:
 def _data_for(wanted: Wanted) -> Path:
     """The directory that has all of the languages."""
     if (lacks := missing()) is not None:
-        raise Permanent("CAPABILITY_MISSING", lacks)
+        raise Lacking(lacks)
     found = _data_directories(wanted.quality)
     if not found:
-        raise Permanent(
-            "QUALITY_MISSING",
-            f"there is no trained data of quality {wanted.quality}: put it into {DATA[wanted.quality][0]}",
-        )
+        raise Lacking(f"there is no trained data of quality {wanted.quality}: {_put_it(wanted.quality)}")
     for directory in found:
         if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
             return directory
     lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
-    # Debian writes chi_sim as chi-sim.
-    packages = " ".join(f"tesseract-ocr-{one}".replace("_", "-") for one in lacking)
-    names = ", ".join(lacking)
-    raise Permanent("LANGUAGE_MISSING", f"there is no trained data for {names}: apt-get install {packages}")
+    there = f"only for {', '.join(_installed())}"
+    for one in lacking:
+        if not languages.is_known(one):
+            near = choices()["languages"].meant(one)
+            hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
+            raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}: {hint}")
+    how = languages.how_to_get(lacking) if wanted.quality == "fast" else _put_it(wanted.quality)
+    raise Lacking(f"there is no trained data for {', '.join(lacking)}, {there}: {how}")
+
+
+def _installed() -> list[str]:
+    return sorted({language for quality in DATA for language in languages_of(quality)})
+
+
+def _put_it(quality: str) -> str:
+    return f"put it into {DATA[quality][0]}"
 
 
 # --- the engines ------------------------------------------------------------------------------------------

@@ -99,10 +99,17 @@ def test_a_pdf_without_a_page_is_empty(library: Library, tmp_path: Path) -> None
 
 
 def test_a_language_without_data_is_named_with_what_to_install(library: Library, tmp_path: Path) -> None:
-    run = library.read(scan(tmp_path / "a.pdf", [picture("x", dpi=150)], dpi=150), languages=["tlh"])
+    original = scan(tmp_path / "a.pdf", [picture("x", dpi=150)], dpi=150)
 
-    assert (run.how, run.ended.code) == (How.PERMANENT, "LANGUAGE_MISSING")
-    assert "tesseract-ocr-tlh" in run.ended.message
+    waits = library.read(original, languages=["chi_tra_vert"])
+    assert (waits.how, waits.ended.code) == (How.SNOOZED, "CAPABILITY_MISSING")
+    assert "no trained data for chi_tra_vert, only for " in waits.ended.message
+    assert waits.ended.message.endswith(": apt-get install tesseract-ocr-chi-tra-vert")
+    assert 0 < (waits.ended.after_seconds or 0) <= 60
+
+    never = library.read(original, languages=["german"])
+    assert (never.how, never.ended.code) == (How.PERMANENT, "LANGUAGE_UNKNOWN")
+    assert never.ended.message.endswith(": did you mean deu?")
 
 
 def test_a_monstrous_page_costs_that_page_and_not_the_document(library: Library, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from job_handlers.reading.ocr.engine import Wanted
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
-from worker_service.handlers import Permanent
+from worker_service.handlers import Lacking, Permanent
 
 TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
 ENGLISH = Wanted(("eng",), "fast")
@@ -103,9 +103,11 @@ def test_a_turned_page_is_read_whoever_reads_it(turn: int, lacking: Lack, monkey
 
 def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert missing() is None
-    with pytest.raises(Permanent, match="tesseract-ocr-tlh"):
+    with pytest.raises(Lacking, match="tesseract-ocr-chi-tra-vert"):
+        engine_for(Wanted(("eng", "chi_tra_vert"), "fast"))
+    with pytest.raises(Permanent, match=r"'tlh', only for .*: data of your own goes into /"):
         engine_for(Wanted(("eng", "tlh"), "fast"))
-    with pytest.raises(Permanent, match="quality best"):
+    with pytest.raises(Lacking, match="quality best"):
         engine_for(Wanted(("eng",), "best"))
 
     with monkeypatch.context() as patch:

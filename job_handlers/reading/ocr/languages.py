@@ -1,0 +1,87 @@
+"""The languages that Tesseract has data for: its codes, Debian's packages, and what else people call them. Pure.
+
+As Debian lists them (`apt-cache search tesseract-ocr-`). Data of one's own may have any name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_LISTED = """
+afr Afrikaans; amh Amharic; ara Arabic; asm Assamese; aze Azerbaijani; aze_cyrl Azerbaijani (Cyrillic); bel
+Belarusian; ben Bengali; bod Tibetan Standard; bos Bosnian; bre Breton; bul Bulgarian; cat Catalan; ceb Cebuano; ces
+Czech; chi_sim Chinese - Simplified; chi_sim_vert Chinese - Simplified (vertical); chi_tra Chinese - Traditional;
+chi_tra_vert Chinese - Traditional (vertical); chr Cherokee; cos Corsican; cym Welsh; dan Danish; deu German; div
+Divehi; dzo Dzongkha; ell Greek; eng English; enm English, Middle (1100-1500); epo Esperanto; est Estonian; eus
+Basque; fao Faroese; fas Persian; fil Filipino; fin Finnish; fra French; frk German (Fraktur); frm French, Middle
+(ca.1400-1600); fry Frisian (Western); gla Gaelic (Scots); gle Irish; glg Galician; grc Greek, Ancient (to 1453);
+guj Gujarati; hat Haitian; heb Hebrew; hin Hindi; hrv Croatian; hun Hungarian; hye Armenian; iku Inuktitut; ind
+Indonesian; isl Icelandic; ita Italian; ita_old Italian - Old; jav Javanese; jpn Japanese; jpn_vert Japanese
+(vertical); kan Kannada; kat Georgian; kat_old Old Georgian; kaz Kazakh; khm Khmer; kir Kyrgyz; kmr Kurmanji
+(Latin); kor Korean; kor_vert Korean (vertical); lao Lao; lat Latin; lav Latvian; lit Lithuanian; ltz Luxembourgish;
+mal Malayalam; mar Marathi; mkd Macedonian; mlt Maltese; mon Mongolian; mri Maori; msa Malay; mya Burmese; nep
+Nepali; nld Dutch; nor Norwegian; oci Occitan (post 1500); ori Oriya; pan Punjabi; pol Polish; por Portuguese; pus
+Pashto; que Quechua; ron Romanian; rus Russian; san Sanskrit; sin Sinhala; slk Slovakian; slv Slovenian; snd Sindhi;
+spa Spanish; spa_old Spanish, Castilian - Old; sqi Albanian; srp Serbian; srp_latn Serbian (Latin); sun Sundanese;
+swa Swahili; swe Swedish; syr Syriac; tam Tamil; tat Tatar; tel Telugu; tgk Tajik; tha Thai; tir Tigrinya; ton
+Tonga; tur Turkish; uig Uyghur; ukr Ukrainian; urd Urdu; uzb Uzbek; uzb_cyrl Uzbek (Cyrillic); vie Vietnamese; yid
+Yiddish; yor Yoruba
+"""
+_SCRIPTS = {
+    "Arabic": "arab", "Armenian": "armn", "Bengali": "beng", "Canadian_Aboriginal": "cans", "Cherokee": "cher",
+    "Cyrillic": "cyrl", "Devanagari": "deva", "Ethiopic": "ethi", "Fraktur": "frak", "Georgian": "geor",
+    "Greek": "grek", "Gujarati": "gujr", "Gurmukhi": "guru", "HanS": "hans", "HanS_vert": "hans-vert", "HanT": "hant",
+    "HanT_vert": "hant-vert", "Hangul": "hang", "Hangul_vert": "hang-vert", "Hebrew": "hebr", "Japanese": "jpan",
+    "Japanese_vert": "jpan-vert", "Kannada": "knda", "Khmer": "khmr", "Lao": "laoo", "Latin": "latn",
+    "Malayalam": "mlym", "Myanmar": "mymr", "Oriya": "orya", "Sinhala": "sinh", "Syriac": "syrc", "Tamil": "taml",
+    "Telugu": "telu", "Thaana": "thaa", "Thai": "thai", "Tibetan": "tibt", "Vietnamese": "viet",
+}  # fmt: skip
+# Of two letters, the older ones of three, and a few names of their own.
+_ALSO = """
+ar ara; be bel; bg bul; bs bos; ca cat; cs ces; cy cym; da dan; de deu; el ell; en eng; es spa; et est; eu eus; fa fas;
+fi fin; fr fra; ga gle; gl glg; he heb; hi hin; hr hrv; hu hun; hy hye; id ind; is isl; it ita; ja jpn; ka kat; ko kor;
+la lat; lt lit; lv lav; mk mkd; ms msa; mt mlt; nb nor; nl nld; nn nor; no nor; pl pol; pt por; ro ron; ru rus; sk slk;
+sl slv; sq sqi; sr srp; sv swe; ta tam; th tha; tr tur; uk ukr; ur urd; vi vie; zh chi_sim; alb sqi; arm hye; baq eus;
+bur mya; chi chi_sim; cze ces; dut nld; fre fra; geo kat; ger deu; gre ell; ice isl; mac mkd; mao mri; may msa; per fas;
+rum ron; slo slk; tib bod; wel cym; deutsch deu; espanol spa; farsi fas; francais fra; italiano ita; mandarin chi_sim;
+nederlands nld; polski pol; portugues por; slovak slk; svenska swe; chinese chi_sim; fraktur frk
+"""
+
+
+def _pairs(listed: str) -> dict[str, str]:
+    return dict(one.split(maxsplit=1) for one in " ".join(listed.split()).split("; "))
+
+
+NAMES = _pairs(_LISTED)
+"""By code."""
+
+
+def _called() -> dict[str, str]:
+    """By what people say; a name without an addition is that of the language as it is written today."""
+    names: dict[str, str] = {}
+    for code, name in sorted(NAMES.items(), key=lambda one: len(one[1])):
+        names.setdefault(re.split(r" [-(]|,", name)[0].lower(), code)
+    return names | _pairs(_ALSO)
+
+
+CALLED = _called()
+
+
+def how_to_get(codes: Iterable[str]) -> str:
+    """Of codes that Debian knows."""
+    return f"apt-get install {' '.join(map(_package, codes))}"
+
+
+def is_known(code: str) -> bool:
+    return code in NAMES or code == "osd" or code.removeprefix("script/") in _SCRIPTS
+
+
+def known() -> list[str]:
+    return [*NAMES, *(f"script/{name}" for name in _SCRIPTS)]
+
+
+def _package(code: str) -> str:
+    # Debian writes chi_sim as chi-sim, and scripts in four letters.
+    script = _SCRIPTS.get(code.removeprefix("script/"))
+    return f"tesseract-ocr-script-{script}" if script else f"tesseract-ocr-{code.replace('_', '-')}"
