@@ -78,8 +78,9 @@ CREATE TABLE worker_job_queue (
     CONSTRAINT "payload is JSON" CHECK (payload IS NULL OR json_valid(payload)),
     CONSTRAINT "result is JSON" CHECK (result IS NULL OR json_valid(result)),
     CONSTRAINT "progress_percent is 0 to 100" CHECK (progress_percent BETWEEN 0 AND 100),
-    CONSTRAINT "retry_count, max_retries and requeue_count are 0 or more"
-        CHECK (retry_count >= 0 AND max_retries >= 0 AND requeue_count >= 0),
+    CONSTRAINT "retry_count, max_retries and requeue_count are 0 to 1000000"
+        CHECK (retry_count BETWEEN 0 AND 1000000 AND max_retries BETWEEN 0 AND 1000000
+               AND requeue_count BETWEEN 0 AND 1000000),
     CONSTRAINT "created_at is a time like 2026-11-18 10:00:00 (UTC)"
         CHECK (created_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
                -- The form that we write, on a day that every month has, needs no calendar.
@@ -91,9 +92,25 @@ CREATE TABLE worker_job_queue (
         CHECK (run_at IS NULL OR (run_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
                AND strftime('%s', run_at) IS NOT NULL
                AND date(substr(run_at, 1, 10), '+0 days') = substr(run_at, 1, 10))),
-    CONSTRAINT "timeout_seconds is more than 0" CHECK (timeout_seconds > 0),
+    CONSTRAINT "created_at and run_at are of 1970 or later" CHECK (created_at >= '1970' AND run_at >= '1970'),
+    CONSTRAINT "timeout_seconds is 1 to 31536000, a year" CHECK (timeout_seconds BETWEEN 1 AND 31536000),
     CONSTRAINT "name has at most 1000 characters, source_key 5000"
         CHECK (length(name) <= 1000 AND length(source_key) <= 5000),
+    -- In bytes: length() of text ends at the first NUL. What only an INSERT gives apart from what a claim changes.
+    CONSTRAINT "job_type, platform, account, owner, source, name and each key have at most 30000 bytes"
+        CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(platform AS BLOB)) <= 30000
+               AND length(CAST(account AS BLOB)) <= 30000 AND length(CAST(owner AS BLOB)) <= 30000
+               AND length(CAST(source AS BLOB)) <= 30000 AND length(CAST(name AS BLOB)) <= 30000
+               AND length(CAST(source_key AS BLOB)) <= 30000 AND length(CAST(unique_key AS BLOB)) <= 30000
+               AND length(CAST(concurrency_key AS BLOB)) <= 30000),
+    CONSTRAINT "error_code, error_message and progress_message have at most 100000 bytes"
+        CHECK (length(CAST(error_code AS BLOB)) <= 100000 AND length(CAST(error_message AS BLOB)) <= 100000
+               AND length(CAST(progress_message AS BLOB)) <= 100000),
+    CONSTRAINT "worker_id, started_at, heartbeat_at, completed_at and cancel_requested_at have at most 1000 bytes"
+        CHECK (length(CAST(worker_id AS BLOB)) <= 1000 AND length(CAST(started_at AS BLOB)) <= 1000
+               AND length(CAST(heartbeat_at AS BLOB)) <= 1000 AND length(CAST(completed_at AS BLOB)) <= 1000
+               AND length(CAST(cancel_requested_at AS BLOB)) <= 1000),
+    CONSTRAINT "result has at most 16777216 bytes" CHECK (length(CAST(result AS BLOB)) <= 16777216),
     CONSTRAINT "fence is 0 or more" CHECK (fence >= 0),
     CONSTRAINT "held is set on pending jobs only" CHECK (held = 0 OR (held BETWEEN 1 AND 15 AND status = 'pending')),
     CONSTRAINT "a running job has worker_id, started_at and heartbeat_at; a pending one has none of them"
@@ -152,7 +169,12 @@ CREATE TABLE worker_job_attempt (
     memory_peak_bytes  INTEGER,
     heard_at           TEXT,      -- when its handler last said something
     PRIMARY KEY (job_id, fence),
-    CHECK ((ended_at IS NULL) = (outcome IS NULL))
+    CHECK ((ended_at IS NULL) = (outcome IS NULL)),
+    CONSTRAINT "error_code, error_message, sandbox, signal, worker_id and each time have at most 100000 bytes"
+        CHECK (length(CAST(error_code AS BLOB)) <= 100000 AND length(CAST(error_message AS BLOB)) <= 100000
+               AND length(CAST(sandbox AS BLOB)) <= 100000 AND length(CAST(signal AS BLOB)) <= 100000
+               AND length(CAST(worker_id AS BLOB)) <= 100000 AND length(CAST(started_at AS BLOB)) <= 100000
+               AND length(CAST(ended_at AS BLOB)) <= 100000 AND length(CAST(heard_at AS BLOB)) <= 100000)
 ) STRICT, WITHOUT ROWID;
 
 -- One row for each change of status, whoever made it. A job begins pending; that is its row, not an event.
@@ -162,7 +184,10 @@ CREATE TABLE worker_job_event (
     fence        INTEGER NOT NULL,
     from_status  TEXT NOT NULL,
     to_status    TEXT NOT NULL,
-    at           TEXT NOT NULL
+    at           TEXT NOT NULL,
+    CONSTRAINT "from_status, to_status and at have at most 1000 bytes"
+        CHECK (length(CAST(from_status AS BLOB)) <= 1000 AND length(CAST(to_status AS BLOB)) <= 1000
+               AND length(CAST(at AS BLOB)) <= 1000)
 ) STRICT;
 CREATE INDEX event_by_job ON worker_job_event (job_id);
 
@@ -172,7 +197,9 @@ CREATE TABLE worker_job_log (
     job_id  INTEGER NOT NULL,
     fence   INTEGER NOT NULL,
     at      TEXT NOT NULL,
-    line    TEXT NOT NULL
+    line    TEXT NOT NULL,
+    CONSTRAINT "line and at have at most 100000 bytes"
+        CHECK (length(CAST(line AS BLOB)) <= 100000 AND length(CAST(at AS BLOB)) <= 100000)
 ) STRICT;
 CREATE INDEX log_by_job ON worker_job_log (job_id, id);
 
@@ -204,7 +231,10 @@ CREATE TABLE worker_action (
     actor      TEXT NOT NULL,
     verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove')),
     undone_at  TEXT,
-    undone_by  TEXT
+    undone_by  TEXT,
+    CONSTRAINT "at, actor, undone_at and undone_by have at most 1000 bytes"
+        CHECK (length(CAST(at AS BLOB)) <= 1000 AND length(CAST(actor AS BLOB)) <= 1000
+               AND length(CAST(undone_at AS BLOB)) <= 1000 AND length(CAST(undone_by AS BLOB)) <= 1000)
 ) STRICT;
 
 CREATE TABLE worker_action_item (
@@ -212,7 +242,7 @@ CREATE TABLE worker_action_item (
     job_id     INTEGER NOT NULL,
     before     TEXT NOT NULL CHECK (json_valid(before)),   -- the row as it was
     after      TEXT CHECK (json_valid(after)),             -- the row as the action left it; NULL = deleted
-    undone_at  TEXT,
+    undone_at  TEXT CONSTRAINT "undone_at has at most 1000 bytes" CHECK (length(CAST(undone_at AS BLOB)) <= 1000),
     PRIMARY KEY (action_id, job_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX action_item_by_job ON worker_action_item (job_id);
@@ -232,14 +262,24 @@ CREATE TABLE worker (
     id            TEXT PRIMARY KEY NOT NULL,
     host          TEXT NOT NULL,
     boot_id       TEXT NOT NULL,
-    pid           INTEGER NOT NULL,
+    pid           INTEGER NOT NULL CONSTRAINT "pid is that of a process" CHECK (pid BETWEEN 1 AND 4194304),
     version       TEXT NOT NULL,
-    cpu_slots     INTEGER NOT NULL CHECK (cpu_slots >= 0),
-    io_slots      INTEGER NOT NULL CHECK (io_slots >= 0),
+    cpu_slots     INTEGER NOT NULL CHECK (cpu_slots BETWEEN 0 AND 100000),
+    io_slots      INTEGER NOT NULL CHECK (io_slots BETWEEN 0 AND 100000),
     draining      INTEGER NOT NULL DEFAULT 0,   -- 1: finishes what it has, claims no more
     disk_low      INTEGER NOT NULL DEFAULT 0,   -- 1: too little free space to begin anything
     started_at    TEXT NOT NULL,
-    heartbeat_at  TEXT NOT NULL
+    heartbeat_at  TEXT NOT NULL,
+    -- Its lock and its staging are found by it.
+    CONSTRAINT "id is a plain name: letters, digits and signs without a slash, at most 500, and no dot first"
+        CHECK (id <> '' AND id NOT GLOB '*[^ -.0-~]*' AND id NOT GLOB '.*' AND instr(id, char(0)) = 0
+               AND length(CAST(id AS BLOB)) <= 500),
+    CONSTRAINT "host, boot_id and version have at most 1000 bytes"
+        CHECK (length(CAST(host AS BLOB)) <= 1000 AND length(CAST(boot_id AS BLOB)) <= 1000
+               AND length(CAST(version AS BLOB)) <= 1000),
+    CONSTRAINT "started_at and heartbeat_at are times like 2026-11-18 10:00:00.000 (UTC)"
+        CHECK (started_at IS strftime('%Y-%m-%d %H:%M:%f', started_at, '+0 days') AND started_at >= '1970'
+               AND heartbeat_at IS strftime('%Y-%m-%d %H:%M:%f', heartbeat_at, '+0 days') AND heartbeat_at >= '1970')
 ) STRICT;
 
 -- What each worker can run. The daemon fills it; claim, why and enqueue read it and import no handler.
@@ -252,7 +292,9 @@ CREATE TABLE handler (
     timeout_seconds INTEGER,                      -- of an attempt of a job that has none of its own
     payload_schema  TEXT CHECK (json_valid(payload_schema)),
     choices         TEXT CHECK (json_valid(choices)),   -- by the key of a payload: what it may be on this machine
-    PRIMARY KEY (worker_id, job_type)
+    PRIMARY KEY (worker_id, job_type),
+    CONSTRAINT "job_type and missing have at most 30000 bytes"
+        CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(missing AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
 -- How many may run at once. kind 'owner', name '*': each owner that has no row of its own.
@@ -261,7 +303,8 @@ CREATE TABLE job_limit (
     kind  TEXT NOT NULL CHECK (kind IN ('type', 'class', 'owner', 'payload')),
     name  TEXT NOT NULL,
     most  INTEGER NOT NULL CHECK (most >= 0),
-    PRIMARY KEY (kind, name)
+    PRIMARY KEY (kind, name),
+    CONSTRAINT "name has at most 30000 bytes" CHECK (length(CAST(name AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE pause (
@@ -270,9 +313,12 @@ CREATE TABLE pause (
     since   TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     until   TEXT                                  -- NULL = until somebody unpauses it
             CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
-            CHECK (until IS NULL OR until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days')),
+            CHECK (until IS NULL OR (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days') AND until >= '1970')),
     reason  TEXT,
     PRIMARY KEY (scope, name),
+    CONSTRAINT "name, since and reason have at most 30000 bytes"
+        CHECK (length(CAST(name AS BLOB)) <= 30000 AND length(CAST(since AS BLOB)) <= 30000
+               AND length(CAST(reason AS BLOB)) <= 30000),
     CONSTRAINT "a pause of everything has no name, any other pause names its type or owner"
         CHECK ((scope = 'all') = (name = ''))
 ) STRICT, WITHOUT ROWID;
@@ -281,13 +327,17 @@ CREATE TABLE source_rest (
     source  TEXT PRIMARY KEY NOT NULL,
     until   TEXT NOT NULL
             CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
-            CHECK (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days')),
-    reason  TEXT
+            CHECK (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days') AND until >= '1970'),
+    reason  TEXT,
+    -- Jobs without a source have '', and need no rest.
+    CONSTRAINT "source is not empty" CHECK (source <> ''),
+    CONSTRAINT "source and reason have at most 30000 bytes"
+        CHECK (length(CAST(source AS BLOB)) <= 30000 AND length(CAST(reason AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
 -- P9: of the owners with the fewest running jobs, the one served longest ago is next.
 CREATE TABLE owner_served (
-    owner   TEXT PRIMARY KEY NOT NULL,
+    owner   TEXT PRIMARY KEY NOT NULL CONSTRAINT "owner has at most 30000 bytes" CHECK (length(CAST(owner AS BLOB)) <= 30000),
     served  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX owner_by_served ON owner_served (served);
@@ -321,9 +371,19 @@ CREATE TABLE document (
     CONSTRAINT "platform and source_key are not empty" CHECK (platform <> '' AND source_key <> ''),
     CONSTRAINT "index_status is not_indexed, queued, indexing, success or failed"
         CHECK (index_status IN ('not_indexed', 'queued', 'indexing', 'success', 'failed')),
-    CONSTRAINT "pages is 0 or more" CHECK (pages >= 0),
+    CONSTRAINT "pages is 0 to 1000000000" CHECK (pages BETWEEN 0 AND 1000000000),
     CONSTRAINT "updated_at is a time like 2026-11-18 10:00:00.000 (UTC)"
-        CHECK (updated_at IS strftime('%Y-%m-%d %H:%M:%f', updated_at, '+0 days')),
+        CHECK (updated_at IS strftime('%Y-%m-%d %H:%M:%f', updated_at, '+0 days') AND updated_at >= '1970'),
+    CONSTRAINT "owner, platform, source_key, name and what is told of it have at most 200000 bytes"
+        CHECK (length(CAST(owner AS BLOB)) <= 200000 AND length(CAST(platform AS BLOB)) <= 200000
+               AND length(CAST(source_key AS BLOB)) <= 200000 AND length(CAST(name AS BLOB)) <= 200000
+               AND length(CAST(content AS BLOB)) <= 200000 AND length(CAST(kind AS BLOB)) <= 200000
+               AND length(CAST(settings AS BLOB)) <= 200000 AND length(CAST(settings_before AS BLOB)) <= 200000
+               AND length(CAST(note AS BLOB)) <= 200000 AND length(CAST(error_code AS BLOB)) <= 200000
+               AND length(CAST(error_message AS BLOB)) <= 200000 AND length(CAST(created_at AS BLOB)) <= 200000
+               AND length(CAST(gone_at AS BLOB)) <= 200000),
+    CONSTRAINT "settings are JSON" CHECK (settings = '' OR json_valid(settings)),
+    CONSTRAINT "settings_before are JSON" CHECK (settings_before = '' OR json_valid(settings_before)),
     CONSTRAINT "current_generation is one that was asked for" CHECK (current_generation BETWEEN 1 AND index_generation),
     CONSTRAINT "a document is not_indexed exactly until it is first asked for"
         CHECK ((index_status = 'not_indexed') = (index_generation = 0)),
@@ -348,8 +408,14 @@ CREATE TABLE file (
     owner        TEXT NOT NULL DEFAULT '',
     created_at   TEXT NOT NULL,
     CONSTRAINT "path leads below the workspace"
-        CHECK (path <> '' AND path NOT GLOB '/*' AND '/' || path || '/' NOT GLOB '*/../*'),
-    CONSTRAINT "size is 0 or more" CHECK (size >= 0)
+        CHECK (path <> '' AND path NOT GLOB '/*' AND '/' || path || '/' NOT GLOB '*/../*'
+               AND length(CAST(path AS BLOB)) <= 4096),
+    CONSTRAINT "path has no NUL" CHECK (instr(path, char(0)) = 0),
+    CONSTRAINT "role, name, sha256, md5, owner and created_at have at most 30000 bytes"
+        CHECK (length(CAST(role AS BLOB)) <= 30000 AND length(CAST(name AS BLOB)) <= 30000
+               AND length(CAST(sha256 AS BLOB)) <= 30000 AND length(CAST(md5 AS BLOB)) <= 30000
+               AND length(CAST(owner AS BLOB)) <= 30000 AND length(CAST(created_at AS BLOB)) <= 30000),
+    CONSTRAINT "size is 0 to 1125899906842624 bytes" CHECK (size BETWEEN 0 AND 1125899906842624)
 ) STRICT;
 CREATE INDEX file_by_document ON file (document_id, role) WHERE document_id IS NOT NULL;
 CREATE INDEX file_by_job ON file (job_id);
@@ -359,7 +425,12 @@ CREATE INDEX file_by_sha256 ON file (sha256) WHERE sha256 <> '';
 CREATE INDEX file_by_md5 ON file (md5, size) WHERE md5 <> '';
 
 -- Paths that no row names any more: the sweep removes them from the workspace.
-CREATE TABLE file_gone (path TEXT PRIMARY KEY NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE file_gone (
+    path  TEXT PRIMARY KEY NOT NULL,
+    CONSTRAINT "path leads below the workspace"
+        CHECK (path <> '' AND path NOT GLOB '/*' AND '/' || path || '/' NOT GLOB '*/../*'
+               AND length(CAST(path AS BLOB)) <= 4096 AND instr(path, char(0)) = 0)
+) STRICT, WITHOUT ROWID;
 
 -- Documents that were removed, and whose pages are still to be forgotten: many, so a chore does it a little at a time.
 CREATE TABLE document_gone (document_id INTEGER PRIMARY KEY) STRICT;
@@ -389,6 +460,10 @@ CREATE TABLE page_result (
     created_at    TEXT NOT NULL,
     forgotten_at  TEXT,                     -- since when no page refers to it; '' = a chore has yet to write the time
     CONSTRAINT "digest is not empty" CHECK (digest <> ''),
+    CONSTRAINT "digest, method, created_at and forgotten_at have at most 1000 bytes, text 33554432"
+        CHECK (length(CAST(digest AS BLOB)) <= 1000 AND length(CAST(method AS BLOB)) <= 1000
+               AND length(CAST(created_at AS BLOB)) <= 1000 AND length(CAST(forgotten_at AS BLOB)) <= 1000
+               AND length(CAST(text AS BLOB)) <= 33554432),
     CONSTRAINT "confidence is 0 to 100" CHECK (confidence BETWEEN 0 AND 100)
 ) STRICT;
 CREATE INDEX page_result_forgotten ON page_result (forgotten_at) WHERE forgotten_at IS NOT NULL;
@@ -415,7 +490,8 @@ CREATE TABLE checkpoint (
     fence   INTEGER NOT NULL,
     at      TEXT NOT NULL,
     state   TEXT NOT NULL,
-    CONSTRAINT "state is JSON" CHECK (json_valid(state))
+    CONSTRAINT "state is JSON" CHECK (json_valid(state)),
+    CONSTRAINT "state has at most 33554432 bytes" CHECK (length(CAST(state AS BLOB)) <= 33554432)
 ) STRICT;
 
 -- What a crawl remembers from run to run, and each file or folder as it saw it last.
@@ -423,7 +499,11 @@ CREATE TABLE crawl (
     key         TEXT PRIMARY KEY NOT NULL,
     owner       TEXT NOT NULL DEFAULT '',
     state       TEXT CONSTRAINT "state is JSON" CHECK (state IS NULL OR json_valid(state)),
-    updated_at  TEXT NOT NULL
+    updated_at  TEXT NOT NULL,
+    CONSTRAINT "key, owner and updated_at have at most 30000 bytes, state 33554432"
+        CHECK (length(CAST(key AS BLOB)) <= 30000 AND length(CAST(owner AS BLOB)) <= 30000
+               AND length(CAST(updated_at AS BLOB)) <= 30000
+               AND length(CAST(state AS BLOB)) <= 33554432)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE crawl_item (
@@ -439,7 +519,13 @@ CREATE TABLE crawl_item (
     walk       INTEGER NOT NULL DEFAULT 0,   -- number of the full walk that saw it last
     seen_at    TEXT NOT NULL,
     gone_at    TEXT,
-    PRIMARY KEY (crawl, id)
+    PRIMARY KEY (crawl, id),
+    CONSTRAINT "crawl, id, parent_id, name, kind, revision, note, detail and each time have at most 1000000 bytes"
+        CHECK (length(CAST(crawl AS BLOB)) <= 1000000 AND length(CAST(id AS BLOB)) <= 1000000
+               AND length(CAST(parent_id AS BLOB)) <= 1000000 AND length(CAST(name AS BLOB)) <= 1000000
+               AND length(CAST(kind AS BLOB)) <= 1000000 AND length(CAST(revision AS BLOB)) <= 1000000
+               AND length(CAST(note AS BLOB)) <= 1000000 AND length(CAST(detail AS BLOB)) <= 1000000
+               AND length(CAST(seen_at AS BLOB)) <= 1000000 AND length(CAST(gone_at AS BLOB)) <= 1000000)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX crawl_item_by_note ON crawl_item (crawl, note, id) WHERE note <> '' AND gone_at IS NULL;
 
@@ -450,7 +536,7 @@ CREATE INDEX crawl_item_by_note ON crawl_item (crawl, note, id) WHERE note <> ''
 -- A plain row passes by its WHEN alone.
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
 WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
-     OR NEW.cancel_requested_at IS NOT NULL OR length(NEW.payload) >= 1000 OR NEW.unique_key IS NOT NULL
+     OR NEW.cancel_requested_at IS NOT NULL OR length(CAST(NEW.payload AS BLOB)) >= 1000 OR NEW.unique_key IS NOT NULL
      OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
 BEGIN
     INSERT OR IGNORE INTO no_replacing
@@ -470,6 +556,13 @@ BEGIN
              > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
             THEN RAISE(ABORT, 'payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, 1 MiB unless set)')
     END;
+END;
+
+CREATE TRIGGER job_payload_guard BEFORE UPDATE OF payload ON worker_job_queue
+WHEN NEW.payload IS NOT OLD.payload
+     AND length(CAST(NEW.payload AS BLOB)) > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
+BEGIN
+    SELECT RAISE(ABORT, 'payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, 1 MiB unless set)');
 END;
 
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
@@ -780,6 +873,36 @@ END;
 CREATE TRIGGER event_guard BEFORE UPDATE ON worker_job_event
 BEGIN
     SELECT RAISE(ABORT, 'events are history: they do not change');
+END;
+
+-- Where the highest number is taken, no line and no action could be written any more.
+CREATE TRIGGER log_insert_guard BEFORE INSERT ON worker_job_log
+WHEN NEW.id <> -1
+BEGIN
+    SELECT RAISE(ABORT, 'the table chooses the id of a line: leave it out of the INSERT');
+END;
+
+CREATE TRIGGER log_guard BEFORE UPDATE ON worker_job_log
+BEGIN
+    SELECT RAISE(ABORT, 'what was logged does not change');
+END;
+
+CREATE TRIGGER event_insert_guard BEFORE INSERT ON worker_job_event
+WHEN NEW.id <> -1
+BEGIN
+    SELECT RAISE(ABORT, 'the table chooses the id of an event: leave it out of the INSERT');
+END;
+
+CREATE TRIGGER action_guard BEFORE INSERT ON worker_action
+WHEN NEW.id <> -1
+BEGIN
+    SELECT RAISE(ABORT, 'the table chooses the id of an action: leave it out of the INSERT');
+END;
+
+-- The time of its first row is how a daemon knows its database again.
+CREATE TRIGGER schema_insert_guard BEFORE INSERT ON pagemill_schema
+BEGIN
+    SELECT RAISE(ABORT, 'pagemill db migrate alone says which schema this is');
 END;
 
 CREATE TRIGGER dependency_guard BEFORE INSERT ON worker_job_dependency

@@ -14,6 +14,8 @@ from worker_service.errors import BadTime
 
 Clock = Callable[[], datetime]
 
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+)\s*([smhdw])")
 _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
@@ -28,7 +30,11 @@ def as_text(moment: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    """Of a row. What is no time, which only a hand can have written, is long ago."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return _LONG_AGO
 
 
 def parse_duration(text: str) -> timedelta:

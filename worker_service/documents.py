@@ -271,9 +271,14 @@ def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def _is_removed(workspace: Path, path: str) -> bool:
+    # What a hand has noted may be no file, or none that was published.
+    if not Path(path).is_relative_to("objects"):
+        return True
     file = workspace / path
     try:
         file.unlink(missing_ok=True)
+    except (IsADirectoryError, NotADirectoryError):
+        return True
     except OSError:
         return False
     with suppress(OSError):  # the folder holds more

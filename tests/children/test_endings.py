@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children.messages import Checkpointed, How, Progressed, Started
+from worker_service.children.messages import Checkpointed, How, Order, Progressed, Started
 
 
 def test_a_clean_end_brings_the_result_its_files_and_what_follows(desk: Desk, tmp_path: Path) -> None:
@@ -199,3 +199,33 @@ def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:
     assert isinstance(started, Started)
     assert started.pid_started > 0
     assert os.getsid(started.pid) == started.pid
+
+
+@pytest.mark.parametrize("seconds", [30 * 86_400, 10**18])
+def test_a_time_limit_that_no_clock_can_wait_for_ends_no_nursery(desk: Desk, seconds: int) -> None:
+    nursery = desk.nursery.pid
+
+    endless = desk.launch("waits", timeout_seconds=seconds)
+    desk.until_progress(endless)
+
+    assert desk.run("silent").how is How.DONE
+    desk.nursery.stop(endless.job_id, endless.fence, now=True)
+    assert desk.ended(endless).how is How.STOPPED
+    assert desk.nursery.pid == nursery
+
+
+@pytest.mark.parametrize("what", ["payload", "account"])
+def test_an_order_that_cannot_be_passed_fails_and_no_other(desk: Desk, what: str) -> None:
+    nursery = desk.nursery.pid
+    beside = desk.launch("waits")
+    large = {what: json.dumps("x" * 40_000_000)}
+    order = Order(99, 1, "silent", "local", large.get("account"), large.get("payload"), None)
+    desk.nursery.launch(order)
+
+    ended = desk.ended(order)
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
+    assert desk.run("silent").how is How.DONE
+    desk.nursery.stop(beside.job_id, beside.fence, now=True)
+    assert desk.ended(beside).how is How.STOPPED
+    assert desk.nursery.pid == nursery

@@ -8,8 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.daemon.conftest import MakeAttempt
-from tests.store.kit import START, ByHand, MovableClock, ids
+from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
 from tests.store.papers import ask_for, claim, save, work_as
 from worker_service.daemon.sweeping import KEEP_AGE, Forget, SweepKept, SweepObjects
 from worker_service.documents import FORGOTTEN_AT_ONCE
@@ -93,6 +95,38 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
     assert by_hand("SELECT * FROM document_gone") == []
     assert list((tmp_path / "objects").iterdir()) == []
+
+
+def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
+    store: Store, database: Path, tmp_path: Path
+) -> None:
+    by_hand = ByHand(database)
+    published = tmp_path / "objects" / "1-1"
+    published.mkdir(parents=True)
+    odd = os.fsdecode(b"a\xffb.txt")
+    for file in (tmp_path / "settings.toml", published / "page.txt", published / odd):
+        file.touch()
+    for path in (
+        "'settings.toml'",
+        "'objects/1-1'",
+        "'objects/1-1/page.txt/x'",
+        "CAST(x'6f626a656374732f312d312f61ff622e747874' AS TEXT)",
+    ):
+        by_hand(f"INSERT INTO file_gone (path) VALUES ({path})")
+    for path in ("'../x'", "'/etc/x'", "'objects/../../x'", "''", "'objects/' || char(0)"):
+        with pytest.raises(RefusedByHand, match="path leads below the workspace"):
+            by_hand(f"INSERT INTO file_gone (path) VALUES ({path})")
+
+    ask_for(store, "a.pdf")
+    by_hand("INSERT INTO document_gone (document_id) VALUES (1), (77)")
+
+    Forget(store, tmp_path).run()
+
+    assert (tmp_path / "settings.toml").exists()
+    assert [file.name for file in published.iterdir()] == ["page.txt"]
+    assert store.gone_files() == []
+    assert by_hand("SELECT * FROM document_gone") == []
+    assert store.document(1).source_key == "a.pdf"
 
 
 def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_holder(

@@ -122,3 +122,8 @@ def test_text_sorts_as_time_does(one: datetime, other: datetime) -> None:
 
 def test_the_wall_clock_knows_its_zone() -> None:
     assert wall_clock().tzinfo is UTC
+
+
+@pytest.mark.parametrize("text", ["now", "", "0000-01-01 00:00:00.000", "2026-02-30", "-4713-11-24 12:00:00.000"])
+def test_what_is_no_time_in_a_row_was_long_ago(text: str) -> None:
+    assert from_text(text).year == 1970

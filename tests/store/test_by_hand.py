@@ -22,7 +22,7 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.errors import CancelRequested
-from worker_service.jobs.model import Failure, Report, Status
+from worker_service.jobs.model import Failure, NewJob, Report, Status
 from worker_service.store.base import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
@@ -102,7 +102,17 @@ def test_null_in_a_column_that_has_a_default_is_the_default(store: Store, by_han
         ("created_at", "''", "created_at is a time"),
         ("created_at", "'2026-06-31 10:00:00.000'", "created_at is a time"),
         ("max_retries", "-1", "max_retries"),
-        ("timeout_seconds", "0", "timeout_seconds is more than 0"),
+        ("timeout_seconds", "0", "timeout_seconds is 1 to 31536000, a year"),
+        ("timeout_seconds", "1000000000000000000", "timeout_seconds is 1 to 31536000, a year"),
+        ("run_at", "'0000-01-01 00:00:00'", "created_at and run_at are of 1970 or later"),
+        ("created_at", "'1969-12-31 23:59:59'", "created_at and run_at are of 1970 or later"),
+        (
+            "account",
+            "printf('%.*c', 40000000, 'x')",
+            "account, owner, source, name and each key have at most 30000 bytes",
+        ),
+        ("owner", "char(0) || printf('%.*c', 30000, 'x')", "each key have at most 30000 bytes"),
+        ("max_retries", "9223372036854775807", "retry_count, max_retries and requeue_count are 0 to 1000000"),
         ("progress_percent", "101", "progress_percent is 0 to 100"),
         ("status", "'running'", "a new job is pending"),
         ("status", "'completed'", "a new job is pending"),
@@ -638,3 +648,49 @@ def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, worker: AddW
     by_hand("DELETE FROM worker")
 
     assert store.workers() == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("UPDATE worker_job_queue SET payload = json_quote(hex(zeroblob(600000)))", "payload is too large"),
+        ("INSERT INTO source_rest VALUES ('', '2099-01-01 00:00:00.000', NULL)", "source is not empty"),
+        ("INSERT INTO source_rest VALUES ('s', '0000-01-01 00:00:00.000', NULL)", "until is a time"),
+        ("INSERT INTO pause (scope, until) VALUES ('all', '0000-01-01 00:00:00.000')", "until is a time"),
+        ("INSERT INTO worker VALUES ('../x', '', '', 1, '', 1, 1, 0, 0, '{now}', '{now}')", "id is a plain name"),
+        (
+            "INSERT INTO worker VALUES ('w' || char(0), '', '', 1, '', 1, 1, 0, 0, '{now}', '{now}')",
+            "id is a plain name",
+        ),
+        ("INSERT INTO worker VALUES ('w', '', '', 1, '', 1, 1, 0, 0, '{now}', 'then')", "heartbeat_at are times"),
+        ("INSERT INTO worker_job_log VALUES (9223372036854775807, 1, 1, '{now}', 'x')", "the table chooses the id"),
+        (
+            "INSERT INTO worker_job_event VALUES (9223372036854775807, 1, 1, '', '', '{now}')",
+            "the table chooses the id",
+        ),
+        (
+            "INSERT INTO worker_action VALUES (9223372036854775807, '{now}', 'ann', 'cancel', NULL, NULL)",
+            "chooses the id",
+        ),
+        ("INSERT INTO pagemill_schema VALUES (3, '0000')", "pagemill db migrate alone"),
+        ("INSERT INTO document (platform, source_key, settings) VALUES ('local', 'k', 'what')", "settings are JSON"),
+    ],
+)
+def test_what_would_stop_others_is_refused(store: Store, by_hand: ByHand, statement: str, sentence: str) -> None:
+    store.enqueue(NewJob("t"))
+    before = by_hand.dump()
+
+    with pytest.raises(RefusedByHand, match=sentence):
+        by_hand(statement.replace("{now}", "2026-11-18 10:00:00.000"))
+
+    assert by_hand.dump() == before
+
+
+def test_an_owner_who_was_served_for_ever_by_hand_stops_no_claim(
+    store: Store, by_hand: ByHand, worker: AddWorker
+) -> None:
+    worker()
+    by_hand("INSERT INTO owner_served VALUES ('ann', 9223372036854775807)")
+    jobs = [store.enqueue(NewJob("ocr_pages", owner=owner)).job_id for owner in ("ann", "bob", "ann")]
+
+    assert sorted(job.id for job in store.claim("w1", 5)) == jobs

@@ -43,7 +43,7 @@ REFUSED = {
     "UPDATE document SET index_status = 'failed' WHERE id = 2": "follows the jobs",
     "UPDATE document SET index_status = 'not_indexed' WHERE id = 2": "follows the jobs",
     "UPDATE document SET index_status = 'done' WHERE id = 2": "index_status",
-    "UPDATE document SET pages = -1": "pages is 0 or more",
+    "UPDATE document SET pages = -1": "pages is 0 to 1000000000",
     "UPDATE document SET updated_at = 'yesterday'": "updated_at is a time",
     "INSERT INTO document (id, platform, source_key) VALUES (9, 'p', 'k')": "chooses the id",
     "INSERT INTO document (platform, source_key) VALUES ('', 'k')": "not empty",

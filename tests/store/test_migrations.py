@@ -83,6 +83,9 @@ ROWS: dict[str, dict[str, object]] = {
     "negative numbers": {"retry_count": -1, "max_retries": -5, "progress_percent": -3},
     "percent 250": {"status": "completed", "progress_percent": 250},
     "empty type": {"job_type": ""},
+    "numbers without end": {"retry_count": 10**18, "max_retries": 10**18},
+    "time before time is kept": {"created_at": "0000-01-01 00:00:00"},
+    "text without end": dict.fromkeys(("account", "error_message", "progress_message"), "x" * 400_000),
     "text for a number": {"priority": "high", "max_retries": "many"},
 }
 

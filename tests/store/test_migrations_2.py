@@ -58,9 +58,14 @@ FILLED_WITH = {1: JOBS, 2: JOBS + DOCUMENTS}
 
 
 @pytest.fixture(params=FILLED_WITH)
-def earlier(request: pytest.FixtureRequest, path: Path) -> ByHand:
+def version(request: pytest.FixtureRequest) -> int:
+    earlier: int = request.param
+    return earlier
+
+
+@pytest.fixture
+def earlier(version: int, path: Path) -> ByHand:
     """A database of an earlier schema, filled as the pagemill of its day did it."""
-    version: int = request.param
     return _made(path, version)
 
 
@@ -99,6 +104,56 @@ def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
         assert kept == rows, table
     assert {row["status"] for row in before["worker_job_queue"]} == {str(status) for status in Status}
     assert (schema_version(path), migrate(path)) == (SCHEMA_VERSION, [])
+
+
+# Each breaks a bound that is newer than its schema.
+WITHOUT_BOUNDS = """
+INSERT INTO worker_job_queue (job_type, platform, created_at) VALUES ('first', 'local', '0000-01-01');
+INSERT INTO worker_job_queue (job_type, platform, run_at) VALUES ('early', 'local', '0000-01-01');
+INSERT INTO worker_job_queue (job_type, platform, timeout_seconds) VALUES ('long', 'local', 1000000000000000000);
+INSERT INTO worker_job_queue (job_type, platform, max_retries) VALUES ('often', 'local', 9223372036854775807);
+INSERT INTO worker_job_queue (job_type, platform, account, unique_key)
+SELECT 'large', 'local', printf('%.*c', 400000, 'x'), printf('%.*c', 400000, 'x') || value FROM json_each('[1,2]');
+INSERT INTO pause (scope, name, until) VALUES ('type', 'over', '0000-01-01 00:00:00.000');
+INSERT INTO pause (scope, name, reason) VALUES ('type', 'large', printf('%.*c', 400000, 'x'));
+INSERT INTO source_rest (source, until) VALUES ('', '2099-01-01 00:00:00.000'), ('s', '2099-01-01 00:00:00.000');
+INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
+VALUES ('../x', 'here', 'boot', 1, '0', 1, 1, 'then', 'now'),
+       ('w2', 'here', 'boot', 1, '0', 1000000000000, 1, 'then', 'now');
+INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (1, 1, 'now', printf('%.*c', 400000, 'x'));
+"""
+DOCUMENTS_WITHOUT_BOUNDS = """
+INSERT INTO document (platform, source_key, updated_at, settings)
+VALUES ('local', 'early', '0000-01-01 00:00:00.000', 'what');
+INSERT INTO file_gone (path) VALUES ('/etc/passwd'), ('../x'), ('objects/1-1/a.txt');
+"""
+
+
+def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) -> None:
+    hand = _made(path, version)
+    for statements in WITHOUT_BOUNDS, DOCUMENTS_WITHOUT_BOUNDS if version > 1 else "":
+        hand.run(statements)
+
+    assert "0003_bounds" in migrate(path)
+
+    jobs = {
+        row["job_type"]: row for row in hand("SELECT * FROM worker_job_queue WHERE id > 8 AND job_type <> 'assemble'")
+    }
+    assert jobs["first"]["created_at"] == jobs["early"]["run_at"] == "1970-01-01 00:00:00.000"
+    assert (jobs["long"]["timeout_seconds"], jobs["often"]["max_retries"]) == (31_536_000, 1_000_000)
+    assert jobs["large"]["account"] == "x" * 7500
+    assert hand("SELECT count(DISTINCT unique_key) AS n FROM worker_job_queue WHERE job_type = 'large'") == [{"n": 2}]
+    assert hand("SELECT name, length(reason) AS n FROM pause") == [{"name": "large", "n": 7500}]
+    assert hand("SELECT source FROM source_rest") == [{"source": "s"}]
+    assert hand("SELECT id, cpu_slots, heartbeat_at FROM worker WHERE id <> 'w1'") == [
+        {"id": "w2", "cpu_slots": 100_000, "heartbeat_at": "1970-01-01 00:00:00.000"}
+    ]
+    assert hand("SELECT length(line) AS n FROM worker_job_log") == [{"n": 25_000}]
+    if version > 1:
+        assert hand("SELECT path FROM file_gone") == [{"path": "objects/1-1/a.txt"}]
+        assert hand("SELECT settings, updated_at FROM document WHERE source_key = 'early'") == [
+            {"settings": "", "updated_at": "1970-01-01 00:00:00.000"}
+        ]
 
 
 def test_both_ways_end_in_the_same_schema(earlier: ByHand, path: Path, tmp_path: Path) -> None:

@@ -198,13 +198,16 @@ class Nursery:
         if line is None or line.is_broken:
             # Nothing was begun.
             self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
-        elif len(order.payload or "") + len(order.state or "") > FRAME_BYTES_MAX:
-            message = "its payload is too large to be passed"
+            return
+        wanted = self._environment.get(order.job_type, ())
+        framed = frame(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
+        if len(framed) > RELAY_BYTES_MAX:
+            message = f"its row takes {len(framed)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
             self._notice([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
-        else:
-            wanted = self._environment.get(order.job_type, ())
-            line.keys.add(order.key)
-            self._send(line, Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
+            return
+        line.keys.add(order.key)
+        line.unsent += framed
+        self._flush(line)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
         """SIGTERM to its group, and after the grace (`now`: without one) SIGKILL, until it is gone; then its `Ended`

@@ -63,6 +63,7 @@ _FIRST_REST_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
+_PATIENCE_SECONDS = 3600.0
 _SWEEPS_AT_ONCE = 20
 """A process that forks and ends for ever is caught by looking again at once."""
 
@@ -147,7 +148,7 @@ class _Nursery:
         self._retire_those_that_idle(now)
         self._flush()
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> float:
         now = time.monotonic()
         if self._is_closing or any(attempt.has_left for attempt in self._attempts.values()):
             return self._sweep_seconds
@@ -156,8 +157,8 @@ class _Nursery:
         times += [self._goes_back_at(queue[0]) for queue in self._waiting.values() if queue]
         times.append(self._flush_at)
         times += [child.idle_since + self._begin.idle_seconds for child in self._idle[:1]]
-        soonest = min(times, default=math.inf)
-        return None if soonest == math.inf else max(soonest - now, 0.0)
+        # No system call waits for as long as a row may ask for.
+        return min(max(min(times, default=math.inf) - now, 0.0), _PATIENCE_SECONDS)
 
     # --- the daemon ---
 

@@ -100,7 +100,8 @@ class Leases(Protocol):
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
-        """Take up to `most` jobs that have no gate, fence + 1, each with one open attempt (P1, P8, P9).
+        """Take up to `most` jobs that have no gate, fence + 1, each with one open attempt (P1, P8, P9). One that
+        has text which is not UTF-8 ends failed with `NOT_UTF8`.
 
         `behind`: so many of the worker's running jobs take no slot, for they wait behind another in one. `only`: no
         further than the turns are of these types; so nobody is overtaken by what is claimed ahead of a free slot."""

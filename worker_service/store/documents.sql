@@ -325,12 +325,17 @@ SELECT document_id, oldest
  WHERE oldest < current_generation LIMIT :most;
 
 -- name: gone_documents
-SELECT g.document_id, (SELECT min(p.generation) FROM page p WHERE p.document_id = g.document_id)
+-- One that is there was noted by a hand, and loses nothing.
+SELECT g.document_id, (SELECT min(p.generation) FROM page p
+                        WHERE p.document_id = g.document_id
+                          AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = g.document_id))
   FROM document_gone g ORDER BY g.document_id LIMIT :most;
 
 -- name: forget_gone_document
 DELETE FROM document_gone
- WHERE document_id = :document_id AND NOT EXISTS (SELECT 1 FROM page p WHERE p.document_id = :document_id);
+ WHERE document_id = :document_id
+   AND (NOT EXISTS (SELECT 1 FROM page p WHERE p.document_id = :document_id)
+        OR EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id));
 
 -- name: is_forgettable
 SELECT EXISTS (SELECT 1 FROM document_gone)
@@ -374,10 +379,11 @@ DELETE FROM page_result
 RETURNING id;
 
 -- name: gone_files
-SELECT path FROM file_gone ORDER BY path LIMIT :most;
+-- As bytes: a path is no text.
+SELECT CAST(path AS BLOB) FROM file_gone ORDER BY path LIMIT :most;
 
 -- name: forget_gone_file
-DELETE FROM file_gone WHERE path = :path;
+DELETE FROM file_gone WHERE path = CAST(:path AS TEXT);
 
 
 -- ── Names for people ────────────────────────────────────────────────────────────────────────────────────────────

@@ -250,9 +250,10 @@ RETURNING {job_columns};
 SELECT id FROM worker WHERE id = :worker_id;
 
 -- name: served
--- Skipped where it would change nothing: one owner, served last time as well.
+-- Skipped where it would change nothing: one owner, served last time as well. A number that nobody can have counted up
+-- to, a hand's, does not count.
 INSERT INTO owner_served (owner, served)
-SELECT o.value, ifnull((SELECT max(served) FROM owner_served), 0) + o.key + 1
+SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000000000000000), 0) + o.key + 1
   FROM json_each(:owners) o
  WHERE json_array_length(:owners) > 1
     OR o.value IS NOT (SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1)

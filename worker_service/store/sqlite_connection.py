@@ -8,6 +8,7 @@ it is open here: closing any descriptor of it would drop SQLite's locks.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,6 +59,8 @@ _READER_CACHE_KIB = 32 * 1024
 
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
+_RETURNING = re.compile(r"\bRETURNING\s")
+
 
 class Connections:
     """What the parts of a store share. For one thread; another thread opens a store of its own."""
@@ -80,6 +83,7 @@ class Connections:
         self._is_durable = is_durable
         self._writing: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None
+        self._is_mending = False
 
     def close(self) -> None:
         for connection in (self._reading, self._writing):
@@ -110,8 +114,26 @@ class Connections:
         return self._reading
 
     def _write(self, name: str, /, **values: object) -> list[Row]:
-        # Fetch every row: a half-read RETURNING keeps the write lock.
-        return self._writer.execute(self._statements[name], values).fetchall()
+        """Of what RETURNING gives, text that is not UTF-8 is a `UnicodeDecodeError`: see `_mending`."""
+        sql = self._statements[name]
+        if self._is_mending:
+            return mended_rows(self._writer, sql, values)
+        try:
+            # Fetch every row: a half-read RETURNING keeps the write lock.
+            return self._writer.execute(sql, values).fetchall()
+        except UnicodeDecodeError:
+            if _RETURNING.search(sql):
+                raise
+            return mended_rows(self._writer, sql, values)
+
+    @contextmanager
+    def _mending(self) -> Iterator[None]:
+        """For a transaction that ended with a `UnicodeDecodeError`, once more. Slower, so never the first time."""
+        self._is_mending = True
+        try:
+            yield
+        finally:
+            self._is_mending = False
 
     def _try(self, name: str, values: Values) -> str | None:
         """Write, or say which rule of the table forbids it. The transaction goes on."""
@@ -125,12 +147,14 @@ class Connections:
         return self._writer.executemany(self._statements[name], values).fetchall()
 
     def _read(self, name: str, /, **values: object) -> list[Row]:
-        with spoken_errors(self._path):
-            return self._reader.execute(self._statements[name], values).fetchall()
+        return self._read_sql(self._statements[name], values)
 
-    def _read_sql(self, sql: str, values: Sequence[Any]) -> list[Row]:
+    def _read_sql(self, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
         with spoken_errors(self._path):
-            return self._reader.execute(sql, values).fetchall()
+            try:
+                return self._reader.execute(sql, values).fetchall()
+            except UnicodeDecodeError:
+                return mended_rows(self._reader, sql, values)
 
     def _transaction(self) -> _Transaction:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
@@ -160,6 +184,65 @@ class Connections:
                 yield
             finally:
                 connection.execute("ROLLBACK")
+
+
+class Mended(str):
+    """Text of a row that was not UTF-8, with the replacement character where it was not."""
+
+    __slots__ = ()
+
+
+def mended_rows(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
+    """The rows of a statement whose text the driver cannot read: it comes as bytes, and is read here."""
+    if returning := _RETURNING.search(sql):
+        columns = _divided(sql[returning.end() :])
+        sql = sql[: returning.end()] + ", ".join(map(_as_bytes, columns))
+    elif names := [f"c{number}" for number in range(_width(connection, sql, values))]:
+        read = ", ".join(map(_as_bytes, names))
+        sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {read} FROM found"
+    rows: list[Row] = connection.execute(sql, values).fetchall()
+    return [
+        tuple(_read_text(value) if kind == "text" else value for kind, value in zip(row[::2], row[1::2], strict=True))
+        for row in rows
+    ]
+
+
+def _as_bytes(column: str) -> str:
+    return f"typeof({column}), CASE typeof({column}) WHEN 'text' THEN CAST({column} AS BLOB) ELSE {column} END"
+
+
+def _read_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return Mended(value.decode("utf-8", "replace"))
+
+
+def _divided(columns: str) -> list[str]:
+    """At the commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for one in columns:
+        depth += (one == "(") - (one == ")")
+        if one == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += one
+    return parts
+
+
+def _width(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> int:
+    """Of the rows of a statement, which is not run for that."""
+    found: list[int] = []
+
+    def look(cursor: apsw.Cursor, sql: str, values: object) -> bool:
+        found.append(len(cursor.get_description()))
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = look
+    with suppress(apsw.ExecTraceAbort):
+        cursor.execute(sql, values)
+    return found[0]
 
 
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:

@@ -8,6 +8,7 @@ handlers that ask. It is removed once every attempt that may have asked before h
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 
 from worker_service.jobs.library import OwnerSize, Removed, Weight
@@ -91,8 +92,8 @@ class Forgetting(Steering):
         return len(self._write("forget_result", most=most))
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
-        return [path for (path,) in self._read("gone_files", most=most)]
+        return [os.fsdecode(path) for (path,) in self._read("gone_files", most=most)]
 
     def forget_gone_files(self, paths: Sequence[str]) -> None:
         with self._transaction():
-            self._write_each("forget_gone_file", [(path,) for path in paths])
+            self._write_each("forget_gone_file", [(os.fsencode(path),) for path in paths])

@@ -26,6 +26,7 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.store.sqlite_connection import Mended
 from worker_service.store.sqlite_documents import STALE, Documents, by, of, work_from
 from worker_service.store.sqlite_reading import job_from
 
@@ -87,6 +88,13 @@ class Leases(Documents):
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
+        try:
+            return self._claim(worker_id, most, job_class, behind, only)
+        except UnicodeDecodeError:
+            with self._mending():
+                return self._claim(worker_id, most, job_class, behind, only)
+
+    def _claim(self, worker_id: str, most: int, job_class: str, behind: int, only: Sequence[str] | None) -> list[Job]:
         claimed: list[Job] = []
         with self._transaction():
             values = self._claim_values(worker_id, job_class) | {"behind": behind}
@@ -102,13 +110,27 @@ class Leases(Documents):
                 )
                 if not rows:
                     break
-                claimed += map(job_from, rows)
+                claimed += self._readable(list(map(job_from, rows)))
             if not claimed and not self._write("worker_is_known", worker_id=worker_id):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
             if claimed:
                 claimed.sort(key=lambda job: (job.priority, job.created_at, job.id))
                 self._write("served", owners=json.dumps(list(dict.fromkeys(job.owner for job in claimed))))
         return claimed
+
+    def _readable(self, jobs: list[Job]) -> list[Job]:
+        """A job whose text cannot be read ends here: nobody can know what it was to do."""
+        if not self._is_mending:
+            return jobs
+        for job in jobs:
+            if broken := [name for name, value in zip(job._fields, job, strict=True) if isinstance(value, Mended)]:
+                sentence = f"its {' and '.join(broken)} is not UTF-8 text: insert the job again, written as UTF-8"
+                self._end_failed(job.lease, Failure("NOT_UTF8", sentence))
+        return [job for job in jobs if not any(isinstance(value, Mended) for value in job)]
+
+    def _end_failed(self, lease: Lease, failure: Failure) -> None:
+        self._close(lease, "failed", failure=failure)
+        self._write("fail", **of(lease), now=self._now(), error_code=failure.code, error_message=failure.message)
 
     def _make_ready(self, now: object) -> None:
         """Free, fail or revive what others waited for, and free what is due."""
@@ -167,6 +189,13 @@ class Leases(Documents):
             raise self._why_lost(lease)
 
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        try:
+            return self._complete_many(completions)
+        except UnicodeDecodeError:
+            with self._mending():
+                return self._complete_many(completions)
+
+    def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
         with self._transaction():
             now = self._now()
             closed = set(self._write("close_completed", now=now, done=_completed(completions)))
@@ -229,8 +258,7 @@ class Leases(Documents):
                 if fate == "at most once"
                 else Failure("REQUEUED_TOO_OFTEN", f"{gone}, for the {REQUEUES_MAX + 1}th time")
             )
-            self._close(lease, "failed", failure=failure)
-            self._write("fail", **of(lease), now=self._now(), error_code=failure.code, error_message=failure.message)
+            self._end_failed(lease, failure)
 
     def _end_cancelled(self, lease: Lease, usage: Usage) -> None:
         failure = Failure("CANCELLED", "somebody asked it to stop", usage)

@@ -85,8 +85,11 @@ def _bring_to_today(connection: Connection, version: int) -> list[str]:
     today = _made_of(in_memory(schema_sql()))
     hanging = _take_off_what_hangs(connection, today)
     done = []
-    for name, statements in _steps_from(version):
-        connection.execute(statements).fetchall()
+    present = _made_of(connection)
+    for name, pieces in _steps_from(version):
+        for table, statements in pieces:
+            if table in present:
+                connection.execute(statements).fetchall()
         done.append(name)
     for name, (kind, _, sql) in today.items():
         if kind == "table" and (sentence := _bring_table(connection, name, sql)):
@@ -156,10 +159,16 @@ def _columns(connection: Connection, table: str) -> list[str]:
     return [str(name) for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
 
 
-def _steps_from(version: int) -> list[tuple[str, str]]:
-    """Names and statements of the files that lead from a version to today's."""
+def _steps_from(version: int) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Names of the files that lead from a version to today's, and their statements, table by table."""
     names = sorted(entry.name for entry in files(__package__).iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", entry.name))
-    return [(name.removesuffix(".sql"), _read(name)) for name in names if int(name[:4]) > version]
+    return [(name.removesuffix(".sql"), _pieces(_read(name))) for name in names if int(name[:4]) > version]
+
+
+def _pieces(text: str) -> list[tuple[str, str]]:
+    """``-- table: pause`` begins what is about that table: an earlier schema may not have it."""
+    found = re.split(r"^-- table: (\w+)\n", text, flags=re.MULTILINE)
+    return list(zip(found[1::2], found[2::2], strict=True))
 
 
 def _quoted(name: str) -> str:

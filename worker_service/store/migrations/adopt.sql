@@ -2,9 +2,9 @@
 -- brought into bounds; what cannot be read at all ends failed, with a code, and its old text in the payload.
 CREATE TEMP VIEW adopted AS
 SELECT o.id,
-       ifnull(nullif(CAST(o.job_type AS TEXT), ''), 'unknown') AS job_type,
-       ifnull(CAST(o.platform AS TEXT), '') AS platform,
-       CAST(o.account AS TEXT) AS account,
+       ifnull(nullif(substr(CAST(o.job_type AS TEXT), 1, 7500), ''), 'unknown') AS job_type,
+       substr(ifnull(CAST(o.platform AS TEXT), ''), 1, 7500) AS platform,
+       substr(CAST(o.account AS TEXT), 1, 7500) AS account,
        max(1, min(10, CAST(ifnull(o.priority, 5) AS INTEGER))) AS priority,
        CASE WHEN NOT json_valid(o.given) THEN json_object('unreadable', o.given)
             ELSE o.given END AS payload,
@@ -16,19 +16,20 @@ SELECT o.id,
             WHEN NOT json_valid(o.given) THEN 'PAYLOAD_INVALID'
             WHEN o.status = 'failed' THEN 'FAILED_BEFORE_PAGEMILL'
             WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running') THEN 'STATUS_UNKNOWN' END AS error_code,
-       CASE WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
-            THEN ifnull(CAST(o.error_message AS TEXT) || '; ', '') || 'its status was ' || o.status
-            ELSE CAST(o.error_message AS TEXT) END AS error_message,
-       max(0, CAST(ifnull(o.retry_count, 0) AS INTEGER)) AS retry_count,
-       max(0, CAST(ifnull(o.max_retries, 3) AS INTEGER)) AS max_retries,
+       substr(CASE WHEN ifnull(o.status, 'pending') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
+                   THEN ifnull(CAST(o.error_message AS TEXT) || '; ', '') || 'its status was ' || o.status
+                   ELSE CAST(o.error_message AS TEXT) END, 1, 25000) AS error_message,
+       max(0, min(1000000, CAST(ifnull(o.retry_count, 0) AS INTEGER))) AS retry_count,
+       max(0, min(1000000, CAST(ifnull(o.max_retries, 3) AS INTEGER))) AS max_retries,
        -- The worker that ran it is gone: that counts as one requeue.
        (ifnull(o.status, '') = 'running') AS requeue_count,
-       ifnull(strftime('%Y-%m-%d %H:%M:%f', o.created_at, '+0 days'), strftime('%Y-%m-%d %H:%M:%f', 'now')) AS created_at,
+       max(ifnull(strftime('%Y-%m-%d %H:%M:%f', o.created_at, '+0 days'), strftime('%Y-%m-%d %H:%M:%f', 'now')),
+           '1970-01-01 00:00:00.000') AS created_at,
        strftime('%Y-%m-%d %H:%M:%f', o.started_at, '+0 days') AS started_at,
        ifnull(strftime('%Y-%m-%d %H:%M:%f', o.completed_at, '+0 days'), strftime('%Y-%m-%d %H:%M:%f', 'now')) AS completed_at,
-       CAST(o.worker_id AS TEXT) AS worker_id,
+       substr(CAST(o.worker_id AS TEXT), 1, 250) AS worker_id,
        max(0, min(100, CAST(ifnull(o.progress_percent, 0) AS INTEGER))) AS progress_percent,
-       CAST(o.progress_message AS TEXT) AS progress_message
+       substr(CAST(o.progress_message AS TEXT), 1, 25000) AS progress_message
   FROM (SELECT *, nullif(CAST(payload AS TEXT), '') AS given FROM worker_job_queue_before_pagemill) o;
 
 -- The guard of INSERT lets rows with a history in only while an action of deletion names them.

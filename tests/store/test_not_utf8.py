@@ -1,0 +1,85 @@
+"""SQLite keeps any bytes as text. Whoever reads them reads on; a job that is made of them fails, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.store.kit import AddWorker, ByHand, Enqueue, claim_one, status_of
+from worker_service.jobs.model import Completion, Status
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+from worker_service.store.sqlite_connection import create, mended_rows
+
+BAD = "CAST(x'61ff62' AS TEXT)"
+
+
+def test_every_row_can_be_read_with_what_is_not_text_replaced(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    job = enqueue()
+    by_hand(f"UPDATE worker_job_queue SET account = {BAD}, progress_message = {BAD} WHERE id = {job}")
+    by_hand(f"INSERT INTO worker_job_log (job_id, fence, at, line) VALUES ({job}, 1, 'now', {BAD})")
+    by_hand(f"INSERT INTO pause (scope, name, reason) VALUES ('type', 'other', {BAD})")
+    by_hand(f"INSERT INTO job_limit (kind, name, most) VALUES ('owner', {BAD}, 1)")
+    by_hand(f"INSERT INTO document (platform, source_key, name) VALUES ('local', '/d', {BAD})")
+    by_hand(f"UPDATE worker SET host = {BAD}")
+
+    assert store.get(job).account == "a�b"
+    assert [found.progress_message for found in store.list(Selector())] == ["a�b"]
+    assert [line.line for line in store.logs(job)] == ["a�b"]
+    assert [pause.reason for pause in store.pauses()] == ["a�b"]
+    assert store.limits()["owner"] == {"a�b": 1}
+    assert store.document(1).name == "a�b"
+    assert [found.host for found in store.workers()] == ["a�b"]
+
+
+def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    jobs = [enqueue() for _ in range(4)]
+    by_hand(f"UPDATE worker_job_queue SET account = {BAD} WHERE id IN ({jobs[0]}, {jobs[2]})")
+    by_hand(f"UPDATE worker_job_queue SET owner = {BAD} WHERE id = {jobs[2]}")
+
+    claimed = [job.id for job in store.claim("w1", 2)]
+
+    assert claimed == [jobs[1], jobs[3]]
+    failed = store.get(jobs[0])
+    assert (failed.status, failed.error_code) == (Status.FAILED, "NOT_UTF8")
+    assert failed.error_message == "its account is not UTF-8 text: insert the job again, written as UTF-8"
+    assert "its account and owner is" in str(store.get(jobs[2]).error_message)
+    assert [attempt.outcome for attempt in store.attempts(jobs[0])] == ["failed"]
+    assert store.audit() == []
+    # Where one alone is asked for, too.
+    by_hand(f"INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', {BAD})")
+    assert store.claim("w1", 1) == []
+    assert store.count(Selector(statuses=(Status.FAILED,))) == 3
+
+
+def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+) -> None:
+    worker()
+    done, other = enqueue(), enqueue()
+    leases = [claim_one(store).lease, claim_one(store).lease]
+    by_hand(f"UPDATE worker_job_queue SET name = {BAD}, platform = {BAD}")
+
+    assert store.complete_many([Completion(leases[0])]) == []
+    store.release(leases[1])
+
+    assert (status_of(store, done), status_of(store, other)) == (Status.COMPLETED, Status.PENDING)
+
+
+def test_rows_keep_their_order_their_types_and_their_bytes(path: Path) -> None:
+    connection = create(path)
+    connection.execute("CREATE TABLE t (a, b)")
+    values = "SELECT value, CAST(x'ff' AS TEXT) FROM json_each('[3, 1.5, null, \"x\"]')"
+    returned = mended_rows(connection, f"INSERT INTO t {values} RETURNING a, max(b, '')", ())
+    connection.execute("INSERT INTO t VALUES (x'ff', x'00ff')")
+
+    rows = mended_rows(connection, "SELECT a, b FROM t ORDER BY rowid DESC LIMIT ?", (4,))
+
+    connection.close()
+    assert returned == [(3, "�"), (1.5, "�"), (None, "�"), ("x", "�")]
+    assert rows == [(b"\xff", b"\x00\xff"), ("x", "�"), (None, "�"), (1.5, "�")]

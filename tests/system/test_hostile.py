@@ -1,0 +1,97 @@
+"""A row that anybody can insert stops nothing but itself: a real daemon, the sqlite3 program, and every command."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+
+import pytest
+from click.testing import CliRunner
+
+from tests.system import hostile
+from tests.system.conftest import Daemon, System, wait_until
+from worker_service.commands import pagemill
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector
+
+AT_ONCE = 200
+BUG = 70
+LOOKS = """
+    --json|ls --limit 1000|ls --limit 1000 --json|status|status --json|doctor|doctor --json|doctor --audit|top --once
+    workers|workers --json|documents|documents --json|stats|stats --json|errors|errors --json|search climate
+    search climate --json|keywords climate|handlers ls|undo --list|undo --list --json|crawl ls|crawl ls --json|db check
+    config show|why|logs|prune --older-than 1d --dry-run|cancel --type noop --dry-run|retry --status failed --dry-run
+    enqueue noop --dry-run
+"""
+
+
+def _by_hand(system: System, statements: Iterable[tuple[str, str]]) -> list[str]:
+    """What was taken, of each what is wrong in it."""
+    script = ["PRAGMA synchronous = OFF;"]
+    tried = list(statements)
+    for number, (_, statement) in enumerate(tried):
+        if number % AT_ONCE == 0:
+            script += ["COMMIT;"] * bool(number) + ["BEGIN IMMEDIATE;"]
+        script += [statement, f"SELECT {number} WHERE changes() > 0;", "UPDATE no_replacing SET unique_key = '';"]
+    done = subprocess.run(
+        ["sqlite3", "-cmd", ".timeout 20000", str(system.database)],
+        input="\n".join([*script, "COMMIT;"]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [tried[int(number)][0] for number in done.stdout.split()]
+
+
+def _exit_codes(words: Iterable[str]) -> dict[str, str]:
+    """Of the commands that ended as if it were our fault."""
+    bad = {}
+    for line in words:
+        result = CliRunner().invoke(pagemill, line.split())
+        if result.exit_code == BUG or not isinstance(result.exception, SystemExit | None):
+            bad[line] = result.output[-500:]
+    return bad
+
+
+def _stops_nobody(daemon: Daemon) -> None:
+    assert daemon.process.poll() is None, daemon.log.read_text()[-2000:]
+    troubles = ("daemon.failed", "chore.failed", "nursery.died")
+    assert [event for name in troubles for event in daemon.events(name)] == []
+
+
+def test_whatever_a_row_holds_at_most_its_job_fails(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    (system.place / "pagemill.toml").write_text('[commands.say]\nargv = ["/bin/echo", "{account}", "{payload}"]\n')
+    settings = {"config": system.place / "pagemill.toml", "heartbeat_interval": 1}
+    for name, value in system.environment(**settings).items():
+        monkeypatch.setenv(name, value)
+    plain, running, waiting = system.enqueue(), system.enqueue("sleep", seconds=2), system.enqueue("talk")
+    system.sqlite3(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {waiting}")
+    system.sqlite3("INSERT INTO document (platform, source_key) VALUES ('local', '/document')")
+    daemon = system.start(**settings)
+    system.wait_for(plain, Status.COMPLETED)
+    system.wait_for(running, Status.RUNNING)
+
+    taken = _by_hand(system, hostile.updates(system.database, running=running, waiting=waiting))
+    taken += _by_hand(
+        system, hostile.inserts(system.database, plain=plain, running=running, waiting=waiting, document=1)
+    )
+    beside = [system.enqueue(job_type, n=1) for job_type in ("noop", "kept", "fetch")]
+
+    # The sweep is no sweep if the table takes nothing.
+    assert len(taken) > 1000
+    for job in [*beside, running]:
+        # Behind hundreds of others.
+        wait_until(lambda job=job: system.status(job) is Status.COMPLETED, f"job {job} completed", seconds=120)  # type: ignore[misc]
+    wait_until(lambda: not system.store.count(Selector(statuses=(Status.RUNNING,))), "nothing runs any more")
+    ended = {job.error_code for job in system.store.list(Selector(statuses=(Status.FAILED,)), most=10_000)}
+    assert ended == {"NOT_UTF8", "PAYLOAD_INVALID"}
+    jobs = range(1, max(beside) + 1)
+    odd = [job for job in jobs if system.job(job).status is not Status.COMPLETED]
+    documents = system.store.documents(DocumentSelector(), most=1)[0].id
+    assert _exit_codes(["", *(word for line in LOOKS.strip().splitlines() for word in line.strip().split("|"))]) == {}
+    assert _exit_codes(f"show {job}" for job in jobs) == {}
+    assert _exit_codes(f"{verb} {job}" for verb in ("why", "logs") for job in [*odd, plain, running]) == {}
+    assert _exit_codes(f"show document:{number}" for number in range(1, documents + 1)) == {}
+    _stops_nobody(daemon)
+    assert not (system.place.parent / "hostile").exists()
