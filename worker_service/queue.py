@@ -41,6 +41,7 @@ _IDS_AT_ONCE = 500
 _PRUNED_AT_ONCE = 1000
 _POLL_SECONDS = 0.05
 _WATCHING_MOST = 100
+_TYPES_MOST = 10_000
 
 # What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
 _FAILS = {"cancel": (_LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
@@ -111,6 +112,13 @@ class Waited:
         return not (self.failed or self.cancelled or self.gone)
 
 
+def installed_types(settings: Settings) -> list[str]:
+    """By the names of what is installed, which is not imported, and of the programs in the settings."""
+    from worker_service.handlers.registry import find  # looks through all that is installed
+
+    return [*(found.name for found in find()), *settings.commands]
+
+
 class Queue:
     """An open store, the settings it was opened with, and who is asking."""
 
@@ -127,6 +135,18 @@ class Queue:
             self.refuse_unfit(job, otherwise=", and --no-check puts it into the queue all the same")
         self.require(job.after)
         return self.store.enqueue(job)
+
+    def doubt(self, job_type: str) -> str:
+        """What speaks against a type that no worker and no handler installed here knows; empty: nothing. It may be
+        known tomorrow: a row may come before its handler."""
+        told = self.store.names("handler", "", most=_TYPES_MOST)
+        if job_type in told or job_type in (installed := installed_types(self.settings)):
+            return ""
+        import difflib  # only for a mistake
+
+        near = difflib.get_close_matches(job_type, {*told, *installed}, n=1)
+        meant = f"did you mean {near[0]}?" if near else "`pagemill handlers ls` lists those that are installed"
+        return f"no handler here knows {job_type!r}: {meant}"
 
     def refuse_unfit(self, job: NewJob, *, otherwise: str = "") -> None:
         """A payload that no worker which lives could give to its handler. `otherwise`: what else can be done."""

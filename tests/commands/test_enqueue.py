@@ -204,7 +204,7 @@ def test_a_live_job_with_the_unique_key_is_returned_instead(run: Run) -> None:
 
     assert again.stdout == "1\n"
     assert "nothing was added" in again.stderr
-    assert json.loads(as_json.stdout) == {"id": 1, "existing": True}
+    assert json.loads(as_json.stdout).items() >= {"id": 1, "existing": True}.items()
 
 
 def test_after_any_runs_once_the_other_has_failed(run: Run, daemon: Daemon) -> None:

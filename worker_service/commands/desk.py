@@ -18,7 +18,7 @@ from worker_service.config import Settings, load_settings
 from worker_service.errors import Refused
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Status
-from worker_service.queue import Queue, open_queue
+from worker_service.queue import Queue, installed_types, open_queue
 from worker_service.words import SelectorWords
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def verb(function: Function) -> click.Command:
         finally:
             desk.close()
 
-    named: Function = click.option("--database", metavar="PATH", help="Use this database.")(run)
+    named: Function = click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")(run)
     named = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")(named)
     # The common options stand last in the help, after the verb's own.
     params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
@@ -90,23 +90,40 @@ def _summary(function: Function) -> str:
 # ── Completion ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def completes(column: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
+
+
+def completes(column: str) -> Complete:
     """Complete from the values in the database; never fail, for a person is in the middle of typing."""
+    return lambda ctx, _, begun: _completions(ctx, lambda desk: desk.queue.store.names(column, begun))
 
-    def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
+
+def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
+    """Of what workers and installed handlers can run, and of jobs that are there."""
+    known = _completions(
+        ctx, lambda desk: [*desk.queue.store.names("handler", begun), *desk.queue.store.names("job_type", begun)]
+    )
+    installed = _completions(ctx, lambda desk: installed_types(desk.settings))
+    return sorted({name for name in (*known, *installed) if name.startswith(begun)})
+
+
+def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
+    """The shell completes it."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="dir")]
+
+
+def _completions(ctx: click.Context, names: Callable[[Desk], Sequence[str]]) -> list[str]:
+    try:
+        desk = Desk(as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database"))
         try:
-            desk = Desk(
-                as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database")
-            )
-            try:
-                # A shell's reply is lines: what cannot stand on one, or cannot be seen, has to be typed.
-                return [name for name in desk.queue.store.names(column, begun) if name.isprintable() and name]
-            finally:
-                desk.close()
-        except Exception:
-            return []
-
-    return complete
+            # A shell's reply is lines: what cannot stand on one, or cannot be seen, has to be typed.
+            return [name for name in names(desk) if name.isprintable() and name]
+        finally:
+            desk.close()
+    except Exception:
+        return []
 
 
 class JobId(click.ParamType[int]):
@@ -137,7 +154,7 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
         shell_complete=lambda _, __, begun: [status.value for status in Status if status.startswith(begun)],
         help="pending, running, completed, failed or cancelled; several by commas.",
     ),
-    click.option("--type", "job_types", multiple=True, metavar="TYPE", shell_complete=completes("job_type")),
+    click.option("--type", "job_types", multiple=True, metavar="TYPE", shell_complete=completes_type),
     click.option("--platform", "platforms", multiple=True, metavar="NAME", shell_complete=completes("platform")),
     click.option(
         "--account",
@@ -149,7 +166,13 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
     ),
     click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner")),
     click.option("--batch", "batch_id", type=int, metavar="N"),
-    click.option("--error", "error_code", metavar="CODE", help="Jobs whose last error has this code."),
+    click.option(
+        "--error",
+        "error_code",
+        metavar="CODE",
+        shell_complete=completes("error_code"),
+        help="Jobs whose last error has this code.",
+    ),
     click.option("--since", metavar="TIME", help="Created or ended since then: 2h, 3d (ago), or a time."),
     click.option("--older-than", metavar="TIME", help="Ended (or, of live jobs, created) before then: 30d, or a time."),
     click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this in their payload."),

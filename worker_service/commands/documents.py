@@ -47,7 +47,7 @@ class DocumentId(click.ParamType[int]):
         return int(word)
 
 
-_one = click.argument("document_id", metavar="DOCUMENT", type=DocumentId())
+_one = click.argument("document_id", metavar="DOCUMENT", type=DocumentId(), shell_complete=completes("document"))
 _owner = click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="Whose documents.")
 
 
@@ -71,9 +71,12 @@ def choosing(function: Function) -> Function:
         "statuses",
         multiple=True,
         metavar="STATUS",
+        shell_complete=lambda _, __, begun: [one.value for one in IndexStatus if one.startswith(begun)],
         help="not_indexed, queued, indexing, success or failed; several by commas.",
     )(run)
-    return click.argument("ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId())(run)
+    return click.argument(
+        "ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId(), shell_complete=completes("document")
+    )(run)
 
 
 # ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,7 +115,14 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 @verb
 @click.argument("words", metavar="QUERY", nargs=-1, required=True)
 @_owner
-@click.option("--document", "document_id", type=DocumentId(), metavar="N", help="Only in this one.")
+@click.option(
+    "--document",
+    "document_id",
+    type=DocumentId(),
+    shell_complete=completes("document"),
+    metavar="N",
+    help="Only in this one.",
+)
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="The best so many; 20 unless given."
 )
@@ -189,7 +199,9 @@ def keywords(
 @verb
 @choosing
 @click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="txt unless given.")
-@click.option("-o", "--output", "directory", type=click.Path(path_type=Path), default=Path(), metavar="DIR")
+@click.option(
+    "-o", "--output", "directory", type=click.Path(file_okay=False, path_type=Path), default=Path(), metavar="DIR"
+)
 @click.option("--update", is_flag=True, help="Where files are there: replace those that have changed.")
 @click.option("--force", is_flag=True, help="Where files are there: replace them.")
 @click.option(

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, completes, verb
+from worker_service.commands.desk import Desk, completes, completes_type, verb
 from worker_service.words import JobWords
 
 
 @verb
-@click.argument("job_type", metavar="JOB_TYPE", shell_complete=completes("job_type"))
+@click.argument("job_type", metavar="JOB_TYPE", shell_complete=completes_type)
 @click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One value in the payload; repeat it.")
 @click.option("--platform", metavar="NAME", help="'local' unless given.")
@@ -40,15 +40,20 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
 
     Put a job into the queue and print its id. Once the id is printed, the job survives a power cut.
 
-    Where a daemon runs that knows the type, a payload that its handler cannot read is refused.
+    A type that nobody knows here is told, and waits. Where a daemon runs that knows the type, a payload that its
+    handler cannot read is refused.
 
     A --set value is JSON where it can be read as JSON, else text; `--set page.from=1` goes one object deeper.
     """
     enqueued = desk.queue.enqueue(JobWords(**words), _read_stdin, is_checked=not no_check)
+    doubt = desk.queue.doubt(words["job_type"])
     if desk.as_json:
-        output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
+        more = {"doubt": doubt} if doubt else {}
+        output.show_json({"id": enqueued.job_id, "existing": enqueued.existing, **more})
         return
     output.show(str(enqueued.job_id))
+    if doubt:
+        output.say(f"job {enqueued.job_id} waits: {doubt}")
     if enqueued.existing:
         output.say(f"job {enqueued.job_id} is live and has this unique key already: nothing was added")
 

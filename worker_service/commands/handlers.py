@@ -18,7 +18,7 @@ import click
 from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Order, Progressed
 from worker_service.children.nursery import describe, heard, nursery_in
 from worker_service.commands import Verbs, new_handler, output
-from worker_service.commands.desk import Desk, verb
+from worker_service.commands.desk import Desk, completes_type, verb
 from worker_service.errors import PagemillError, Refused
 from worker_service.words import read_payload
 
@@ -70,7 +70,7 @@ def ls(desk: Desk) -> None:
 
 
 @verb
-@click.argument("job_type", metavar="TYPE")
+@click.argument("job_type", metavar="TYPE", shell_complete=completes_type)
 @click.option("--schema", is_flag=True, help="Only the JSON Schema of its payload.")
 def show(desk: Desk, job_type: str, schema: bool) -> None:
     """\b
@@ -129,7 +129,14 @@ for command in (ls, show, new):
 
 
 @verb
-@click.option("--type", "job_type", required=True, metavar="TYPE", help="The job type, as `enqueue` has it.")
+@click.option(
+    "--type",
+    "job_type",
+    required=True,
+    metavar="TYPE",
+    shell_complete=completes_type,
+    help="The job type, as `enqueue` has it.",
+)
 @click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
 @click.option("--account", metavar="NAME", help="The remote account that the job is about.")
 @click.option("--platform", default="local", metavar="NAME", help="'local' unless given.")

@@ -12,7 +12,7 @@ import click
 
 from worker_service.awaiting import Awaited
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, Function, confirm, confirming, verb
+from worker_service.commands.desk import Desk, Function, completes_directory, confirm, confirming, verb
 from worker_service.commands.documents import choosing, documents_at, show_documents, show_wishes
 from worker_service.commands.reading import await_reading, telling_that_jobs_go_on
 from worker_service.documents import in_words
@@ -54,7 +54,7 @@ def reading_options(function: Function) -> Function:
 
 
 @verb
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
 @reading_options
 @click.option("--force", is_flag=True, help="Read again what was read already.")
@@ -98,7 +98,7 @@ def ingest(
 
 
 @verb
-@click.argument("folder")
+@click.argument("folder", shell_complete=completes_directory)
 @click.option("--owner", default="", metavar="NAME", help="The person that the documents belong to.")
 @click.option(
     "--mime", multiple=True, metavar="PATTERN", help="application/pdf, image/*; what can be read unless given."

@@ -6,14 +6,14 @@ import click
 
 from worker_service.clock import as_text
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, Function, completes, verb
+from worker_service.commands.desk import Desk, Function, completes, completes_type, verb
 from worker_service.errors import Refused
 
 
 def _scope_options(function: Function) -> Function:
     click.option("--all", "everything", is_flag=True, help="All jobs.")(function)
     click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="The jobs of this owner.")(function)
-    return click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=completes("job_type"))(function)
+    return click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=completes_type)(function)
 
 
 @verb

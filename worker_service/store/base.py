@@ -275,7 +275,8 @@ class Reading(Protocol):
         with one of these codes that a retry would take, because nothing newer does their work."""
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
-        """Values that begin with `prefix`, for completion: of 'id', 'job_type' or 'owner'."""
+        """Values that begin with `prefix`, for completion: of a job's column such as 'owner'; 'document': ids;
+        'handler': the types that workers have said they can run."""
 
     def next_deadline(self) -> datetime | None:
         """When a held job, a pause or a rest next runs out."""

@@ -34,7 +34,14 @@ from worker_service.store.sqlite_selecting import where
 JOB_COLUMNS = Job._fields
 _STATUS = JOB_COLUMNS.index("status")
 _STATUSES = {str(status): status for status in Status}
-_NAMED_COLUMNS = ("id", "job_type", "owner", "platform", "account")
+# The newest only: a completion must answer at once on a table of millions.
+_NAMED = {
+    column: f"SELECT {column} AS name FROM worker_job_queue ORDER BY id DESC LIMIT 5000"
+    for column in ("id", "job_type", "owner", "platform", "account", "error_code")
+} | {
+    "document": "SELECT id AS name FROM document ORDER BY id DESC LIMIT 5000",
+    "handler": "SELECT job_type AS name FROM handler",
+}
 
 
 def job_from(row: Row) -> Job:
@@ -160,13 +167,9 @@ class Reading(Connections):
         return [ErrorCount(*row) for row in self._read("errors", since=since, codes=codes)]
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
-        if column not in _NAMED_COLUMNS:
-            raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED_COLUMNS)}")
-        # The newest jobs only: a completion must answer at once on a table of millions.
-        sql = (
-            f"SELECT DISTINCT {column} AS name FROM (SELECT {column} FROM worker_job_queue ORDER BY id DESC LIMIT 5000)"
-            f" WHERE substr({column}, 1, ?) = ? AND {column} <> '' LIMIT ?"
-        )
+        if column not in _NAMED:
+            raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED)}")
+        sql = f"SELECT DISTINCT name FROM ({_NAMED[column]}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
         return [str(row[0]) for row in self._read_sql(sql, [len(prefix), prefix, most])]
 
     def next_deadline(self) -> datetime | None:
