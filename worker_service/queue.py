@@ -169,7 +169,10 @@ class Queue:
 
         from worker_service.handlers.contract import Choices
 
-        described = [msgspec.json.decode(text, type=dict[str, Choices]) for text in self.store.choices()]
+        described: list[dict[str, Choices]] = []
+        for text in self.store.choices():
+            with suppress(msgspec.MsgspecError):  # which no daemon has written
+                described.append(msgspec.json.decode(text, type=dict[str, Choices]))
         sentences: list[str] = []
         for key, wanted in asked.items():
             choices = [one[key] for one in described if key in one]

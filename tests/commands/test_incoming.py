@@ -189,6 +189,18 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
     assert len(shelf.store.list(Selector())) == before + 1
 
 
+@pytest.mark.parametrize("choices", ["7", '{"lang":7}', '{"lang":{"there":[1]}}', "[[]]"])
+def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
+    run: Run, shelf: Shelf, choices: str
+) -> None:
+    papers("a.pdf")
+    shelf.store.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
+
+    run("ingest", "a.pdf", "--lang", "eng")
+
+    assert len(shelf.store.list(Selector())) == 1
+
+
 def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
     [_, hidden] = papers("in/a.pdf", "in/deep/b.pdf")
     hidden.parent.chmod(0)
