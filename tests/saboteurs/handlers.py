@@ -642,11 +642,16 @@ def copies(context: Context[At]) -> Done:
         ["install", "-m", "600", original, "installed"],
         ["tar", "xf", "all.tar", "--no-same-owner"],
         ["touch", "-d", "yesterday", "file"],
+        ["touch", "new"],
         ["chmod", "a+r", "file"],
         ["dd", f"if={original}", "of=by-dd", "status=none"],
     ]
     for program in programs:
         subprocess.run(program, check=True)
+    (context.staging / "marker").touch()
+    assert {"marker", "new"} <= set(os.listdir(context.staging))  # noqa: PTH208
+    (context.staging / "marker").unlink()
+    (context.staging / "new").unlink()
     found = [path.read_text() for path in context.staging.rglob("*") if path.is_file() and path.suffix != ".tar"]
     return Done([len(found), *set(found)])
 

@@ -81,7 +81,7 @@ _FILE_SETATTR = 469
 # Those of the file systems: flags, versions, encryption, verity. They want a descriptor that may only read.
 _FILE_IOCTLS = tuple(ord(letter) << 8 for letter in "fXv")
 _OPEN, _OPENAT, _OPENAT2, _TRUNCATE_BY_PATH = 2, 257, 437, 76
-_SETRLIMIT, _PRLIMIT64 = 160, 302
+_SETRLIMIT, _PRLIMIT64, _UTIMENSAT = 160, 302, 280
 _FORK, _VFORK, _CLONE, _CLONE3, _IOCTL_CALL = 57, 58, 56, 435, 16
 _CLONE_THREAD = 1 << 16
 # socket connect accept bind listen socketpair accept4. A pair is one too: its ends can send to any address.
@@ -435,6 +435,18 @@ def _seccomp_program(
         (equal, 0, 4, _SETRLIMIT),
         (load, 0, 0, 16),
         (equal, 0, 1, resource.RLIMIT_RTTIME),
+        (give, 0, 0, refuse),
+        (load, 0, 0, 0),
+        # utimensat of a path to now: who is told that it is done does not make the file that is not there (Path.touch).
+        (equal, 0, 10, _UTIMENSAT),
+        (load, 0, 0, 32),
+        (equal, 0, 7, 0),
+        (load, 0, 0, 36),
+        (equal, 0, 5, 0),
+        (load, 0, 0, 24),
+        (equal, 0, 2, 0),
+        (load, 0, 0, 28),
+        (equal, 1, 0, 0),
         (give, 0, 0, refuse),
         (load, 0, 0, 0),
         (equal, 0, 4 + len(_FILE_IOCTLS), _IOCTL_CALL),
