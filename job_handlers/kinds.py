@@ -68,7 +68,8 @@ CSV = Format(
     ("text/csv", "text/tab-separated-values", "application/csv", "text/x-csv", "text/comma-separated-values"),
 )
 FORMATS = (PDF, PNG, JPEG, TIFF, XLSX, XLS, ODS, CSV)
-"""All that can be read. `worker_service.documents.SUFFIXES` has their names, and a test holds the two together."""
+"""All that can be read."""
+SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 
 _SIGNATURES = (
     (b"%PDF-", PDF),

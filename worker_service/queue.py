@@ -20,7 +20,6 @@ from worker_service.errors import BadInput, BadPayload, JobNotFound, Refused, Wa
 from worker_service.jobs.model import Action, Changed, Enqueued, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
-from worker_service.wishes import rests_from_watching
 from worker_service.words import (
     JobWords,
     SelectorWords,
@@ -40,7 +39,6 @@ _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 _IDS_AT_ONCE = 500
 _PRUNED_AT_ONCE = 1000
 _POLL_SECONDS = 0.05
-_WATCHING_MOST = 100
 _TYPES_MOST = 10_000
 
 # What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
@@ -332,15 +330,14 @@ class Queue:
     def _are_awaited(self, ids: Sequence[int]) -> bool:
         """Whether one of them has not got as far as it ever will."""
         live = self.store.count(Selector(ids, _LIVE))
-        return live > 0 and (live > _WATCHING_MOST or len(self._watching(ids)) < live)
+        return live > 0 and len(self._watching(ids)) < live
 
-    def _watching(self, ids: Sequence[int]) -> list[Job]:
-        pending = [self.store.list(Selector(part, (Status.PENDING,)), most=_WATCHING_MOST) for part in _chunks(ids)]
-        return [job for part in pending for job in part if rests_from_watching(job)]
+    def _watching(self, ids: Sequence[int]) -> list[int]:
+        return [job_id for part in _chunks(ids) for job_id in self.store.watching(part)]
 
     def _waited(self, ids: Sequence[int]) -> Waited:
         ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
-        watching = [job.id for job in self._watching(ids)]
+        watching = self._watching(ids)
         family = self.store.family(ids)
         going_on = self._live(family) - len(self._watching(family)) if len(family) > len(ids) else 0
         gone = len(ids) - sum(ended.values()) - len(watching)

@@ -6,6 +6,7 @@ and nothing is read but the file that a payload names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,6 +18,8 @@ from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.model import NewJob
 from worker_service.jobs.selector import Selector, parse_match, parse_status
+
+_PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
 _EARLIEST = 1970
 _LARGEST = 2**31 - 1
@@ -278,3 +281,17 @@ def _listed(words: Sequence[str]) -> list[str]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def read_pages(text: str | None) -> tuple[int, int | None]:
+    """3-5, 3-, -5 or 3."""
+    if text is None:
+        return 1, None
+    found = _PAGES.fullmatch(text.strip())
+    if found is None or not (found[1] or found[3]):
+        raise BadInput(f"{text!r} names no pages: write 3, 3-5, 3- or -5")
+    first = int(found[1] or 1)
+    last = None if found[2] and not found[3] else int(found[3] or first)
+    if first < 1 or (last is not None and last < first):
+        raise BadInput(f"{text!r} names no pages: the first is 1, and the last comes after it")
+    return first, last

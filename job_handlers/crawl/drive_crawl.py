@@ -16,7 +16,7 @@ from job_handlers.crawl.wanted import Payload, check, crawl_key, download_of
 from job_handlers.download.troubles import Patience
 from job_handlers.sources import credentials, environment, prepare, read_folder
 from job_handlers.sources.tree import Tree
-from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable, Snooze
+from worker_service.handlers import WATCHING, Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
 _AGAIN_SECONDS = 60.0
 _PATIENCE = Patience()
@@ -58,7 +58,7 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
         # It got further, so it costs no attempt.
         raise Snooze(trouble.message, after=trouble.after or _AGAIN_SECONDS) from trouble
     if watches:
-        raise Snooze(one.summary(), after=payload.watch_seconds)
+        raise Snooze(one.summary(), after=payload.watch_seconds, code=WATCHING)
     if isinstance(memory, Forgetful):
         return Done({"dry_run": True, **one.counts(), "would_enqueue": memory.would_enqueue})
     return Done({"crawl": key, **one.counts()})

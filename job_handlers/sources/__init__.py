@@ -102,9 +102,12 @@ def read_reference(address: str) -> tuple[Source, Reference]:
 def read_folder(address: str) -> tuple[Source, Reference]:
     source, found = read_reference(address)
     if not source.FOLDERS:
-        words = _choice(source.FOLDERS for source in _by_name() if source.FOLDERS)
-        raise Permanent("FOLDER_UNKNOWN", f"a folder is {words}")
+        raise Permanent("FOLDER_UNKNOWN", f"a folder is {folders_in_words()}")
     return source, found
+
+
+def folders_in_words() -> str:
+    return _choice(source.FOLDERS for source in _by_name() if source.FOLDERS)
 
 
 def environment() -> list[str]:

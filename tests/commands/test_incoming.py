@@ -325,7 +325,7 @@ def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -
     assert payloads(shelf, "drive_crawl")[0] == {
         "folder": str(Path("reports").absolute()),
         "wanted": {"mime": ["application/pdf"], "name": "*r*", "size_max": 9, "newer_than": "2026-01-31", "depth": 0},
-        "credential": "drive",
+        "credential": "",
         "dry_run": False,
         "reconcile": False,
         "download": {"read": {"languages": ["deu"]}},
@@ -355,7 +355,11 @@ def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) 
     papers("a.pdf")
     assert "is no directory: pagemill ingest reads a file" in run("crawl", "a.pdf", fails=2).stderr
     assert "there is no directory" in run("crawl", "./nowhere", fails=2).stderr
-    assert "no id or URL of a folder" in run("crawl", "nowhere", fails=2).stderr
+    assert (
+        "'nowhere'; a folder is an id or URL of Google Drive, or the full path"
+        in run("crawl", "nowhere", fails=2).stderr
+    )
+    assert "a folder is" in run("crawl", "https://example.com/reports", fails=2).stderr
     assert jobs(shelf, "drive_crawl") == []
 
 

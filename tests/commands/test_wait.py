@@ -15,7 +15,7 @@ from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
 from tests.store.kit import FAR_FUTURE
 from worker_service.commands.progress import Bars, Lines
-from worker_service.jobs.model import Checkpoint, NewJob, Report, Status
+from worker_service.jobs.model import WATCHING, Checkpoint, Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.queue import Waiting
 
@@ -82,7 +82,7 @@ def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run
     watch = shelf.next_job()
     found = NewJob("ocr_pages", owner="alice")
     shelf.store.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
-    shelf.store.snooze(watch.lease, FAR_FUTURE)
+    shelf.store.snooze(watch.lease, FAR_FUTURE, Failure(WATCHING, "1 found"))
     assert waiting.poll() is None
     shelf.store.complete(shelf.next_job().lease)
 

@@ -11,7 +11,6 @@ import pytest
 from job_handlers.download.troubles import Trouble
 from job_handlers.kinds import CSV, FORMATS, JPEG, ODS, PDF, PNG, XLS, XLSX, Format, Kind, agreed, kind_of, page_in
 from tests.job_handlers.reading import documents
-from worker_service.documents import SUFFIXES
 from worker_service.handlers import Permanent
 
 
@@ -126,10 +125,6 @@ def test_an_error_page_is_no_file_whatever_it_is_said_to_be(page: str, said: tup
         assert refused.value.code == "NOT_WHAT_IT_SAYS"
     with pytest.raises(Permanent):
         kind_of(written(tmp_path / name, ERROR_PAGES[page]))
-
-
-def test_a_directory_is_searched_for_all_that_can_be_read() -> None:
-    assert set(SUFFIXES) == {suffix for one in FORMATS for suffix in one.suffixes}
 
 
 # --- by content ---------------------------------------------------------------------------------------

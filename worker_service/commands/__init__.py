@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from worker_service.errors import PagemillError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+BROUGHT = "worker_service.verbs"
+"""The group of the entry points of other verbs."""
 
 # verb: (module, what it does). The headings are the help's.
 INDEX: dict[str, dict[str, tuple[str, str]]] = {
@@ -28,14 +35,11 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "wait": ("wait", "Wait until jobs have ended."),
     },
     "Documents": {
-        "ingest": ("incoming", "Bring files in and have them read."),
-        "crawl": ("incoming", "Find the files below a folder, and read each that is new."),
         "documents": ("documents", "The documents, and how far they are."),
         "text": ("documents", "The text of a document."),
         "search": ("documents", "Find pages, the best first."),
         "keywords": ("documents", "How often terms stand in each document."),
         "export": ("documents", "Copy what was made of documents."),
-        "reindex": ("incoming", "Read documents again."),
     },
     "Steering": {
         "cancel": ("steer", "Stop jobs, pending or running."),
@@ -78,35 +82,90 @@ EXIT_NOT_ALLOWED = 77
 EXIT_INTERRUPTED = 130
 
 
+@cache
+def brought() -> Mapping[str, EntryPoint]:
+    """The verbs that come in by the door, by what people type. To look for them takes longer than most verbs need to
+    begin, so that they are looked for only where none of our own is meant."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in sorted(entry_points(group=BROUGHT), key=lambda one: one.name)}
+
+
 class Verbs(click.Group):
-    """A group that answers a misspelt verb with the right one."""
+    """A group that others may bring verbs to, and that answers a misspelt verb with the right one."""
+
+    begins: str | None = None
+    """What is typed before its verbs; None: nobody brings it any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        own = super().list_commands(ctx)
+        if self.begins is None:
+            return own
+        words = [name.removeprefix(self.begins) for name in brought() if name.startswith(self.begins)]
+        return [*own, *(word for word in words if " " not in word and word not in own)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or self.begins is None:
+            return own
+        point = brought().get(f"{self.begins}{cmd_name}")
+        return None if point is None else _loaded(point)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.list_commands(ctx)
-        if args[0] not in known and args[0][:1] != "-" and not ctx.resilient_parsing:
-            raise click.UsageError(f"there is no command {args[0]!r}{_suggestion(args[0], known)}", ctx)
+        if args[0][:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            suggestion = _suggestion(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"there is no command {args[0]!r}{suggestion}", ctx)
         return super().resolve_command(ctx, args)
+
+
+class VerbUnusable(PagemillError):
+    """Somebody has installed it, and it cannot be loaded."""
+
+    code = "verb_unusable"
+    exit_code = 69
+
+
+def _loaded(point: EntryPoint) -> click.Command:
+    try:
+        command: click.Command = point.load()
+    except Exception as error:  # somebody else's code, which may not spoil what is ours
+        sentence = f"{point.name} cannot be used: {point.value}: {error}"
+
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+        def refuse() -> None:
+            raise VerbUnusable(sentence)
+
+        return click.Command(point.name, callback=refuse, short_help=sentence, context_settings=anything)
+    return command
 
 
 class Pagemill(Verbs):
     """The group of all verbs, which knows their names without importing them."""
 
+    begins = ""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_MODULES)
+        return [*_MODULES, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
-            return None
+            return super().get_command(ctx, cmd_name)
         module = import_module(f"{__name__}.{_MODULES[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading, verbs in INDEX.items():
+        shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in INDEX.items()}
+        for word in super().list_commands(ctx):
+            command = super().get_command(ctx, word)
+            heading = getattr(command, "heading", "") or "Others"
+            shown.setdefault(heading, []).append((word, command.get_short_help_str(100) if command else ""))
+        for heading, verbs in shown.items():
             with formatter.section(heading):
-                formatter.write_dl([(verb, summary) for verb, (_, summary) in verbs.items()])
+                formatter.write_dl(verbs)
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any

@@ -61,7 +61,12 @@ def say_that_it_waits(_: float, holder: object) -> None:
     output.say(f"waiting to write: {holder or 'somebody else'} keeps the write lock")
 
 
-def verb(function: Function) -> click.Command:
+class Verb(click.Command):
+    heading = ""
+    """Under which `pagemill --help` lists it, if it came in by the door."""
+
+
+def verb(function: Function, heading: str = "") -> Verb:
     """A function as a verb. Its docstring is the help; its options are given to it after the desk, by name."""
 
     @functools.wraps(function)
@@ -78,7 +83,9 @@ def verb(function: Function) -> click.Command:
     # The common options stand last in the help, after the verb's own.
     params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
     params[:] = params[-2:] + params[:-2]
-    return click.command(function.__name__.replace("_", "-"), short_help=_summary(function))(named)
+    made = click.command(function.__name__.replace("_", "-"), cls=Verb, short_help=_summary(function))(named)
+    made.heading = heading
+    return made
 
 
 def _summary(function: Function) -> str:

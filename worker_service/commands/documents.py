@@ -16,14 +16,14 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, JobId, completes, confirm, confirming, verb
-from worker_service.documents import ROLES, Copy, Documents, FileGone, IsThere, NotExported, There, Wish, read_elsewhere
+from worker_service.documents import ROLES, Copy, Documents, FileGone, IsThere, NotExported, There
 from worker_service.errors import BadInput, PagemillError, Refused
-from worker_service.jobs.documents import Decision, IndexStatus
+from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
 from worker_service.plurals import counted
-from worker_service.wishes import read_pages
+from worker_service.words import read_pages
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
 _GIVES_UP = ("SIZE", "MOVED", "KIND", "PAGES", "DONE", "OWNER")
@@ -320,6 +320,8 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) 
 class _Documents(Verbs):
     """Without a verb of its own, the list: `pagemill documents --status failed`."""
 
+    begins = "documents "
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # No document is a word: that one is a verb, or a misspelt one.
         is_verb = bool(args) and args[0].isalpha()
@@ -400,33 +402,7 @@ def _sample(meant: Sequence[Document]) -> list[str]:
     return [*lines, f"… and {len(meant) - _SAMPLE:,} more"] if len(meant) > _SAMPLE else lines
 
 
-@verb
-@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
-@confirming
-def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
-    """\b
-    pagemill documents adopt /srv/read --dry-run
-    pagemill documents adopt /srv/read --owner alice --yes
-
-    Record files that were read elsewhere: where report.txt stands beside report.pdf, a job takes that text over (a form
-    feed between pages); others are noted as not_indexed. Nothing is moved. What is known already stays as it is.
-    """
-    found = read_elsewhere(directory)
-    read = sum(one.text is not None for one in found)
-    sentence = f"{read} read elsewhere, {len(found) - read} not read"
-    if dry_run:
-        if desk.as_json:
-            output.show_json({"read": read, "not_read": len(found) - read})
-        else:
-            output.say(sentence)
-        return
-    confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    show_wishes(desk, documents_at(desk).adopt(found, owner=owner))
-
-
 documents.add_command(ls)
-documents.add_command(adopt)
 documents.add_command(rm)
 
 
@@ -532,25 +508,3 @@ def _hit_line(hit: Hit) -> str:
 
 def _marked(word: str) -> str:
     return output.styled(word, bold=True) if output.is_terminal(sys.stdout) else f"[{word}]"
-
-
-_WORDS: dict[Decision | None, str] = {
-    Decision.UNCHANGED: "read already, and nothing has changed",
-    Decision.UNDER_WAY: "being read already",
-    Decision.TAKEN_OVER: "taken over from work that stood still",
-    Decision.ACCEPTED: "will be read",
-    None: "will be brought in",
-}
-
-
-def show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
-    if desk.as_json:
-        output.show_json({"items": [output.as_object(wish) for wish in wishes], **more})
-    else:
-        output.show_table(
-            ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]
-        )
-
-
-def _what_becomes_of(wish: Wish) -> str:
-    return "noted, and not read" if wish.job_id is None and wish.decision is None else _WORDS[wish.decision]

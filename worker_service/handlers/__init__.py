@@ -37,13 +37,14 @@ from worker_service.jobs.documents import (
     PublishedFile,
     SameContent,
 )
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.model import WATCHING, NewJob
 from worker_service.jobs.names import safe_name
 from worker_service.plurals import counted
 from worker_service.programs import Program, Unfit, read_program
 
 __all__ = [
     "FILE_URL",
+    "WATCHING",
     "Choices",
     "ConfigError",
     "Context",

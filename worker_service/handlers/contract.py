@@ -158,7 +158,8 @@ class Permanent(HandlerError):
 
 
 class Snooze(HandlerError):
-    """Not now, and it is nobody's fault: costs no attempt. Give `after` in seconds, or `until` with a zone."""
+    """Not now, and it is nobody's fault: costs no attempt. Give `after` in seconds, or `until` with a zone. `WATCHING`
+    as its code: all is done until then, and so for ever; nobody waits for the end of such a job."""
 
     def __init__(
         self, message: str = "", *, after: float | None = None, until: datetime | None = None, code: str = "SNOOZED"

@@ -211,6 +211,9 @@ class Child:
 CAPABILITY_MISSING = "CAPABILITY_MISSING"
 """The gate of a type, or of one job, for which this machine lacks something."""
 
+WATCHING = "WATCHING"
+"""Code of an attempt that has looked, as often before, and will again for ever."""
+
 LOG_LINES_MOST = 3000
 """So many lines of a job are kept: the newest."""
 

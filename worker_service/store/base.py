@@ -208,6 +208,9 @@ class Reading(Protocol):
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         """These jobs, those that they asked for, those that these asked for, and so on; the oldest first."""
 
+    def watching(self, ids: Sequence[int]) -> Sequence[int]:
+        """Those of them that have looked, and wait to look again: this is as far as they ever get."""
+
     def ids(self, selector: Selector) -> Sequence[int]:
         """The ids alone, the oldest first: payloads may be large."""
 

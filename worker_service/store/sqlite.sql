@@ -691,6 +691,13 @@ WITH RECURSIVE family(id) AS (
 )
 SELECT id FROM family ORDER BY id;
 
+-- name: watching
+SELECT q.id
+  FROM json_each(:ids) w CROSS JOIN worker_job_queue q ON q.id = w.value AND q.status = 'pending'
+ CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence
+ WHERE a.outcome = 'snoozed' AND a.error_code = :code
+ ORDER BY q.id;
+
 -- name: course
 SELECT ifnull(a.heard_at, a.started_at),
        strftime('%Y-%m-%d %H:%M:%f', a.started_at, ifnull(q.timeout_seconds, h.timeout_seconds) || ' seconds')

@@ -10,6 +10,7 @@ from datetime import datetime
 from worker_service.clock import as_text, from_text
 from worker_service.errors import BadInput, JobNotFound
 from worker_service.jobs.model import (
+    WATCHING,
     Action,
     Attempt,
     Counts,
@@ -84,6 +85,9 @@ class Reading(Connections):
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         return [job_id for (job_id,) in self._read("family", ids=json.dumps(list(ids)))]
+
+    def watching(self, ids: Sequence[int]) -> Sequence[int]:
+        return [job_id for (job_id,) in self._read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def course(self, job_id: int) -> Course | None:
         rows = self._read("course", job_id=job_id)

@@ -5,29 +5,25 @@ Whether a wish is accepted is decided where it is written; here is refused only 
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from worker_service.clock import parse_length
-from worker_service.errors import BadInput
-from worker_service.filenames import legible, written
-from worker_service.jobs.digest import canonical, digest
-from worker_service.jobs.documents import DocumentRequest
-from worker_service.jobs.library import Document
-from worker_service.jobs.model import Job, NewJob, Status
+from job_handlers.kinds import SUFFIXES
+from job_handlers.sources import sources
+from worker_service.handlers import DocumentRequest, NewJob, canonical, digest
+from worker_service.verbs import BadInput, Document, counted, legible, written
+
+HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
 _REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file", "then")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
-_DRIVE_FOLDER = re.compile(r"\s*[\w-]{10,120}\s*", re.ASCII)
-_PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
-
-_WATCH = "watch_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,76 +68,17 @@ class ReadWords:
 
 
 @dataclass(frozen=True, slots=True)
-class CrawlWords:
-    """A crawl as a person asks for it."""
+class Elsewhere:
+    """A file that was, or was not, read elsewhere."""
 
-    folder: str
-    mime: Sequence[str] = ()
-    name: str | None = None
-    size_max: int | None = None
-    newer_than: str | None = None
-    depth: int | None = None
-    credential: str = "drive"
-    dry_run: bool = False
-    reconcile: bool = False
-    watch: str | None = None
-    read: ReadWords = field(default_factory=ReadWords)
+    path: str
+    content: str
+    """SHA-256."""
+    text: str | None
+    """The file beside it that holds its text."""
 
 
 # ── The jobs ──
-
-
-def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
-    is_local = words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists()
-    if words.newer_than is not None:
-        _refuse_no_day(words.newer_than)
-    if is_local:
-        directory = Path(words.folder).expanduser().absolute()
-        _refuse_no_directory(directory)
-        folder, name = written(directory), legible(directory)
-    else:
-        folder = name = words.folder
-        _refuse_no_drive_folder(folder)
-    wanted = {
-        "mime": list(words.mime),
-        "name": words.name,
-        "size_max": words.size_max,
-        "newer_than": words.newer_than,
-        "depth": words.depth,
-    }
-    payload: dict[str, object] = {
-        "folder": folder,
-        "wanted": {name: value for name, value in wanted.items() if value not in (None, [])},
-        "credential": words.credential,
-        "dry_run": words.dry_run,
-        "reconcile": words.reconcile,
-        "download": {"read": words.read.asked()},
-    }
-    if words.watch is not None:
-        payload[_WATCH] = max(1, int(parse_length(words.watch).total_seconds()))
-    platform = "local" if is_local else "gdrive"
-    # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
-    key = f"crawl:{platform}:{owner}:{folder}"
-    return NewJob(
-        "drive_crawl",
-        name=name,
-        platform=platform,
-        owner=owner,
-        payload=canonical(payload),
-        source="" if is_local else f"gdrive:{words.credential}",
-        unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
-        concurrency_key=None if words.dry_run else key,
-    )
-
-
-def rests_from_watching(job: Job) -> bool:
-    """Whether it looks again and again for ever, and has looked: this is as far as it ever gets."""
-    if job.status is not Status.PENDING or job.fence == 0 or job.run_at is None:
-        return False
-    with contextlib.suppress(ValueError, RecursionError):
-        payload = json.loads(job.payload or "{}")
-        return isinstance(payload, dict) and payload.get(_WATCH) is not None
-    return False
 
 
 def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:
@@ -172,7 +109,7 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
         return NewJob("ingest", platform=platform, owner=owner, document=wish)
     # What others have read, or what was lost, is read by us in any case.
     body = {"source": document.source_key, "name": document.name, "read": asked, "force": True}
-    rests = "gdrive:drive" if platform == "gdrive" else ""
+    rests = next((source.rests_with("") for source in sources() if platform == source.PLATFORM), "")
     return NewJob(
         "download",
         platform=platform,
@@ -186,6 +123,65 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
 
 def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
     return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=request)
+
+
+# ── Files ──
+
+
+def read_elsewhere(directory: Path) -> list[Elsewhere]:
+    """The files below a directory; where report.txt stands beside report.pdf, with its text."""
+    found: list[Elsewhere] = []
+    for file in files_at(directory, Counter()):
+        beside = file.with_suffix(".txt")
+        with file.open("rb") as opened:
+            content = hashlib.file_digest(opened, "sha256").hexdigest()
+        found.append(Elsewhere(written(file), content, written(beside) if beside.is_file() else None))
+    return found
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def files_at(path: Path, left_out: Counter[str]) -> list[Path]:
+    """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would."""
+    path = Path(os.path.normpath(path.absolute()))
+    if not path.is_dir():
+        if not path.is_file():
+            raise BadInput(f"there is no file {path}")
+        return [path]
+    found: list[Path] = []
+    # A directory that we may not look into is refused: nothing below it is to be left out without a word.
+    for folder, folders, names in os.walk(path, onerror=_refuse):
+        here = {name: _why_left_out(Path(folder, name)) for name in [*folders, *names]}
+        left_out.update(filter(None, here.values()))
+        folders[:] = [name for name in folders if not here[name]]
+        found += (Path(folder, name) for name in names if not here[name])
+    if not found:
+        raise BadInput(f"there is nothing to read below {path}{_left_out(left_out)}: {', '.join(SUFFIXES)} can be read")
+    return sorted(found)
+
+
+def _why_left_out(path: Path) -> str:
+    if path.name.startswith("."):
+        return HIDDEN
+    if path.is_symlink():
+        return LINKS
+    if path.is_dir() or (path.suffix.lower() in SUFFIXES and path.is_file()):
+        return ""
+    return legible(path.suffix.lower()) or OTHERS
+
+
+def _left_out(counts: Mapping[str, int]) -> str:
+    words = in_words(counts)
+    return f" (left out: {words})" if words else ""
+
+
+def in_words(left_out: Mapping[str, int]) -> str:
+    """``2 symbolic links, 1 hidden, 3 .docx``"""
+    nouns = {LINKS: ("symbolic link", None), HIDDEN: ("hidden", "hidden"), OTHERS: ("other", "others")}
+    most_first = sorted(left_out.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
 
 
 # ── Words ──
@@ -208,38 +204,3 @@ def _action(word: str) -> dict[str, object]:
     if not job_type or not isinstance(given, dict):
         raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
     return {"job_type": job_type, "payload": given} if given else {"job_type": job_type}
-
-
-def read_pages(text: str | None) -> tuple[int, int | None]:
-    """3-5, 3-, -5 or 3."""
-    if text is None:
-        return 1, None
-    found = _PAGES.fullmatch(text.strip())
-    if found is None or not (found[1] or found[3]):
-        raise BadInput(f"{text!r} names no pages: write 3, 3-5, 3- or -5")
-    first = int(found[1] or 1)
-    last = None if found[2] and not found[3] else int(found[3] or first)
-    if first < 1 or (last is not None and last < first):
-        raise BadInput(f"{text!r} names no pages: the first is 1, and the last comes after it")
-    return first, last
-
-
-def _refuse_no_drive_folder(folder: str) -> None:
-    if "://" not in folder and not _DRIVE_FOLDER.fullmatch(folder):
-        raise BadInput(f"there is no directory {folder!r}, and it is no id or URL of a folder of Google Drive")
-
-
-def _refuse_no_directory(directory: Path) -> None:
-    """What is certain to be none. The daemon may see directories that we may not."""
-    with contextlib.suppress(PermissionError):
-        if not directory.exists():
-            raise BadInput(f"there is no directory {directory}")
-        if not directory.is_dir():
-            raise BadInput(f"{directory} is no directory: pagemill ingest reads a file")
-
-
-def _refuse_no_day(text: str) -> None:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadInput(f"{text!r} is not a day: write 2026-01-31, or 2026-01-31T10:00:00Z") from error

@@ -1,0 +1,194 @@
+"""The verb `crawl`, and the job that it becomes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from job_handlers.reading.verbs import reading_options, say_what_holds
+from job_handlers.reading.wishes import ReadWords
+from job_handlers.sources import Source, folders_in_words, read_folder
+from worker_service.handlers import NewJob, Permanent, canonical
+from worker_service.verbs import (
+    BadInput,
+    Desk,
+    Job,
+    Selector,
+    Status,
+    completes_directory,
+    counted,
+    legible,
+    output,
+    parse_length,
+    verb,
+    written,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlWords:
+    """A crawl as a person asks for it."""
+
+    folder: str
+    mime: Sequence[str] = ()
+    name: str | None = None
+    size_max: int | None = None
+    newer_than: str | None = None
+    depth: int | None = None
+    credential: str = ""
+    dry_run: bool = False
+    reconcile: bool = False
+    watch: str | None = None
+    read: ReadWords = field(default_factory=ReadWords)
+
+
+@functools.partial(verb, heading="Documents")
+@click.argument("folder", shell_complete=completes_directory)
+@click.option("--owner", default="", metavar="NAME", help="The person that the documents belong to.")
+@click.option(
+    "--mime", multiple=True, metavar="PATTERN", help="application/pdf, image/*; what can be read unless given."
+)
+@click.option("--name", metavar="PATTERN", help="Files whose name matches, such as '*report*.pdf'.")
+@click.option("--max-size", "size_max", type=click.IntRange(1), metavar="BYTES")
+@click.option("--newer-than", metavar="DATE", help="Changed after this day, as 2026-01-31.")
+@click.option("--depth", type=click.IntRange(0), metavar="N", help="0: only the folder itself.")
+@click.option("--credential", default="", metavar="NAME", help="The credential; drive unless given.")
+@reading_options
+@click.option("--reconcile", is_flag=True, help="Walk everything again, and find what went without a word.")
+@click.option("--watch", metavar="LENGTH", help="Look again after this long, for ever: 1h.")
+@click.option("--dry-run", is_flag=True, help="Only count; waits for the answer.")
+def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: Any) -> int:
+    """\b
+    pagemill crawl https://drive.google.com/drive/folders/1a2B3c… --owner alice
+    pagemill crawl shared-with-me --mime application/pdf --watch 1h
+    pagemill crawl /srv/reports --dry-run
+
+    Find the files below a folder, and read each that is new or has changed. The folder is one of Google Drive, a shared
+    drive, shared-with-me, or a directory of this machine.
+    """
+    words = CrawlWords(dry_run=dry_run, read=read, **values)
+    asked = crawl_job(words, owner=owner)
+    enqueued = desk.queue.store.enqueue(asked)
+    if not dry_run:
+        if desk.as_json:
+            output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
+        else:
+            output.show(str(enqueued.job_id))
+        if enqueued.existing and _does_all(desk.queue.store.get(enqueued.job_id), asked):
+            output.say(f"this folder is being crawled already: that job will do{_when(desk, enqueued.job_id)}")
+        elif enqueued.existing:
+            output.say(
+                f"this folder is being crawled already, and otherwise than you say now: for this, `pagemill cancel "
+                f"{enqueued.job_id}`, and say it again"
+            )
+        return 0
+    return _show_dry_run(desk, enqueued.job_id)
+
+
+def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
+    if words.newer_than is not None:
+        _refuse_no_day(words.newer_than)
+    folder, name = words.folder, words.folder
+    if words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists():
+        directory = Path(words.folder).expanduser().absolute()
+        _refuse_no_directory(directory)
+        folder, name = written(directory), legible(directory)
+    source = _source_of(folder)
+    wanted = {
+        "mime": list(words.mime),
+        "name": words.name,
+        "size_max": words.size_max,
+        "newer_than": words.newer_than,
+        "depth": words.depth,
+    }
+    payload: dict[str, object] = {
+        "folder": folder,
+        "wanted": {name: value for name, value in wanted.items() if value not in (None, [])},
+        "credential": words.credential,
+        "dry_run": words.dry_run,
+        "reconcile": words.reconcile,
+        "download": {"read": words.read.asked()},
+    }
+    if words.watch is not None:
+        payload["watch_seconds"] = max(1, int(parse_length(words.watch).total_seconds()))
+    # One at a time walks a folder; one that waits for its next look keeps nobody from a full walk.
+    key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
+    return NewJob(
+        "drive_crawl",
+        name=name,
+        platform=source.PLATFORM,
+        owner=owner,
+        payload=canonical(payload),
+        source=source.rests_with(words.credential),
+        unique_key=None if words.dry_run else f"{key}:reconcile" if words.reconcile else key,
+        concurrency_key=None if words.dry_run else key,
+    )
+
+
+def _does_all(job: Job, asked: NewJob) -> bool:
+    """Whether this job does all that is asked for. One that goes on watching does."""
+    does, wanted = json.loads(job.payload or "{}"), json.loads(asked.payload or "{}")
+    if job.source == asked.source:
+        # By whichever of its names.
+        does["credential"] = wanted["credential"]
+    return bool({"watch_seconds": does.get("watch_seconds"), **wanted} == {"watch_seconds": None, **does})
+
+
+def _source_of(folder: str) -> Source:
+    try:
+        return read_folder(folder)[0]
+    except Permanent as error:
+        is_address = "://" in folder
+        why = error.message if is_address else f"there is no directory {folder!r}; a folder is {folders_in_words()}"
+        raise BadInput(why) from error
+
+
+def _refuse_no_directory(directory: Path) -> None:
+    """What is certain to be none. The daemon may see directories that we may not."""
+    with contextlib.suppress(PermissionError):
+        if not directory.exists():
+            raise BadInput(f"there is no directory {directory}")
+        if not directory.is_dir():
+            raise BadInput(f"{directory} is no directory: pagemill ingest reads a file")
+
+
+def _refuse_no_day(text: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a day: write 2026-01-31, or 2026-01-31T10:00:00Z") from error
+
+
+def _when(desk: Desk, job_id: int) -> str:
+    job = desk.queue.store.get(job_id)
+    is_later = job.run_at is not None and job.status is Status.PENDING
+    return f"; it looks next at {output.seconds(job.run_at)} UTC" if is_later else ""
+
+
+def _show_dry_run(desk: Desk, job_id: int) -> int:
+    queue = desk.queue
+    say_what_holds(desk, job_id)
+    waited = queue.wait(Selector(ids=(job_id,)), timeout=None, monotonic=time.monotonic, sleep=time.sleep)
+    job = queue.store.get(job_id)
+    if not waited.is_good:
+        raise BadInput(f"job {job_id}: {job.error_message or job.status}")
+    found = json.loads(job.result or "{}")
+    if desk.as_json:
+        output.show_json(found)
+        return 0
+    names = found.pop("would_enqueue", [])
+    for name in names:
+        output.show(name)
+    found.pop("dry_run", None)
+    words = [counted(number, "folder") if fate == "folders" else f"{number} {fate}" for fate, number in found.items()]
+    output.say(", ".join(words) or "nothing found")
+    return 0

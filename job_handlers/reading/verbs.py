@@ -1,0 +1,258 @@
+"""The verbs that have documents read: `ingest`, `reindex`, `documents adopt`. What they ask for is told in `wishes`."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from job_handlers.reading.wishes import (
+    Elsewhere,
+    ReadWords,
+    adopt_job,
+    download_job,
+    files_at,
+    in_words,
+    read_elsewhere,
+    reindex_job,
+)
+from worker_service.handlers import DocumentRequest, NewJob
+from worker_service.verbs import (
+    Awaited,
+    BadInput,
+    Decision,
+    Desk,
+    Document,
+    DocumentSelector,
+    Function,
+    IndexStatus,
+    await_reading,
+    choosing,
+    confirm,
+    confirming,
+    counted,
+    documents_at,
+    legible,
+    output,
+    path_of,
+    show_documents,
+    telling_that_jobs_go_on,
+    verb,
+    written,
+)
+
+_AT_ONCE = 500
+_LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
+
+_verb = functools.partial(verb, heading="Documents")
+
+
+def reading_options(function: Function) -> Function:
+    """Give the verb the options of how to read; its function gets them as `ReadWords`."""
+
+    @functools.wraps(function)
+    def run(desk: Desk, *selected: Any, **values: Any) -> Any:
+        words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
+        for job in words.actions():
+            desk.queue.refuse_unfit(job)
+        for sentence in desk.queue.lacking(words.asked()):
+            output.say(sentence)
+        return function(desk, *selected, read=words, **values)
+
+    for option in reversed(
+        (
+            click.option("--as-usual", is_flag=True, help="Forget how it was to be read before."),
+            click.option(
+                "--lang", "languages", multiple=True, metavar="CODE", help="eng unless given; eng+deu for both."
+            ),
+            click.option("--quality", type=click.Choice(["fast", "best"]), help="Trained data for recognising."),
+            click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
+            click.option("--hocr", is_flag=True, help="Make hOCR as well."),
+            click.option("--password-file", "password", metavar="NAME", help="The credential that opens it."),
+            click.option("--then", multiple=True, metavar="TYPE[=JSON]", help="Enqueue a job of this type afterwards."),
+        )
+    ):
+        option(run)
+    return run
+
+
+@_verb
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
+@reading_options
+@click.option("--force", is_flag=True, help="Read again what was read already.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Until all have been read; shows how far they are.")
+@click.option("--timeout", metavar="LENGTH", help="With --wait: give up after this long.")
+def ingest(
+    desk: Desk,
+    paths: Sequence[str],
+    owner: str,
+    force: bool,
+    is_waiting: bool,
+    timeout: str | None,
+    *,
+    read: ReadWords,
+) -> int:
+    """\b
+    pagemill ingest report.pdf
+    pagemill ingest reports/ --owner alice --lang eng+deu --wait
+    pagemill ingest scan.tiff --quality best --force
+
+    Bring files in and have them read. Directories with all that is below them, but for what is hidden, symbolic links
+    and other kinds of files, which it counts. Prints a job for each file.
+
+    With --wait: exit code 1 if some could not be read, 124 if the time ran out.
+    """
+    if timeout is not None and not is_waiting:
+        raise BadInput("--timeout says how long to wait: say --wait as well")
+    left_out = Counter[str]()
+    files = [file for path in paths for file in files_at(Path(path), left_out)]
+    wishes = _brought_in(desk, files, [download_job(file, read, owner=owner, is_forced=force) for file in files])
+    if left_out and not desk.as_json:
+        output.say(f"left out: {in_words(left_out)}")
+    if not is_waiting:
+        _show_wishes(desk, wishes, left_out=dict(left_out))
+        return 0
+    awaited = [Awaited(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
+    with telling_that_jobs_go_on():
+        if wishes[0].job_id is not None:
+            say_what_holds(desk, wishes[0].job_id)
+        return await_reading(desk, awaited, timeout=timeout)
+
+
+@_verb
+@choosing
+@reading_options
+@click.option("--force", is_flag=True, help="Read again what was read already.")
+@confirming
+def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, yes: bool, *, read: ReadWords) -> int:
+    """\b
+    pagemill reindex 7 --lang deu
+    pagemill reindex --status failed --yes
+    pagemill reindex --owner alice --quality best --dry-run
+
+    Read documents again. What has not changed is not read twice; --force does all the same.
+    """
+    if chosen == DocumentSelector():
+        raise BadInput("say which documents to read again: ids, or selectors such as --status failed")
+    documents = documents_at(desk)
+    meant = list(documents.all(chosen))
+    if dry_run:
+        show_documents(desk, meant)
+        return 0
+    if not meant:
+        # A selector without ids means all documents.
+        if desk.as_json:
+            _show_wishes(desk, [])
+        else:
+            output.say("no document is like that")
+        return 0
+    if len(meant) > 1 and not chosen.ids:
+        confirm(f"Read {counted(len(meant), 'document')} again?", yes=yes, sample=[one.name for one in meant[:5]])
+    again = documents.all(DocumentSelector(ids=[one.id for one in meant]))
+    _show_wishes(desk, [_reindexed(desk, document, read, is_forced=force) for document in again])
+    return 0
+
+
+@verb
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
+@confirming
+def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
+    """\b
+    pagemill documents adopt /srv/read --dry-run
+    pagemill documents adopt /srv/read --owner alice --yes
+
+    Record files that were read elsewhere: where report.txt stands beside report.pdf, a job takes that text over (a form
+    feed between pages); others are noted as not_indexed. Nothing is moved. What is known already stays as it is.
+    """
+    found = read_elsewhere(directory)
+    read = sum(one.text is not None for one in found)
+    sentence = f"{read} read elsewhere, {len(found) - read} not read"
+    if dry_run:
+        if desk.as_json:
+            output.show_json({"read": read, "not_read": len(found) - read})
+        else:
+            output.say(sentence)
+        return
+    confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
+    _show_wishes(desk, [_adopted(desk, one, owner) for one in found])
+
+
+# ── What becomes of a wish ──
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What became of the wish to have one thing read."""
+
+    name: str
+    job_id: int | None
+    decision: Decision | None
+    document_id: int | None = None
+    source_key: str = ""
+    """Of a file, which leads to it."""
+
+
+def _brought_in(desk: Desk, files: Sequence[Path], jobs: Sequence[NewJob]) -> list[Wish]:
+    enqueued = [one for part in _parts(jobs) for one in desk.queue.store.enqueue_many(part)]
+    return [
+        Wish(legible(file), one.job_id, Decision.UNDER_WAY if one.existing else None, source_key=written(file))
+        for file, one in zip(files, enqueued, strict=True)
+    ]
+
+
+def _reindexed(desk: Desk, document: Document, read: ReadWords, *, is_forced: bool) -> Wish:
+    job = reindex_job(document, read, has_original=documents_at(desk).has_original(document), is_forced=is_forced)
+    enqueued = desk.queue.store.enqueue(job)
+    return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
+
+
+def _adopted(desk: Desk, one: Elsewhere, owner: str) -> Wish:
+    store, path = desk.queue.store, path_of(one.path)
+    name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
+    known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
+    for document in store.documents(known):
+        if document.content == one.content and document.status in _LIVING:
+            return Wish(name, None, Decision.UNCHANGED, document.id)
+    if one.text is None:
+        return Wish(name, None, None, store.record_document(request, platform="local", owner=owner))
+    enqueued = store.enqueue(adopt_job(request, one.text, owner=owner))
+    return Wish(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
+
+
+def say_what_holds(desk: Desk, job_id: int) -> None:
+    for gate in desk.queue.store.explain(job_id):
+        output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
+
+
+_WORDS: dict[Decision | None, str] = {
+    Decision.UNCHANGED: "read already, and nothing has changed",
+    Decision.UNDER_WAY: "being read already",
+    Decision.TAKEN_OVER: "taken over from work that stood still",
+    Decision.ACCEPTED: "will be read",
+    None: "will be brought in",
+}
+
+
+def _show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
+    if desk.as_json:
+        output.show_json({"items": [output.as_object(wish) for wish in wishes], **more})
+    else:
+        output.show_table(
+            ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]
+        )
+
+
+def _what_becomes_of(wish: Wish) -> str:
+    return "noted, and not read" if wish.job_id is None and wish.decision is None else _WORDS[wish.decision]
+
+
+def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    for start in range(0, len(jobs), _AT_ONCE):
+        yield jobs[start : start + _AT_ONCE]

@@ -1,0 +1,48 @@
+"""What the author of a verb imports, and all that a verb which comes in by the door knows of this program.
+
+A verb is a function with `verb` above it, behind an entry point of the group `worker_service.verbs` whose name is what
+people type: `crawl`, or `documents adopt` for one below another. Its module is imported when it is called.
+"""
+
+from worker_service.awaiting import Awaited
+from worker_service.clock import parse_length
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, Function, completes_directory, confirm, confirming, verb
+from worker_service.commands.documents import choosing, documents_at, show_documents
+from worker_service.commands.reading import await_reading, telling_that_jobs_go_on
+from worker_service.errors import BadInput
+from worker_service.filenames import legible, path_of, written
+from worker_service.jobs.documents import Decision, IndexStatus
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.model import Job, Status
+from worker_service.jobs.selector import Selector
+from worker_service.plurals import counted
+
+__all__ = [
+    "Awaited",
+    "BadInput",
+    "Decision",
+    "Desk",
+    "Document",
+    "DocumentSelector",
+    "Function",
+    "IndexStatus",
+    "Job",
+    "Selector",
+    "Status",
+    "await_reading",
+    "choosing",
+    "completes_directory",
+    "confirm",
+    "confirming",
+    "counted",
+    "documents_at",
+    "legible",
+    "output",
+    "parse_length",
+    "path_of",
+    "show_documents",
+    "telling_that_jobs_go_on",
+    "verb",
+    "written",
+]
