@@ -11,7 +11,7 @@ import pytest
 
 from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.children.messages import Ended, How
-from worker_service.daemon.slots import Attempt
+from worker_service.daemon.attempts import Attempt
 from worker_service.jobs.model import NewJob
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store

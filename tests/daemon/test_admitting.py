@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt
 from worker_service.children.messages import Described, Ended, How
-from worker_service.daemon.admitting import Admitting
+from worker_service.daemon.loop import Admitting
 from worker_service.jobs.model import HandlerFacts
 
 SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'

@@ -8,8 +8,8 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt
 from worker_service.children.messages import Described
-from worker_service.daemon.ahead import MOMENT_SECONDS, MOST, Ahead
-from worker_service.daemon.slots import Attempt, Slots
+from worker_service.daemon.attempts import Attempt, Slots
+from worker_service.daemon.loop import MOMENT_SECONDS, MOST, Ahead
 from worker_service.jobs.model import HandlerFacts
 
 

@@ -10,10 +10,9 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import How, Publication
+from worker_service.daemon.attempts import Attempt, CannotLand
 from worker_service.daemon.breath import Breath
-from worker_service.daemon.landing import CannotLand, Landing
-from worker_service.daemon.publishing import Publisher
-from worker_service.daemon.slots import Attempt
+from worker_service.daemon.endings import Landing, Publisher
 from worker_service.errors import DiskFull
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
 from worker_service.jobs.model import NewJob, Status

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_service.config import Settings, load_settings
-from worker_service.daemon.limiting import tell_limits
+from worker_service.daemon.start import tell_limits
 from worker_service.events import LIMITS_REPLACED
 from worker_service.store.base import Store
 

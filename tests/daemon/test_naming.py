@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.kit import ByHand
 from tests.store.papers import wish, work_as
-from worker_service.daemon.naming import EVERY_SECONDS, NameDocuments
+from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.model import Checkpoint, Completion, NewJob
 from worker_service.store.base import Store

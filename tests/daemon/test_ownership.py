@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.daemon.ownership import take_workspace
+from worker_service.daemon.start import take_workspace
 from worker_service.errors import ConfigError
 from worker_service.store.opening import initialise, open_store
 

@@ -20,17 +20,15 @@ from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
 from worker_service.children.handlers_on_trial import wants
 from worker_service.children.lines import GAP
 from worker_service.config import load_settings
-from worker_service.daemon.alive import Known, known_workers
+from worker_service.daemon.attempts import Slots
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.guard import Guard
 from worker_service.daemon.health import Level, examine, health
 from worker_service.daemon.heartbeat import Heartbeat
-from worker_service.daemon.limiting import limits
-from worker_service.daemon.signals import Signals
-from worker_service.daemon.slots import Slots
-from worker_service.daemon.start import beat_seconds
-from worker_service.daemon.systemd import Notifier
+from worker_service.daemon.liveness import Known, known_workers
+from worker_service.daemon.process import Notifier, Signals
+from worker_service.daemon.start import beat_seconds, limits
 from worker_service.daemon.wake import Wake
 from worker_service.jobs.model import (
     LOG_LINES_MOST,
@@ -377,7 +375,7 @@ def test_how_well_it_is(
 
 
 def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: MovableClock) -> None:
-    from worker_service.daemon.identity import LifeLock, boot_id, lock_path, own_host
+    from worker_service.daemon.liveness import LifeLock, boot_id, lock_path, own_host
 
     def state() -> list[str]:
         return [one.state for one in known_workers(store, database, now=clock.now, orphan_after_seconds=300)]
@@ -404,7 +402,7 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
 
 
 def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path, tmp_path: Path) -> None:
-    from worker_service.daemon.identity import LifeLock, lock_path
+    from worker_service.daemon.liveness import LifeLock, lock_path
 
     os.close(LifeLock(lock_path(database, "w1")).fd)
     store.register(new_worker("w2"))

@@ -11,13 +11,10 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
+from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots, Trouble
 from worker_service.daemon.breath import Breath
-from worker_service.daemon.hearing import hear
-from worker_service.daemon.landing import CannotLand, Landing
-from worker_service.daemon.publishing import Publisher
-from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, Reporter
-from worker_service.daemon.slots import Attempt, Slots
-from worker_service.daemon.trouble import Trouble
+from worker_service.daemon.endings import Landing, Publisher
+from worker_service.daemon.loop import hear
 from worker_service.errors import DiskFull
 from worker_service.jobs.documents import (
     Answer,

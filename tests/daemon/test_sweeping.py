@@ -13,7 +13,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
 from tests.store.papers import ask_for, claim, save, work_as
-from worker_service.daemon.sweeping import KEEP_AGE, Forget, SweepKept, SweepObjects
+from worker_service.daemon.chores import KEEP_AGE, Forget, SweepKept, SweepObjects
 from worker_service.documents import FORGOTTEN_AT_ONCE
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.model import Completion

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.store.kit import START, MovableClock, new_worker
-from worker_service.daemon.unknown import FailUnknown
+from worker_service.daemon.chores import FailUnknown
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store

@@ -9,8 +9,8 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import START
 from worker_service.children.messages import Ended, How
-from worker_service.daemon.slots import Attempt
-from worker_service.daemon.verdicts import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
+from worker_service.daemon.attempts import Attempt
+from worker_service.daemon.endings import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
 from worker_service.jobs.model import Failure
 from worker_service.jobs.retries import REQUEUES_MAX
 

@@ -18,14 +18,14 @@ from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
 from worker_service.children.messages import Ended
 from worker_service.clock import Clock
+from worker_service.daemon.attempts import Slots
 from worker_service.daemon.breath import Breath
+from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat
-from worker_service.daemon.identity import Identity
-from worker_service.daemon.landing import Landing
+from worker_service.daemon.liveness import Identity
+from worker_service.daemon.loop import Loop, Timer
+from worker_service.daemon.process import Notifier
 from worker_service.daemon.recovery import Recovery
-from worker_service.daemon.slots import Slots
-from worker_service.daemon.systemd import Notifier
-from worker_service.daemon.worker import Loop, Timer
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import WorkerState
 

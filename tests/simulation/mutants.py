@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import tests.simulation.watching as watching
 from tests.simulation.room import Room, statements
 from worker_service.daemon import recovery
-from worker_service.daemon.alive import Fate, Seen
+from worker_service.daemon.liveness import Fate, Seen
 from worker_service.jobs.model import Job
 from worker_service.store.sqlite_leases import Leases
 from worker_service.store.sqlite_reading import JOB_COLUMNS, job_from

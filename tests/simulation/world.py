@@ -23,8 +23,8 @@ from tests.simulation.daemons import Daemon
 from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
 from tests.simulation.watching import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
-from worker_service.daemon.identity import Identity
-from worker_service.daemon.landing import CannotLand
+from worker_service.daemon.attempts import CannotLand
+from worker_service.daemon.liveness import Identity
 from worker_service.errors import PagemillError, StoreError
 
 KINDS = tuple(deeds.BEFALLING)
@@ -127,15 +127,15 @@ class World:
 
     def lied_to(self) -> ExitStack:
         """Recovery asks the world who lives, instead of the kernel."""
-        from worker_service.daemon import alive, recovery
+        from worker_service.daemon import liveness, recovery
         from worker_service.jobs import retries
         from worker_service.store import history, sqlite_leases
 
         stack = ExitStack()
         given: list[tuple[object, str, object]] = [
             (recovery, "is_free", self._is_free),
-            (alive, "is_free", self._is_free),
-            (alive, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
+            (liveness, "is_free", self._is_free),
+            (liveness, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
             *((module, "REQUEUES_MAX", 2) for module in (retries, history, sqlite_leases)),
         ]

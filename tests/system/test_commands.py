@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from tests.system.conftest import System, locked, wait_until
-from worker_service.daemon.identity import is_free, lock_path
+from worker_service.daemon.liveness import is_free, lock_path
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 

@@ -22,7 +22,7 @@ import pytest
 
 from tests.length import IS_FULL
 from tests.system.conftest import Daemon, System
-from worker_service.daemon.identity import holders, is_free, lock_path
+from worker_service.daemon.liveness import holders, is_free, lock_path
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 

@@ -22,7 +22,7 @@ from worker_service.queue import Queue, installed_types, open_queue
 from worker_service.words import SelectorWords
 
 if TYPE_CHECKING:
-    from worker_service.daemon.alive import Known
+    from worker_service.daemon.liveness import Known
 
 Function = Callable[..., Any]
 
@@ -45,7 +45,7 @@ class Desk:
 
     def known_workers(self, now: datetime) -> list[Known]:
         """Every daemon on this database, and whether it lives: asked in one way by all that tell of it."""
-        from worker_service.daemon.alive import known_workers  # only where somebody asks
+        from worker_service.daemon.liveness import known_workers  # only where somebody asks
 
         settings = self.settings
         orphan_after = settings.orphan_after_seconds

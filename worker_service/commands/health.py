@@ -9,8 +9,8 @@ import click
 from worker_service.clock import parse_length, wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
-from worker_service.daemon.alive import dead_ids
 from worker_service.daemon.health import Level, audited, examine, health, summary
+from worker_service.daemon.liveness import dead_ids
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Status
 

@@ -11,7 +11,7 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
-from worker_service.daemon.alive import Known, dead_ids
+from worker_service.daemon.liveness import Known, dead_ids
 from worker_service.jobs.model import LOG_LINES_MOST, Attempt, Gate, Job, LogLine
 from worker_service.plurals import counted
 from worker_service.queue import Queue, named, state_of

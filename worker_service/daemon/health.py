@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from worker_service.children.messages import ChildError
 from worker_service.clock import as_text, from_text
-from worker_service.daemon.alive import Known, known_workers
 from worker_service.daemon.chores import FREE_BYTES_LEAST
-from worker_service.daemon.limiting import differences, limits
-from worker_service.daemon.ownership import fault_of_workspace
+from worker_service.daemon.liveness import Known, known_workers
+from worker_service.daemon.start import differences, fault_of_workspace, limits
 from worker_service.jobs.model import Counts, Gate, Pause, Status, WorkerState
 from worker_service.plurals import counted
 
@@ -96,7 +95,7 @@ def summary(counts: Counts, workers: int) -> str:
     return f"{counted(workers, 'worker')}, {of.get(Status.RUNNING, 0)} running, {of.get(Status.PENDING, 0)} pending"
 
 
-# ── The doctor ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The doctor ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Finding]:

@@ -20,8 +20,18 @@ from typing import TYPE_CHECKING
 from worker_service import events
 from worker_service.children.processes import house_of, sweep_until_gone
 from worker_service.clock import Clock
-from worker_service.daemon.alive import Fate, Seen, fate, look_at
-from worker_service.daemon.identity import Identity, holders, is_free, lock_path, pid_in, staging_root
+from worker_service.daemon.liveness import (
+    Fate,
+    Identity,
+    Seen,
+    fate,
+    holders,
+    is_free,
+    lock_path,
+    look_at,
+    pid_in,
+    staging_root,
+)
 from worker_service.jobs.model import WorkerState
 from worker_service.store.base import Store
 

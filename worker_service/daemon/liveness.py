@@ -1,8 +1,8 @@
-"""Who this worker is, and the lock that says for certain whether anything of it still lives.
+"""Who this worker is, and who of all workers lives: a lock file says it for certain.
 
 The lock file is `<folder of the database>/workers/<worker id>.lock`. The daemon holds it with flock, and the nursery
 and every child inherit the descriptor: as long as one of them is there, nobody else can take it. A lock that can be
-taken means that all of them are dead, and so does another boot.
+taken means that all of them are dead, and so does another boot. Recovery and every command that shows workers ask here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
 from pathlib import Path
 
+from worker_service.clock import from_text
 from worker_service.errors import StoreReadOnly
+from worker_service.jobs.model import WorkerState
+from worker_service.store.base import Reading
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -138,3 +143,97 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
                 if (status.st_dev, status.st_ino) == wanted:
                     return True
     return False
+
+
+# ── Who lives ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Fate(Enum):
+    ALIVE = "alive"
+    DYING = "dying"
+    """Its daemon is dead; something of it still lives."""
+    SILENT = "silent"
+    """It is there, and has not beaten for too long."""
+    GONE = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of another worker."""
+
+    is_lock_free: bool | None
+    """None: there is no lock file."""
+    is_same_machine: bool
+    is_rebooted: bool
+    """Its machine is this one, in an earlier life."""
+    is_daemon_there: bool
+    silent_seconds: float
+    """How long we have been watching the same beat. By the boot clock: a stepped wall clock frees nothing."""
+    row_silent_seconds: float
+    """How old its last beat is by the wall clock."""
+
+
+def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
+    if seen.is_lock_free or seen.is_rebooted:
+        return Fate.GONE
+    if seen.is_lock_free is False and seen.is_same_machine and not seen.is_daemon_there:
+        return Fate.DYING
+    silent_seconds = seen.silent_seconds
+    if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_there):
+        # Nothing of it can be here. To wait for it anew from each start of ours would be to wait for ever.
+        silent_seconds = max(silent_seconds, seen.row_silent_seconds)
+    return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE
+
+
+def look_at(
+    worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
+) -> Seen:
+    """`host` and `boot` are ours. `silent_seconds`: how long somebody has watched it; None: nobody has, and its row is
+    believed."""
+    row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
+    return Seen(
+        is_lock_free=is_free(lock_path(database, worker.id)),
+        is_same_machine=worker.host == host and worker.boot_id == boot,
+        is_rebooted=worker.host == host and worker.boot_id != boot and bool(worker.boot_id and boot),
+        is_daemon_there=is_there(worker.pid),
+        silent_seconds=row_silent_seconds if silent_seconds is None else silent_seconds,
+        row_silent_seconds=row_silent_seconds,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A worker, and in a word how it is."""
+
+    worker: WorkerState
+    state: str
+    """dead, dying, silent, no row, draining, disk low or alive."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ("alive", "draining", "disk low")
+
+
+def known_workers(store: Reading, database: Path, *, now: datetime, orphan_after_seconds: float) -> list[Known]:
+    """All that have a row, and those that ought to have one, because jobs run on them by their rows."""
+    host, boot = own_host(), boot_id()
+
+    def fate_of(worker: WorkerState) -> Fate:
+        return fate(look_at(worker, database, host=host, boot=boot, now=now), orphan_after_seconds=orphan_after_seconds)
+
+    of_rows = [Known(worker, _state(worker, fate_of(worker))) for worker in store.workers()]
+    absent = [(worker, fate_of(worker)) for worker in store.absent_workers()]
+    return [*of_rows, *(Known(worker, "dead" if found is Fate.GONE else "no row") for worker, found in absent)]
+
+
+def dead_ids(known: list[Known]) -> list[str]:
+    """Of those that have beaten lately by their rows, and will not beat again."""
+    return [one.worker.id for one in known if one.state in ("dead", "dying")]
+
+
+def _state(worker: WorkerState, found: Fate) -> str:
+    if found is not Fate.ALIVE:
+        return str(found.value)
+    if worker.is_draining:
+        return "draining"
+    return "disk low" if worker.is_disk_low else "alive"

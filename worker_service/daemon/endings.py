@@ -1,34 +1,31 @@
-"""Write how attempts ended: many completions in one transaction, everything else one by one.
+"""How attempts ended: what follows from it, the files that go with it, and the writing of it.
 
-An end that cannot be written now (the database is locked, the disk is full) is kept and tried again. When that goes on
-for too long the daemon must not go on either: it exits, and its jobs are taken back from the dead. What follows from an
-end is decided in `verdicts`.
+What follows is decided by `verdict`, which reads no clock and writes no row. Files of a finished attempt are moved to
+where published files live before its completion is written (P5): `workspace/objects/<job>-<fence>/` is read by nobody
+until that has committed, and if it is refused the files are removed again. Many completions are written in one
+transaction, everything else one by one. An end that cannot be written now (the database is locked, the disk is full) is
+kept and tried again. When that goes on for too long the daemon must not go on either: it exits, and its jobs are taken
+back from the dead.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+import msgspec
 
 from worker_service import events
 from worker_service.children.messages import Ended, How
 from worker_service.clock import Clock
+from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Key
 from worker_service.daemon.breath import Breath
-from worker_service.daemon.publishing import Publisher, Vanished
-from worker_service.daemon.slots import Attempt, Key
-from worker_service.daemon.verdicts import (
-    Complete,
-    ConfirmCancel,
-    Drop,
-    Fail,
-    Release,
-    Snooze,
-    died_with_nursery,
-    verdict,
-)
 from worker_service.errors import (
     BadInput,
     BadPayload,
@@ -38,22 +35,112 @@ from worker_service.errors import (
     RuleBroken,
     StoreError,
 )
+from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
-from worker_service.jobs.retries import RetryRule
+from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
 from worker_service.plurals import counted
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-PATIENCE_SECONDS = 60.0
+_SNOOZE_SECONDS = 60.0
+_LONGEST_WAIT_SECONDS = 366 * 86400.0
+_SENTENCES = {
+    How.RETRYABLE: "the handler asked for another attempt",
+    How.PERMANENT: "the handler gave up for good",
+    How.TIMED_OUT: "it ran longer than it may",
+    How.OUT_OF_MEMORY: "it needed more memory than it may have",
+    How.CRASHED: "its process died",
+    How.GARBLED: "it spoke nonsense, or ended without a result",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    failure: Failure
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    until: datetime
+    why: Failure
+    resting: str = ""
+    """The source that needs a rest until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmCancel:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The lease is lost: nothing may be written."""
+
+
+Verdict = Complete | Fail | Snooze | Release | ConfirmCancel | Drop
+
+
+def verdict(
+    attempt: Attempt,
+    ended: Ended,
+    *,
+    now: datetime,
+    jitter: float,
+    rules: Mapping[str, RetryRule] = {},
+) -> Verdict:
+    if attempt.is_lost:
+        return Drop()
+    if attempt.is_cancelled:
+        return ConfirmCancel()
+    if attempt.refused is not None:
+        return Fail(replace(attempt.refused, usage=ended.usage), None)
+    if ended.how is How.DONE:
+        return Complete()
+    if ended.how is How.SNOOZED:
+        resting = attempt.job.source if ended.rests_source else ""
+        until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
+        return Snooze(until, Failure(ended.code, ended.message, ended.usage), resting)
+    if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
+        # However a child ends that we stopped: it is not its fault, and costs no retry.
+        return Release()
+    if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
+        if not attempt.is_at_most_once:
+            # Most likely another's fault. Not for ever: it may be the one that brings the nursery down.
+            return Release()
+        return Fail(Failure(ended.code, "it may not run twice, and the nursery died with it", ended.usage), None)
+    failure = Failure(ended.code or ended.how.value.upper(), ended.message or _SENTENCES[ended.how], ended.usage)
+    after = None if ended.after_seconds is None else _wait(ended.after_seconds, otherwise=0)
+    is_permanent = ended.how is How.PERMANENT
+    choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
+    return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
+
+
+def died_with_nursery(ended: Ended) -> bool:
+    return ended.how is How.CRASHED and ended.code == "NURSERY_DIED"
+
+
+def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
+    """A handler's wish, where it is one: not before now, not after a year."""
+    wished = otherwise if seconds is None or seconds != seconds else seconds
+    return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
+
+
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 _PAUSE_SECONDS = 1.0
-
-
-class CannotLand(StoreError):
-    """The end of an attempt could not be written for too long."""
-
-    code = "cannot_land"
 
 
 class Landing:
@@ -167,7 +254,7 @@ class Landing:
 
     def _fails_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
         """It ends as a failure that is tried again, with the others that do."""
-        failed = replace(ended, how=How.RETRYABLE, code=code, message=str(error))
+        failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error))
         self._waiting[attempt.key] = (attempt, failed)
 
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
@@ -266,3 +353,86 @@ class Landing:
 def _named(attempt: Attempt) -> dict[str, object]:
     lease: Lease = attempt.lease
     return {"job_id": lease.job_id, "fence": lease.fence, "job_type": attempt.job.job_type}
+
+
+# ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Vanished(Exception):
+    """A file that was to be published is gone, and the staging directory is not."""
+
+
+class Publisher:
+    def __init__(self, workspace: Path, staging: Path) -> None:
+        self._workspace = workspace
+        self._objects = workspace / "objects"
+        self._staging = staging
+
+    def publish(self, ended: Ended) -> None:
+        """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
+        if not ended.files:
+            return
+        target = self.place(ended.job_id, ended.fence)
+        target.mkdir(parents=True, exist_ok=True)
+        # Below the attempt's own directory, whose name is the nursery's to choose.
+        folders = {target, self._objects}
+        for file in ended.files:
+            to = self._target(ended, file)
+            if not file.exists():
+                if to.exists():
+                    continue
+                if self._staging.is_dir():
+                    raise Vanished(f"{file.name} was removed from the staging directory before it could be published")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            folders.add(to.parent)
+            try:
+                file.rename(to)
+            except OSError as error:
+                if error.errno != 18:  # another file system
+                    raise
+                _copy(file, to)
+        for folder in folders:
+            _sync(folder)
+        self._forget_staging(ended)
+
+    def published(self, ended: Ended) -> list[NewFile]:
+        """The moved files, as their rows will tell of them."""
+        new = []
+        for one in ended.published:
+            to = self._target(ended, one.path)
+            path, size = str(to.relative_to(self._workspace)), to.stat().st_size
+            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5, one.note))
+        return new
+
+    def retract(self, ended: Ended) -> None:
+        """The completion was refused: as if they had never been there."""
+        if ended.files:
+            self._forget_staging(ended)
+            shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
+
+    def _forget_staging(self, ended: Ended) -> None:
+        """Where files are named, the nursery leaves the attempt's directory to us."""
+        attempt = ended.files[0].relative_to(self._staging).parts[0]
+        shutil.rmtree(self._staging / attempt, ignore_errors=True)
+
+    def _target(self, ended: Ended, file: Path) -> Path:
+        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self._staging).parts[1:])
+
+    def place(self, job_id: int, fence: int) -> Path:
+        return self._objects / f"{job_id}-{fence}"
+
+
+def _copy(file: Path, to: Path) -> None:
+    unfinished = to.with_name(f".{to.name}.unfinished")
+    shutil.copyfile(file, unfinished)
+    with unfinished.open("rb") as copy:
+        os.fsync(copy.fileno())
+    unfinished.rename(to)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

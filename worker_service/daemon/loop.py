@@ -1,0 +1,739 @@
+"""The loop: hear what happened, write it, start what may start, wait.
+
+One thread, one turn after another; nothing reacts from inside an event. The heartbeat is a thread of its own, and
+children live in the nursery: what the loop waits for holds up neither. It decides little: what children say is
+written by `attempts`, how they ended by `endings`; what is still this worker's is known to `heartbeat`, who is dead to
+`recovery`, what may start is the store's claim.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from worker_service import events
+from worker_service.children.messages import (
+    Asked,
+    ChildError,
+    Described,
+    Ended,
+    Happening,
+    How,
+    Logged,
+    Order,
+    Progressed,
+    Started,
+)
+from worker_service.clock import Clock, wall_clock
+from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Trouble
+from worker_service.daemon.breath import Breath
+from worker_service.daemon.chores import Chore
+from worker_service.daemon.endings import Landing
+from worker_service.daemon.guard import Guard
+from worker_service.daemon.heartbeat import Heartbeat, Ownership
+from worker_service.daemon.liveness import Identity
+from worker_service.daemon.process import Notifier, Signals
+from worker_service.daemon.wake import Wake
+from worker_service.errors import StoreError, WorkerUnknown
+from worker_service.jobs.documents import Answer
+from worker_service.jobs.model import Child, HandlerFacts, Job, Status, Worker
+from worker_service.jobs.payloads import PayloadCheck
+from worker_service.store.base import Store
+
+if TYPE_CHECKING:
+    from worker_service.events import Log
+
+BAD_TURNS_MOST = 10
+DUE_SECONDS = 0.25
+DRAINED_SECONDS = 60.0
+"""What comes due later than this is left to the next one who drains the queue."""
+
+EXIT_BUG = 70
+EXIT_IO = 74
+
+
+class Children(Protocol):
+    """What the loop needs of the nursery."""
+
+    @property
+    def is_alive(self) -> bool: ...
+    def fileno(self) -> int: ...
+    def launch(self, order: Order) -> None: ...
+    def stop(self, job_id: int, fence: int, *, now: bool = False) -> None: ...
+    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None: ...
+    def happened(self) -> list[Happening]: ...
+    def restart(self) -> Sequence[Described]: ...
+
+
+@dataclass(slots=True)
+class Timer:
+    """Due at once, then when the last run said."""
+
+    chore: Chore
+    due_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Loop:
+    identity: Identity
+    version: str
+    store: Store
+    quick_store: Store
+    """For what may be lost in a power cut: progress and log lines."""
+    nursery: Children
+    described: Mapping[str, Described]
+    is_wanted: Callable[[str], bool]
+    slots: Slots
+    landing: Landing
+    breath: Breath
+    heartbeat: Heartbeat
+    wake: Wake
+    guard: Guard
+    signals: Signals
+    notifier: Notifier
+    chores: Sequence[Chore]
+    log: Log
+    poll_interval_seconds: float
+    orphan_after_seconds: float
+    grace_period_seconds: float
+    is_draining_queue: bool = False
+    """End when nothing is left that could run now, or will soon."""
+    workspace: Path = Path()
+    """Where the files lie that handlers get as inputs."""
+    clock: Clock = wall_clock
+    monotonic: Callable[[], float] = time.monotonic
+
+    _exit_code: int | None = None
+    _timers: list[Timer] = field(default_factory=list)
+    _is_disk_low: bool = False
+    _is_state_told: bool = True
+    _deadline_at: float | None = None
+    _poll_at: float = 0.0
+    _beats_told: int = -1
+    _nursery_again_at: float = 0.0
+    _nursery_wait: float = 0.5
+    _bad_turns: int = 0
+    _trouble: Trouble = field(init=False)
+    _reporter: Reporter = field(init=False)
+    _ownership: Ownership = field(init=False)
+    _starter: Starter = field(init=False)
+    _stopping: Stopping = field(init=False)
+    _claiming: Claiming = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._trouble = Trouble(self.log, self.monotonic)
+        self._reporter = Reporter(
+            self.store,
+            self.quick_store,
+            self.slots,
+            tell=self.nursery.answer,
+            trouble=self._trouble,
+            breath=self.breath,
+            log=self.log,
+            monotonic=self.monotonic,
+            workspace=self.workspace,
+        )
+        self._starter = Starter(
+            self.nursery,
+            self.store,
+            self.slots,
+            self.landing,
+            trouble=self._trouble,
+            workspace=self.workspace,
+            log=self.log,
+        )
+        self._ownership = Ownership(
+            self.worker,
+            self.store,
+            self.slots,
+            self.heartbeat,
+            worker_id=self.identity.worker_id,
+            orphan_after_seconds=self.orphan_after_seconds,
+            log=self.log,
+        )
+        self._stopping = Stopping(
+            self.signals,
+            self.slots,
+            self._ownership,
+            stop=self.nursery.stop,
+            grace_period_seconds=self.grace_period_seconds,
+            monotonic=self.monotonic,
+            log=self.log,
+        )
+        self._claiming = Claiming(
+            self.store,
+            self.slots,
+            self._starter,
+            worker_id=self.identity.worker_id,
+            heartbeat=self.heartbeat,
+            ownership=self._ownership,
+            trouble=self._trouble,
+            breath=self.breath,
+        )
+
+    # ── Turns ──
+
+    def run(self) -> int:
+        """Turn until there is nothing to do any more; return the exit code."""
+        self._timers = [Timer(chore) for chore in self.chores]
+        while self._exit_code is None:
+            try:
+                self.turn()
+                self._bad_turns = 0
+            except CannotLand as error:
+                self.log.critical(events.DAEMON_FAILED, reason=str(error))
+                return EXIT_IO
+            except Exception as error:
+                # The outermost frame. What it did not finish it does in the next turn.
+                self._bad_turns += 1
+                self.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
+                if self._bad_turns >= BAD_TURNS_MOST:
+                    return EXIT_IO if isinstance(error, StoreError) else EXIT_BUG
+                time.sleep(PAUSE_SECONDS)
+            if self._exit_code is None:
+                self._wait()
+        return self._exit_code
+
+    def turn(self) -> None:
+        """One turn of the loop. It asks; it never reacts from inside an event."""
+        if not self._is_database_ours():
+            return
+        self.breath.turn()
+        self._hear_signals()
+        self._hear_heart()
+        self._hear_others()
+        self._hear_children()
+        # The last words of an attempt go out before its end does: after it nothing lands.
+        self._reporter.report(self.landing.untold())
+        self._land()
+        self._stopping.stop_children()
+        self._tend_nursery()
+        # Before the claim: what the dead left behind is taken back first, and a full disk is known.
+        self._run_due_chores()
+        self._fill_free_slots()
+        self._tell_systemd()
+        self._end_if_done()
+
+    # ── What happened ──
+
+    def _is_database_ours(self) -> bool:
+        if self.wake.is_replaced:
+            self.wake.is_replaced = False
+            self.check_files()
+        return self._exit_code is None
+
+    def check_files(self) -> None:
+        fault = self.guard.fault()
+        if fault is not None:
+            # Nothing is written any more: it would be lost, and called done. Whoever starts next takes it all back.
+            self.log.critical(events.DATABASE_REPLACED, reason=fault)
+            self._exit_code = EXIT_IO
+
+    def _hear_signals(self) -> None:
+        if self._stopping.hear_signals():
+            self._is_state_told = False
+            self.notifier.stopping()
+        if not self._is_state_told:
+            self._tell_state()
+
+    def _tell_state(self) -> None:
+        try:
+            self.store.set_worker_state(
+                self.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
+            )
+            self._is_state_told = True
+        except WorkerUnknown:
+            self._ownership.is_registered = False
+        except StoreError:
+            # For the eyes of others only; it is told again with the next signal or chore.
+            self._is_state_told = True
+
+    def tell_disk_low(self, is_low: bool) -> None:
+        self._is_disk_low = is_low
+        self._tell_state()
+        self._claiming.again()
+
+    def _hear_heart(self) -> None:
+        if self._ownership.hear_heart():
+            self._claiming.again()
+
+    def _register(self) -> None:
+        self._ownership.register()
+        self._tell_state()
+        self._claiming.again()
+
+    def _hear_others(self) -> None:
+        """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
+        now = self.monotonic()
+        has_changed = self.wake.has_changed()
+        if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
+            self._poll_at = now + self.poll_interval_seconds
+            self._claiming.again()
+            self._ownership.compare_leases()
+            self._find_deadline()
+
+    def _find_deadline(self) -> None:
+        self._claiming.is_deadline_known = True
+        deadline = self.store.next_deadline()
+        now = self.monotonic()
+        if deadline is None:
+            self._deadline_at = None
+        else:
+            # What is due already is freed by the next claim, so much at once; the rest soon.
+            wait = (deadline - self.clock()).total_seconds()
+            self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
+
+    def _hear_children(self) -> None:
+        if not self._reporter.is_full:
+            hear(self.nursery.happened(), self.slots, self.landing, now=self.monotonic(), log=self.log)
+
+    # ── What is written ──
+
+    def _land(self) -> None:
+        landed = self.landing.land()
+        self._claiming.ended(landed)
+        for attempt in landed:
+            self.slots.give_back(attempt)
+        if landed or self._reporter.has_committed:
+            self._reporter.has_committed = False
+            # No hint tells of writes of our own: they may have made room, or something due.
+            self._claiming.again()
+        self.heartbeat.leases = self.slots.leases()
+
+    # ── The nursery ──
+
+    def _tend_nursery(self) -> None:
+        if self.nursery.is_alive or self.monotonic() < self._nursery_again_at:
+            return
+        self.log.error(events.NURSERY_DIED, running=len(self.slots))
+        self._nursery_again_at = self.monotonic() + self._nursery_wait
+        self._nursery_wait = min(30.0, self._nursery_wait * 2)
+        try:
+            described = self.nursery.restart()
+        except (OSError, ChildError) as error:
+            self.log.error(events.NURSERY_DIED, reason=str(error))
+            return
+        self.described = {d.facts.job_type: d for d in described if self.is_wanted(d.facts.job_type)}
+        self.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
+        self._register()
+
+    # ── What may start ──
+
+    def _fill_free_slots(self) -> None:
+        if not self._ownership.is_registered and not len(self.slots) and not self._trouble.is_there:
+            self._register()
+        # Beat before claiming: a worker that cannot beat must own nothing.
+        if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
+            return
+        if self._stopping.at is not None or self._exit_code is not None:
+            return
+        if self.landing.again_at or self._trouble.is_there:
+            return
+        if self._claiming.fill(self.described):
+            self._nursery_wait = 0.5
+
+    def worker(self) -> Worker:
+        """As this worker registers itself."""
+        own = self.identity
+        sizes = self.slots.sizes
+        facts: Sequence[HandlerFacts] = [described.facts for described in self.described.values()]
+        return Worker(own.worker_id, own.host, own.boot_id, own.pid, self.version, sizes["cpu"], sizes["io"], facts)
+
+    # ── Now and then ──
+
+    def _run_due_chores(self) -> None:
+        for timer in self._timers:
+            now = self.monotonic()
+            if now < timer.due_at:
+                continue
+            try:
+                timer.due_at = now + timer.chore.run()
+                self._claiming.again()
+            except Exception as error:
+                self.log.warning(events.CHORE_FAILED, chore=timer.chore.name, reason=str(error))
+                timer.due_at = now + 30.0
+
+    def _tell_systemd(self) -> None:
+        # A beat has committed and the loop has turned: only both together are a sign of life.
+        if self.heartbeat.committed != self._beats_told:
+            self._beats_told = self.heartbeat.committed
+            self.notifier.alive()
+
+    def _end_if_done(self) -> None:
+        if self._exit_code is not None or len(self.slots) or len(self.landing):
+            return
+        if self._stopping.at is not None:
+            self._exit_code = 0
+        elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes_due():
+            self.log.info(events.DAEMON_DRAINED, pending=self.store.counts().by_status.get(Status.PENDING, 0))
+            self._exit_code = 0
+
+    def _comes_due(self) -> bool:
+        soon = self.clock() + timedelta(seconds=DRAINED_SECONDS)
+        return self.store.comes_due(self.identity.worker_id, soon)
+
+    # ── Waiting ──
+
+    def _wait(self) -> None:
+        if not self._claiming.is_deadline_known and not self._trouble.is_there:
+            self._find_deadline()
+        timeout = self._seconds_to_wait()
+        fds = (self._nursery_fd(), self.wake.fileno(), self.signals.fileno(), self.heartbeat.fileno())
+        # To the microsecond: poll rounds up to whole milliseconds, and a commit is looked for again after half of one.
+        select.select([fd for fd in fds if fd is not None], [], [], max(0.0, timeout))
+
+    def _nursery_fd(self) -> int | None:
+        # What is not listened to would wake us for nothing.
+        return self.nursery.fileno() if self.nursery.is_alive and not self._reporter.is_full else None
+
+    def _seconds_to_wait(self) -> float:
+        now = self.monotonic()
+        moments = [self._poll_at, self._deadline_at, self.wake.look_at, self.landing.again_at, self._reporter.next_at]
+        moments.append(self._stopping.next_at())
+        moments += [timer.due_at for timer in self._timers]
+        if not self.nursery.is_alive:
+            moments.append(self._nursery_again_at)
+        is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
+        may_claim = self._stopping.at is None and self.nursery.is_alive and not is_doubtful
+        if may_claim and self._claiming.has_room:
+            moments.append(max(now, self._trouble.over_at, self.landing.again_at or 0.0))
+        if is_doubtful:
+            moments.append(now + 0.2)
+        # Fenced in time, also when no answer comes.
+        moments.append(now + self.orphan_after_seconds * 0.1)
+        return min(moment for moment in moments if moment is not None) - now
+
+
+# ── What children say ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now: float, log: Log) -> None:
+    for happening in happenings:
+        attempt = slots.get((happening.job_id, happening.fence))
+        if attempt is None:
+            continue
+        if isinstance(happening, Progressed):
+            attempt.progressed(happening.percent, happening.message)
+        elif isinstance(happening, Logged):
+            attempt.logged(happening.lines)
+        elif isinstance(happening, Ended):
+            attempt.forget_question()
+            attempt.took_seconds = happening.took_seconds
+            landing.add(attempt, happening)
+        elif isinstance(happening, Started):
+            attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
+            (log.debug if attempt.is_small else log.info)(
+                events.JOB_STARTED,
+                job_id=happening.job_id,
+                fence=happening.fence,
+                pid=happening.pid,
+                sandbox=happening.sandbox,
+            )
+        else:
+            attempt.keep(happening, now=now)
+
+
+# ── Claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CLASSES = ("cpu", "io")
+
+
+class Claiming:
+    def __init__(
+        self,
+        store: Store,
+        slots: Slots,
+        starter: Starter,
+        *,
+        worker_id: str,
+        heartbeat: Heartbeat,
+        ownership: Ownership,
+        trouble: Trouble,
+        breath: Breath,
+    ) -> None:
+        self._store = store
+        self._slots = slots
+        self._starter = starter
+        self._worker_id = worker_id
+        self._heartbeat = heartbeat
+        self._ownership = ownership
+        self._trouble = trouble
+        self._breath = breath
+        self._ahead = Ahead(slots)
+        self._should_claim = dict.fromkeys(CLASSES, True)
+        self.is_deadline_known = False
+        """Since it was last looked up, nothing of ours has moved it."""
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """There may be something that could run."""
+        return any(self._should_claim[one] for one in CLASSES if self._slots.sizes[one])
+
+    @property
+    def has_room(self) -> bool:
+        return any(self._should_claim[one] and self._slots.free(one) for one in CLASSES)
+
+    def again(self) -> None:
+        """Something has changed: there may be more to start, or something due."""
+        self._should_claim = dict.fromkeys(CLASSES, True)
+        self.is_deadline_known = False
+
+    def ended(self, attempts: Iterable[Attempt]) -> None:
+        self._ahead.ended(attempts)
+
+    def fill(self, described: Mapping[str, Described]) -> bool:
+        """Whether anything was started."""
+        before = len(self._slots)
+        for job_class in CLASSES:
+            free = self._slots.free(job_class)
+            if free and self._should_claim[job_class]:
+                for job in self._claim(job_class, free):
+                    self._starter.start(job, job_class, described.get(job.job_type))
+            if self._should_claim[job_class]:
+                self._claim_ahead(job_class, described)
+        return len(self._slots) > before
+
+    def _claim_ahead(self, job_class: str, described: Mapping[str, Described]) -> None:
+        room = self._ahead.room(job_class, described)
+        if room:
+            for job in self._claim(job_class, sum(room.values()), only=sorted(room)):
+                self._starter.start(job, job_class, described.get(job.job_type))
+
+    def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
+        behind = self._slots.beyond(job_class) + (0 if only is None else most)
+        try:
+            with self._breath:
+                jobs = self._store.claim(self._worker_id, most, job_class, behind=behind, only=only)
+        except WorkerUnknown:
+            self._ownership.disown()
+            return ()
+        except StoreError as error:
+            self._trouble.met(error)
+            return ()
+        self._trouble.ended()
+        self._should_claim[job_class] = len(jobs) == most
+        if len(jobs) < most:
+            # It freed what was due, at most so many rows at once; there may be more.
+            self.is_deadline_known = False
+            if jobs and only is None:
+                self.again()
+        self._heartbeat.leases = (*self._heartbeat.leases, *(job.lease for job in jobs))
+        return jobs
+
+
+# ── Claiming ahead of a free slot ─────────────────────────────────────────────────────────────────────────────────────
+
+MOMENT_SECONDS = 0.02
+MOST = 32
+"""All slots' together are claimed, and completed, in one short transaction."""
+_WEIGHT = 0.3
+"""Of what was seen last."""
+
+
+class Ahead:
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._seconds: dict[str, float] = {}
+        """What one attempt of the type takes, as far as we have seen."""
+
+    def ended(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            if attempt.took_seconds is not None:
+                known = self._seconds.get(attempt.job.job_type, attempt.took_seconds)
+                self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _WEIGHT
+
+    def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
+        """The types of which more may wait, and how many."""
+        room = {}
+        for job_type, number in self._slots.by_type(job_class).items():
+            most = self._most(job_type, described.get(job_type)) * min(number, self._slots.sizes[job_class])
+            if number <= most // 2:
+                room[job_type] = most - number
+        return room
+
+    def _most(self, job_type: str, described: Described | None) -> int:
+        """For one child."""
+        if described is None or described.reuse <= 1:
+            return 1
+        seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / MOST)
+        return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
+
+
+# ── Starting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Launches(Protocol):
+    def launch(self, order: Order) -> None: ...
+
+
+class Starter:
+    def __init__(
+        self,
+        nursery: Launches,
+        store: Store,
+        slots: Slots,
+        landing: Landing,
+        *,
+        trouble: Trouble,
+        workspace: Path,
+        log: Log,
+    ) -> None:
+        self._nursery = nursery
+        self._store = store
+        self._slots = slots
+        self._landing = landing
+        self._trouble = trouble
+        self._workspace = workspace
+        self._log = log
+        self._admitting = Admitting()
+
+    def start(self, job: Job, job_class: str, described: Described | None) -> None:
+        is_at_most_once = described is not None and described.facts.at_most_once
+        is_small = described is not None and described.reuse > 1
+        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_small=is_small)
+        self._slots.take(attempt)
+        say = self._log.debug if is_small else self._log.info
+        say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
+        refusal = self._admitting.refusal(job, described)
+        if refusal is not None:
+            self._landing.add(attempt, refusal)
+            return
+        # Where nothing was begun, nothing is to blame on the job.
+        try:
+            self._nursery.launch(self._order(job))
+        except StoreError as error:
+            self._trouble.met(error)
+            self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+        except (OSError, ChildError) as error:
+            self._log.error(events.NURSERY_DIED, reason=str(error))
+            self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+
+    def _order(self, job: Job) -> Order:
+        files = () if job.document_id is None else self._store.inputs(job.document_id)
+        return Order(
+            job.id,
+            job.fence,
+            job.job_type,
+            job.platform,
+            job.account,
+            job.payload,
+            job.timeout_seconds,
+            # A first attempt finds no state.
+            state=self._store.checkpoint_of(job.id) if job.fence > 1 else None,
+            document_id=job.document_id,
+            generation=job.generation,
+            inputs={file.role: self._workspace.absolute() / file.path for file in files},
+            owner=job.owner,
+            document=None if job.document_id is None else self._store.known_document(job.document_id),
+        )
+
+
+# ── What is refused before it begins ──────────────────────────────────────────────────────────────────────────────────
+
+_LOOKED_AT_MOST = 65_536
+"""Characters. To look at more would hold up the loop; the child decides."""
+
+
+class Admitting:
+    """Keeps the check of each handler: to make one costs a thousand times more than to ask it."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str | None, PayloadCheck] = {}
+
+    def refusal(self, job: Job, found: Described | None) -> Ended | None:
+        """How its attempt ends before it has begun; None: it can be begun."""
+        if found is None:
+            return _ended(job, "HANDLER_SET_ASIDE", f"no handler for {job.job_type}")
+        if found.set_aside is not None:
+            return _ended(job, "HANDLER_SET_ASIDE", found.set_aside)
+        if len(job.payload or "") > _LOOKED_AT_MOST:
+            return None
+        fault = self._check(found.facts.payload_schema).fault(job.payload)
+        return None if fault is None else _ended(job, "PAYLOAD_INVALID", fault)
+
+    def _check(self, schema: str | None) -> PayloadCheck:
+        if schema not in self._checks:
+            self._checks[schema] = PayloadCheck(schema)
+        return self._checks[schema]
+
+
+def _ended(job: Job, code: str, message: str) -> Ended:
+    return Ended(job.id, job.fence, How.PERMANENT, code=code, message=message)
+
+
+# ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+STOP_SECONDS = 10.0
+"""How long a child that was asked to stop may take before it is stopped by force."""
+
+
+class Stop(Protocol):
+    def __call__(self, job_id: int, fence: int, *, now: bool = False) -> None: ...
+
+
+class Stopping:
+    def __init__(
+        self,
+        signals: Signals,
+        slots: Slots,
+        ownership: Ownership,
+        *,
+        stop: Stop,
+        grace_period_seconds: float,
+        monotonic: Callable[[], float],
+        log: Log,
+    ) -> None:
+        self._signals = signals
+        self._slots = slots
+        self._ownership = ownership
+        self._stop = stop
+        self._grace_period_seconds = grace_period_seconds
+        self._monotonic = monotonic
+        self._log = log
+        self.at: float | None = None
+        """When the grace period ends; None: nobody has asked the daemon to stop."""
+        self._is_now = False
+
+    def hear_signals(self) -> bool:
+        """Whether the daemon was asked to stop since the last time, and not before."""
+        self._signals.drain()
+        asked = self._signals.asked_to_stop
+        is_new = asked > 0 and self.at is None
+        if is_new:
+            grace = self._grace_period_seconds
+            self.at = self._monotonic() + grace
+            self._log.info(events.DAEMON_STOPPING, running=len(self._slots), grace_seconds=grace)
+        if asked > 1 and not self._is_now:
+            self._is_now = True
+            self.at = self._monotonic()
+        return is_new
+
+    def stop_children(self) -> None:
+        now = self._monotonic()
+        is_over = self.at is not None and now >= self.at
+        for attempt in self._slots:
+            by_force = attempt.is_lost or attempt.is_hurried or self._ownership.is_fenced or self._is_now
+            if not (by_force or attempt.is_cancelled or attempt.refused or is_over):
+                continue
+            job = attempt.job
+            if attempt.stopped_at is None:
+                attempt.stopped_at = now
+                attempt.is_stopped_now = by_force
+                self._log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
+                self._stop(job.id, job.fence, now=by_force)
+            elif not attempt.is_stopped_now and (by_force or now - attempt.stopped_at > STOP_SECONDS):
+                attempt.is_stopped_now = True
+                self._stop(job.id, job.fence, now=True)
+
+    def next_at(self) -> float | None:
+        """When to look again; None: nothing is to be stopped."""
+        now = self._monotonic()
+        moments = [now + 1.0 for attempt in self._slots if attempt.stopped_at is not None]
+        if self.at is not None and len(self._slots):
+            moments.append(self.at if now < self.at else now + 1.0)
+        return min(moments, default=None)
