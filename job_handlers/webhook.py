@@ -102,6 +102,7 @@ webhook = Handler(
     limits=Limits(cpu_seconds=60, wall_seconds=_WALL_SECONDS, network=True),
     environment=[ALLOW.variable],
     credentials=["webhook*"],
+    reuse=100,
 )
 
 
