@@ -169,6 +169,16 @@ def test_an_end_with_the_number_of_the_attempt_before_is_garbled(desk: Desk) -> 
     assert first.result != third.result
 
 
+@pytest.mark.parametrize("job_type", ["publishes_what_is_not_its_own", "says_more_than_its_end"])
+def test_a_child_that_lies_about_its_end_serves_no_other_attempt(desk: Desk, job_type: str) -> None:
+    orders = [desk.launch(job_type, wish(how)) for how in ("", "yes", "")]
+    before, lied, after = (desk.ended(order) for order in orders)
+
+    assert (before.how, after.how) == (How.DONE, How.DONE)
+    assert lied.how is How.GARBLED or (job_type == "says_more_than_its_end" and lied.how is How.DONE)
+    assert before.result != after.result
+
+
 def test_a_child_that_dies_between_two_attempts_costs_nobody_anything(desk: Desk) -> None:
     pid = int(run(desk, "quick").result or 0)
     os.kill(pid, signal.SIGKILL)
@@ -273,6 +283,16 @@ def test_an_order_with_files_of_a_document_has_a_child_of_its_own(desk: Desk, tm
     assert {one.how for one in (first, large, with_input, last)} == {How.DONE}
     assert first.result == large.result
     assert with_input.result not in (first.result, last.result)
+
+
+def test_an_order_with_files_that_comes_ahead_waits_for_its_slot(impatient: Desk, tmp_path: Path) -> None:
+    long = impatient.launch("waits", wish("yes"))
+    impatient.until_progress(long)
+    ahead = impatient.launch("waits", wish(""), inputs={"original": tmp_path}, document_id=1)
+
+    assert impatient.ended(ahead).code == "NOT_BEGUN"
+    impatient.nursery.stop(long.job_id, long.fence, now=True)
+    assert impatient.ended(long).how is How.STOPPED
 
 
 def test_one_that_has_nothing_to_do_is_stopped_after_a_while(make_desk: MakeDesk) -> None:

@@ -107,9 +107,9 @@ class Child:
     def has_begun_the_last(self) -> bool:
         return self._begun is None or int.from_bytes(self._begun[:8]) == self.served
 
-    def give(self, launch: Launch) -> None:
-        """Its next order."""
-        self.unsent += frame(launch)
+    def give(self, said: bytes) -> None:
+        """Its next order, as it came."""
+        self.unsent += framed(said)
 
     def send(self) -> None:
         """As much as its pipe takes; it may never read it."""
@@ -183,6 +183,10 @@ class Attempt:
     def is_over(self) -> bool:
         """It has ended, and its child stays for the next one."""
         return self._last_word is not None and self._last_word[0].stays and self._reason is None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._reason is not None
 
     @property
     def is_unbegun(self) -> bool:
@@ -339,6 +343,7 @@ class Attempt:
                 shutil.rmtree(place, ignore_errors=True)
                 self.child.staging.rename(place)
             except (Garbled, OSError) as error:
+                self._reason = How.GARBLED, "GARBLED", str(error)
                 body = encoded(Ended(*self.key, How.GARBLED, code="GARBLED", message=str(error)))
         return frame(Gone(msgspec.Raw(body), usage, took_seconds))
 

@@ -71,6 +71,8 @@ _SWEEPS_AT_ONCE = 20
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     launch: Launch
+    said: bytes
+    """The same, as it came; so it goes on to a child that waits for it."""
     known: Known
     since: float
 
@@ -201,7 +203,7 @@ class _Nursery:
     def _obey(self, body: bytes) -> None:
         message = to_nursery(body)
         if isinstance(message, Launch):
-            self._launch(message)
+            self._launch(message, body)
         elif isinstance(message, Ping):
             self._unsent += frame(Pong())
         elif isinstance(message, Reply):
@@ -263,7 +265,7 @@ class _Nursery:
 
     # --- children ---
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: Launch, said: bytes) -> None:
         order = launch.order
         chosen = self._known.get(order.job_type)
         if self._is_closing or order.key in self._attempts:
@@ -275,8 +277,9 @@ class _Nursery:
             message = chosen.described.set_aside or "it cannot be used"
             self._refuse(order.key, How.RETRYABLE, "HANDLER_SET_ASIDE", message)
         else:
-            one = _Waiting(launch, chosen, time.monotonic())
-            if one.reuse > 1 and not self._has_room(one.job_class):
+            one = _Waiting(launch, said, chosen, time.monotonic())
+            # Only such types are ordered ahead of a free slot.
+            if chosen.described.reuse > 1 and not self._has_room(one.job_class):
                 self._waiting[one.job_class].append(one)
             else:
                 self._start(one)
@@ -309,7 +312,7 @@ class _Nursery:
             self._idle.remove(child)
             self._attempts[one.key] = attempt = Attempt(one.launch, child, seconds=seconds)
             self._tell([attempt.started()])
-            child.give(one.launch)
+            child.give(one.said)
             self._send(child)
             return
         assert one.known.bring is not None
@@ -392,10 +395,17 @@ class _Nursery:
         """It was clean, and there is nothing that it could have left behind: its child lives on."""
         # All that it has printed is in the pipe by now, and the next attempt has not begun.
         self._tell(attempt.drain(now))
+        if not attempt.is_over:
+            # It has said more, and is being stopped.
+            return
         self._tell([attempt.gone(self._begin.staging_root)])
         del self._attempts[attempt.key]
         child = attempt.child
         child.attempt, child.idle_since = None, now
+        if attempt.is_stopping:
+            # The files that it names are none.
+            self._retire(child)
+            return
         with contextlib.suppress(FileExistsError):
             # Its files have taken the directory along.
             child.staging.mkdir(mode=0o700)
@@ -433,7 +443,8 @@ class _Nursery:
         del self._attempts[attempt.key]
         if attempt.is_unbegun:
             # Its child died between two attempts, which costs nobody anything.
-            again = _Waiting(attempt.launch, self._known[attempt.order.job_type], now)
+            launch = attempt.launch
+            again = _Waiting(launch, encoded(launch), self._known[launch.order.job_type], now)
             self._waiting[again.job_class].appendleft(again)
         else:
             self._tell([attempt.gone(self._begin.staging_root)])
