@@ -251,7 +251,7 @@ INTERVAL = length_of_time(0.05)
 TIME_FROM_ZERO = length_of_time(0)
 TIME_FROM_ONE = length_of_time(1)
 WHOLE_SECONDS = Kind(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
-TYPES = Kind("a list of job types such as ocr_pages,!command", _parse_types, ",".join)
+TYPES = Kind("a list of job types such as scrape,!command", _parse_types, ",".join)
 LIMITS = Kind(
     "a table",
     _parse_limits,

@@ -300,7 +300,7 @@ class Queue:
         by id or batch are meant whatever has become of them; by other selectors those that are live now. What watches
         is waited for until it has looked. Looks only when somebody has committed something."""
         if selector.is_empty:
-            raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
+            raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
         deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
         self.require(selector.ids)
         ids = self.store.ids(selector)

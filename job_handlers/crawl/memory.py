@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from job_handlers.crawl.wanted import Payload
+from job_handlers.crawl.wanted import Payload, keys_of
 from worker_service.handlers import Context, CrawlItem, CrawlItems, CrawlPage, NewJob, Stopped
 
 TO_LIST = "to be listed"
@@ -93,6 +93,7 @@ class Kept:
     def __init__(self, context: Context[Payload], key: str) -> None:
         self._context = context
         self._key = key
+        self._keys = keys_of(context)
         self._state: Mapping[str, Any] | None = context.state
 
     def known(self) -> Known:
@@ -131,7 +132,7 @@ class Kept:
     ) -> None:
         jobs = [found.jobs[item.id] for item in items if item.id in found.jobs]
         memory = None if known is None else json.dumps(asdict(known), ensure_ascii=False)
-        self._context.checkpoint(state, jobs, CrawlPage(self._key, items, walk, memory))
+        self._context.checkpoint(state, jobs, CrawlPage(self._key, items, walk, memory, self._keys))
 
     def _ask(self, **values: Any) -> Any:
         return self._context.ask(CrawlItems(self._key, **values))

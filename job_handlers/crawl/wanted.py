@@ -75,6 +75,11 @@ def crawl_key(payload: Payload, tree: Tree, owner: str) -> str:
     )
 
 
+def keys_of(context: Context[Payload]) -> str:
+    """What the unique keys of its downloads begin with."""
+    return f"download:{context.platform}:{context.owner}:"
+
+
 def skip_reason(entry: Entry, wanted: Wanted) -> str:
     """Why a file is not enqueued; empty: it is."""
     if entry.refusal:
@@ -118,7 +123,7 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree, *, is_known
         source=tree.source,
         name=entry.name,
         source_key=entry.id,
-        unique_key=f"download:{tree.platform}:{context.owner}:{entry.id}:{entry.revision}{way}",
+        unique_key=f"{keys_of(context)}{entry.id}:{entry.revision}{way}",
     )
 
 

@@ -82,7 +82,7 @@ def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run, mo
     assert "LoadCredential=drive:/etc/pagemill/drive.json" in said
     assert "chmod 600 /etc/pagemill/drive.json" in said
     assert "usermod -aG pagemill ann;" in said
-    assert "pagemill-offline@ocr_pages" in said
+    assert "pagemill-offline@TYPE" in said
 
 
 def test_what_is_written_is_what_is_shipped_with_this_python(run: Run, root: Path, commands: list[list[str]]) -> None:

@@ -551,7 +551,8 @@ def _check_bounds(question: Question[Any]) -> None:
 def _check_checkpoint(said: Checkpointed) -> None:
     _check_json(said.state)
     if said.crawl is not None:
-        _check_words([said.crawl.crawl, *(item.id for item in said.crawl.items)], length=_NAME_CHARACTERS_MAX)
+        names = [said.crawl.crawl, said.crawl.keys or "none", *(item.id for item in said.crawl.items)]
+        _check_words(names, length=_NAME_CHARACTERS_MAX)
         _check_json(said.crawl.state)
 
 

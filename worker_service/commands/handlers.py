@@ -45,7 +45,7 @@ class HandlerAbsent(PagemillError):
 
 @click.group(
     cls=Verbs,
-    help="\b\npagemill handlers ls\npagemill handlers show ocr_pages\npagemill handlers new count_words\n\n"
+    help="\b\npagemill handlers ls\npagemill handlers show count_words\npagemill handlers new count_words\n\n"
     "The handlers that are installed, what they may use, and a new one to begin with.",
 )
 def handlers() -> None:

@@ -57,7 +57,7 @@ def status(desk: Desk, oldest: str | None) -> int:
 
 @verb
 @click.option("--audit", is_flag=True, help="Read all rows and their whole history: has any promise been broken?")
-@click.option("--online", is_flag=True, help="Ask Google as well: who is each credential, and what may it do?")
+@click.option("--online", is_flag=True, help="Ask Google as well: who each credential is, and what it may do.")
 def doctor(desk: Desk, audit: bool, online: bool) -> int:
     """\b
     pagemill doctor

@@ -1,6 +1,9 @@
-"""What `pagemill doctor --online` asks: who each credential is out there, and what it may do.
+"""What `pagemill doctor --online` asks: the checks that come in by the door (entry points `worker_service.checks`),
+such as who a credential is out there.
 
-Asked in a child with the sandbox of an attempt: this process never imports a handler, nor a client of Google's.
+A check is a handler. Its payload are the `credentials` that are there of those that it declares; its result is a list
+of findings, each with `level` (ok, warning or critical), `name`, `detail` and `fix`. It is asked in a child with the
+sandbox of an attempt: this process never imports a handler, nor the client of a service.
 """
 
 from __future__ import annotations
@@ -8,72 +11,55 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from worker_service.children.messages import Ended, How, Order
+from worker_service.children.messages import Described, Ended, How, Order
 from worker_service.children.nursery import heard, nursery_in
 from worker_service.config import Settings
 from worker_service.daemon.health import Finding, Level
+from worker_service.handlers.registry import find
 
-_ASKS = "job_handlers.sources.drive.identity:who_am_i"
-_JOB_TYPE = "drive_identity"
-_PATTERN = "drive*"
-_APPLICATION_DEFAULT = "GOOGLE_APPLICATION_CREDENTIALS"
+CHECKS = "worker_service.checks"
 
 
 def examine_online(settings: Settings) -> Iterator[Finding]:
-    """One finding for each credential, or one that says that there are none."""
     settings.hand_to_handlers()
-    names = _names()
-    if not names:
-        yield Finding(
-            Level.WARNING,
-            "drive",
-            "there is no credential for Google Drive here",
-            "look as the service does: CREDENTIALS_DIRECTORY names the directory with the file `drive`",
-        )
-        return
-    ended = _ask(names, settings)
-    if ended.how is not How.DONE:
-        what = ended.message.strip().splitlines()[-1:] or [ended.how.value]
-        yield Finding(Level.CRITICAL, "drive", f"it could not be asked: {what[0]}", "pagemill handlers ls")
-        return
-    for told in json.loads(ended.result or "[]"):
-        yield _finding(told)
+    for check in find(group=CHECKS):
+        answer = _ask(check.spec, settings)
+        if isinstance(answer, Ended) and answer.how is How.DONE:
+            for told in json.loads(answer.result or "[]"):
+                yield Finding(Level[told["level"].upper()], told["name"], told["detail"], told["fix"])
+            continue
+        said = answer if isinstance(answer, str) else answer.message.strip() or answer.how.value
+        what = said.splitlines()[-1]
+        yield Finding(Level.CRITICAL, check.name, f"it could not be asked: {what}", "pagemill handlers ls")
 
 
-def _names() -> list[str]:
-    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    try:
-        found = sorted(path.name for path in Path(directory).glob(_PATTERN)) if directory else []
-    except OSError:
-        found = []
-    return [*found, *(["adc"] if os.environ.get(_APPLICATION_DEFAULT) else [])]
-
-
-def _ask(names: list[str], settings: Settings) -> Ended:
+def _ask(spec: str, settings: Settings) -> Ended | str:
     with (
         tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
         nursery_in(
             Path(directory),
             commands={},
             sandbox=settings.sandbox,
-            extra_handlers=[_ASKS],
+            extra_handlers=[spec],
             is_without_installed=True,
-        ) as (nursery, _),
+        ) as (nursery, [described]),
     ):
-        nursery.launch(Order(1, 1, _JOB_TYPE, "gdrive", None, json.dumps({"credentials": names}), None))
+        if described.set_aside:
+            return described.set_aside
+        payload = json.dumps({"credentials": _credentials(described)})
+        nursery.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
         return next(one for one in heard(nursery) if isinstance(one, Ended))
 
 
-def _finding(told: Mapping[str, str]) -> Finding:
-    name = f"credential {told['name']}"
-    if "wrong" in told:
-        return Finding(Level.CRITICAL, name, told["wrong"], told["fix"])
-    said = f"{told['who']} ({told['kind']}) may {told['may']}"
-    if told["sees"] == "0":
-        return Finding(
-            Level.WARNING, name, f"{said}, and nothing is shared with it", f"share a folder with {told['who']}"
-        )
-    return Finding(Level.OK, name, f"{said}; shared with it: {told['sees']}")
+def _credentials(described: Described) -> Sequence[str]:
+    patterns = described.declared.credentials if described.declared is not None else ()
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    try:
+        there = sorted(path.name for path in Path(directory).iterdir()) if directory else []
+    except OSError:
+        there = []
+    return [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]

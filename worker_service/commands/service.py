@@ -42,8 +42,8 @@ _HINTS = (
     f"about {STATE}/pagemill.db",
     f"a key for Google Drive is root's own file, handed on by a drop-in: chmod 600 {CONFIGURATION}/drive.json && "
     f"systemctl edit pagemill, with [Service] LoadCredential=drive:{CONFIGURATION}/drive.json",
-    "to read pages without a network: systemctl enable --now pagemill-offline@ocr_pages, "
-    "and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!ocr_pages",
+    "to run a job type without a network, such as the one that reads pages: systemctl enable --now "
+    "pagemill-offline@TYPE, and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!TYPE",
 )
 _USER_HINTS = ("to have it run when you are not logged in: loginctl enable-linger",)
 # What ProtectHome hides from the unit.

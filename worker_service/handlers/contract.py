@@ -234,7 +234,8 @@ class Handler(Generic[P]):
     job_type: str
     run: Callable[[Context[P]], Done | None]
     payload: type[P]
-    """A frozen dataclass, as a rule; a payload that does not fit it ends the job PAYLOAD_INVALID."""
+    """A frozen dataclass, as a rule; a payload that does not fit it ends the job PAYLOAD_INVALID. What one calls
+    `pages` is told to people when the job fails its document."""
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False

@@ -161,6 +161,9 @@ class CrawlPage:
     """Number of the full walk that saw them."""
     state: str | None = None
     """JSON, for the next run; None: as it was."""
+    keys: str = ""
+    """What the unique keys of the jobs that fetch its items begin with, before the item's id and a colon: those that
+    wait for an item that went are cancelled. Empty: none are."""
 
 
 # ── Questions that a handler may ask, each with its answer ──

@@ -230,14 +230,13 @@ SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :
  WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
  LIMIT 1;
 
--- name: cancel_download
--- Of what is no longer there. The key is a prefix, and an id may have colons: the payload tells exactly.
+-- name: cancel_what_went
+-- Jobs for what is no longer there. The key is a prefix, and an id may have colons: the source_key tells exactly.
 UPDATE worker_job_queue
    SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
        error_message = 'the file is no longer where the crawl found it'
  WHERE unique_key >= :first AND unique_key < :beyond AND unique_key IS NOT NULL AND status IN ('pending', 'running')
-   AND status = 'pending' AND job_type = 'download' AND platform = :platform AND owner = :owner
-   AND json_extract(payload, '$.source') = :id;
+   AND status = 'pending' AND platform = :platform AND owner = :owner AND source_key = :id;
 
 -- name: document_gone
 UPDATE document SET gone_at = :now

@@ -111,8 +111,9 @@ class Documents(Intake):
             place = {"id": item.id, "owner": work.owner, "crawl": crawl.crawl, "parent_id": item.parent_id}
             if not self._write("crawled_elsewhere", **place):
                 self._write("document_gone", **named)
-                key = f"download:{work.platform}:{work.owner}:{item.id}:"
-                self._write("cancel_download", first=key, beyond=f"{key}\U0010ffff", **named)
+                if crawl.keys:
+                    key = f"{crawl.keys}{item.id}:"
+                    self._write("cancel_what_went", first=key, beyond=f"{key}\U0010ffff", **named)
 
     # ── What a completion brings ──
 

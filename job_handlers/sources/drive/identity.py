@@ -4,6 +4,7 @@ attempt, so that what it finds holds for crawls and downloads too. No job type: 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +23,30 @@ class Payload:
 
 
 def run(context: Context[Payload]) -> Done:
-    return Done([{"name": name, **_asked(name)} for name in context.payload.credentials])
+    names = _names(context.payload)
+    return Done([_found(name) for name in names] or [_NONE])
 
 
-def _asked(name: str) -> Mapping[str, object]:
+_NONE = {
+    "level": "warning",
+    "name": "drive",
+    "detail": "there is no credential for Google Drive here",
+    "fix": "look as the service does: CREDENTIALS_DIRECTORY names the directory with the file `drive`",
+}
+
+
+def _names(payload: Payload) -> list[str]:
+    is_given = bool(os.environ.get(drive_credentials.ADC_FILE))
+    return [*payload.credentials, *([drive_credentials.APPLICATION_DEFAULT] if is_given else [])]
+
+
+def _found(credential: str) -> Mapping[str, str]:
     # It takes a second to import.
     from job_handlers.sources.drive.client import Drive
 
+    name = f"credential {credential}"
     try:
-        drive = Drive(name)
+        drive = Drive(credential)
         try:
             who = drive.identity()
             shared = drive.shared_with_me()
@@ -39,13 +55,14 @@ def _asked(name: str) -> Mapping[str, object]:
     except (Trouble, Permanent) as error:
         said = error.sentence if isinstance(error, Trouble) else error.message
         wrong, _, fix = said.partition(": ")
-        return {
-            "wrong": wrong,
-            "fix": fix or _FIXES.get(error.code, "ask again, and look at the network"),
-            "code": error.code,
-        }
+        fix = fix or _FIXES.get(error.code, "ask again, and look at the network")
+        return {"level": "critical", "name": name, "detail": wrong, "fix": fix}
+    said = f"{who.name} ({who.kind}) may {who.may}"
+    if not shared.entries:
+        detail, fix = f"{said}, and nothing is shared with it", f"share a folder with {who.name}"
+        return {"level": "warning", "name": name, "detail": detail, "fix": fix}
     number = f"{_MOST} or more" if shared.next_page else str(len(shared.entries))
-    return {"who": who.name, "kind": who.kind, "may": who.may, "sees": number}
+    return {"level": "ok", "name": name, "detail": f"{said}; shared with it: {number}", "fix": ""}
 
 
 _FIXES: Mapping[str, str] = {
@@ -56,7 +73,7 @@ _FIXES: Mapping[str, str] = {
 
 
 def _reads(payload: Payload) -> list[Path]:
-    return [path for name in payload.credentials for path in drive_credentials.files_of(name)]
+    return [path for name in _names(payload) for path in drive_credentials.files_of(name)]
 
 
 who_am_i = Handler(

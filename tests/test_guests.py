@@ -1,0 +1,69 @@
+"""The core knows no handler: no job type that is shipped, no key of a payload, no source stands in it.
+
+`test_layers` sees imports; here are the strings. Prose may show an example: docstrings, which are also the help of
+commands, and comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.installed import shipped
+from tests.test_layers import strings
+from worker_service.handlers import Handler
+from worker_service.handlers.registry import Found
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = [*sorted((ROOT / "worker_service").rglob("*.py")), *sorted((ROOT / "worker_service").rglob("*.sql"))]
+
+# Keys that are words of the core too: columns, roles of files, its own options. What a payload calls `pages` is told to
+# people whose document fails, whichever handler it is of.
+OWN = set("local name source path pages text note hocr export dry_run standing url event read".split())
+# A line that a person is shown, to be typed at a prompt.
+SHOWN_LINE = re.compile(r"\bpagemill \w+")
+
+
+def names() -> set[str]:
+    """Job types, and the platforms of sources."""
+    return {*shipped(), *shipped("worker_service.sources"), "drive_identity"} - OWN - {"adopt", "command", "https"}
+
+
+def keys() -> set[str]:
+    """Of payloads."""
+    offered: list[Any] = [Found(name, spec, "pagemill").load() for name, spec in shipped().items()]
+    handlers = [one for one in offered if isinstance(one, Handler)]
+    return {field.name for one in handlers for field in dataclasses.fields(one.payload)} - OWN
+
+
+def sayings(path: Path) -> Iterator[tuple[int, str]]:
+    text = path.read_text("utf-8")
+    if path.suffix == ".sql":
+        yield from enumerate((line.partition("--")[0] for line in text.splitlines()), 1)
+    else:
+        yield from strings(ast.parse(text))
+
+
+@pytest.mark.parametrize("path", [*CORE, ROOT / "schema.sql"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_handler_is_known_by_name(path: Path) -> None:
+    name = re.compile(rf"\b(?:{'|'.join(sorted(names()))})\b")
+    key = re.compile(rf"(?:.*\$\.|\A)(?:{'|'.join(sorted(keys()))})(?:'.*|\Z)", re.DOTALL)
+
+    found = [
+        f"{path.name}:{line}: {text[:100]!r}"
+        for line, text in sayings(path)
+        if name.search(SHOWN_LINE.sub("", text)) or key.match(text)
+    ]
+
+    assert not found, "\n".join(found)
+
+
+def test_the_guests_are_known_to_this_test() -> None:
+    assert {"ocr_pages", "drive_crawl", "download", "webhook", "gdrive"} <= names()
+    assert {"watch_seconds", "languages", "force_ocr", "credential", "expected_md5"} <= keys()
