@@ -6,7 +6,7 @@ After a document (`pagemill ingest … --then webhook={"url": …}`) `event` may
 `secret` names a file in $CREDENTIALS_DIRECTORY; each of its lines is a key, `whsec_` and base64, and signs. While a key
 is exchanged there are two. The receiver sees one event once: `webhook-id` is the same for every attempt.
 
-WORKER_WEBHOOK_ALLOW lists the networks that may be reached although they are not public (`addresses`). No redirect is
+WORKER_WEBHOOK_ALLOW lists the networks that may be reached although they are not public. No redirect is
 followed. A URL may hold a secret, so no more than its host is ever told.
 """
 
@@ -54,6 +54,7 @@ _SECRET = re.compile(r"webhook[\w.-]*", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class Payload:
     url: str
+    """Where it is posted to."""
     event: dict[str, Any] | None = None
     """The body, as JSON; unless given, which document was read."""
     secret: str = "webhook"

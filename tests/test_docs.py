@@ -1,45 +1,64 @@
-"""Every verb is told to its reader: in the README by name, and in its own help with an example first."""
+"""What people read: help begins with an example, what comes from the code is the code's, and links lead somewhere."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from worker_service.commands import INDEX, pagemill
+from tests import manual
 from worker_service.config import Settings, every_setting
 from worker_service.config_values import declared_in
+from worker_service.programs import READERS
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
-VERBS = [verb for verbs in INDEX.values() for verb in verbs]
+README_LINES_MOST = 150
+
+EACH = pytest.mark.parametrize(("line", "command"), [pytest.param(*pair, id=pair[0]) for pair in manual.commands()])
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(pagemill)
-    for verb in VERBS:
-        command = pagemill.get_command(context, verb)
-        assert command is not None
-        yield f"pagemill {verb}", command
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                inner = command.get_command(context, name)
-                assert inner is not None
-                yield f"pagemill {verb} {name}", inner
+def written() -> list[Path]:
+    return sorted(path for pattern in ("*.md", "docs/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern))
 
 
-EACH = pytest.mark.parametrize(("line", "command"), [pytest.param(*pair, id=pair[0]) for pair in commands()])
+PAGES = pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in written()])
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_readme_names_each_verb(verb: str) -> None:
-    readme = README.read_text("utf-8")
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MOST
 
-    assert f"`{verb}" in readme or f"`pagemill {verb}" in readme
+
+@pytest.mark.parametrize("name", manual.pages())
+def test_what_comes_from_the_code_is_the_code_s(name: str) -> None:
+    """`./run docs` writes it again."""
+    assert (ROOT / "docs" / name).read_text("utf-8") == manual.written(name)
+
+
+def test_every_key_of_a_program_of_one_s_own_is_told() -> None:
+    page = (ROOT / "docs/handlers.md").read_text("utf-8")
+
+    for key in READERS:
+        assert re.search(rf"^\| (`\w+`, )?`{key}`", page, re.MULTILINE), key
+
+
+@PAGES
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if heading:
+            assert heading in headings(target), link
+
+
+def headings(page: Path) -> set[str]:
+    """As GitHub names them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 @EACH
@@ -62,13 +81,6 @@ def test_each_verb_speaks_json_and_takes_a_database(line: str, command: click.Co
     assert {"--json", *flags} <= options
 
 
-def test_the_page_of_the_settings_is_that_of_the_code() -> None:
-    """`./run docs` writes it again."""
-    told = CliRunner().invoke(pagemill, ["config", "docs"])
-
-    assert (ROOT / "docs/settings.md").read_text("utf-8").endswith(f"\n\n{told.stdout}")
-
-
 def test_every_setting_stands_in_the_page_of_the_settings() -> None:
     page = (ROOT / "docs/settings.md").read_text("utf-8")
 
@@ -86,7 +98,7 @@ def test_the_house_names_no_setting_of_a_handler() -> None:
 
 
 def test_the_examples_in_the_help_name_options_that_are_there() -> None:
-    every = dict(commands())
+    every = dict(manual.commands())
     for line, command in every.items():
         examples = [part for part in (command.help or "").split("\n\n")[0].splitlines() if line in part]
         for example in examples:

@@ -2,7 +2,7 @@
 
     {"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
 
-What is wanted is told in `wanted`, how the tree is walked in `walk`, what is remembered in `memory`.
+Elsewhere: what is wanted, in `wanted`; how the tree is walked, in `walk`; what is remembered, in `memory`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class Wanted:
     name: str | None = None
     """A pattern such as *report*.pdf, in either case."""
     size_max: int | None = None
+    """In bytes."""
     newer_than: str | None = None
     """UTC, ISO 8601."""
     depth: int | None = None

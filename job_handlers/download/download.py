@@ -4,8 +4,9 @@
 
 `source` is a Drive id or URL, an https URL, or a full path. The job that reads the file, `ingest`, gets what `read`
 holds for its payload; with `"ingest": false` the file is published and no more. A file that somebody has fetched
-already is published again without being fetched. How bytes are kept, checked and tried again is told in `fetch`;
-what a source is, in `sources`.
+already is published again without being fetched.
+
+Elsewhere: how bytes are kept, checked and tried again, in `fetch`; what a source is, in `sources`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,13 @@ _PATIENCE = Patience()
 @dataclass(frozen=True, slots=True)
 class Payload:
     source: str
+    """A Drive id or URL, an https URL, a full path, or a `file:` URL."""
     name: str = ""
     """What it is to be called; empty: as its source calls it."""
     expected_md5: str = ""
+    """In hex; a file with another one is never published."""
     expected_sha256: str = ""
+    """The same. Where nobody names a digest, the document's note says so."""
     acknowledge_abuse: bool = False
     """Fetch it although Google holds it for malware."""
     export: str = ""
@@ -64,6 +68,7 @@ class Payload:
     resource_key: str = ""
     """Of an old Drive link; it may as well stand in the URL."""
     ingest: bool = True
+    """Have it read; false: only publish it."""
     force: bool = False
     """Read it again although nothing has changed."""
     read: dict[str, Any] = field(default_factory=dict)

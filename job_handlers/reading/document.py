@@ -41,10 +41,13 @@ class HowToRead:
     """None: as usual; in a payload: as the document is to be read."""
 
     languages: tuple[str, ...] | None = None
+    """Tesseract's codes, such as eng and deu."""
     quality: Quality | None = None
+    """Which trained data."""
     force_ocr: bool | None = None
     """Look at the pixels of pages that have good text as well."""
     hocr: bool | None = None
+    """Make hOCR as well."""
     password_file: str | None = None
     """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
     asked for."""

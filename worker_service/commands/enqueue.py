@@ -34,7 +34,7 @@ from worker_service.words import JobWords
 def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     """\b
     pagemill enqueue scrape_account --platform instagram --set scrape_type=full
-    pagemill enqueue ocr_pages --payload @job.json --priority 1
+    pagemill enqueue scrape_account --payload @job.json --priority 1
     echo '{"source": "/srv/a.pdf"}' | pagemill enqueue download --payload -
     pagemill enqueue download --set source=/srv/a.pdf --run-at +10m --unique nightly
 

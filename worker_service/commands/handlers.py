@@ -150,7 +150,7 @@ def run_one(
     desk: Desk, job_type: str, payload: str | None, account: str | None, platform: str, directory: Path | None
 ) -> int:
     """\b
-    pagemill run-one --type ocr_pages --payload @job.json
+    pagemill run-one --type webhook --payload @job.json
     pagemill run-one --type scrape_account --account user123 --payload '{"scrape_type": "full"}'
 
     Run one attempt in a real child, with its limits and its sandbox, and without a database.

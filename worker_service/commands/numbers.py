@@ -56,7 +56,7 @@ def errors(desk: Desk, since: str) -> None:
     """\b
     pagemill errors
     pagemill errors --since 2h
-    pagemill retry --error HTTP_5XX --since 1d
+    pagemill retry --error HTTP_503 --since 1d
 
     What failed lately: each error code, how often, and the newest job that has it.
     """

@@ -54,7 +54,7 @@ def retry(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill retry 42
     pagemill retry --status failed --type download --since 1d --dry-run
-    pagemill retry --error HTTP_5XX --yes
+    pagemill retry --error HTTP_503 --yes
 
     Run ended jobs again, with a fresh budget of retries. What failed only because of them is revived.
 

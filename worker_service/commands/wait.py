@@ -47,7 +47,7 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
     pagemill wait --batch 7 --progress && echo done
     pagemill wait 3 --follow
     pagemill wait document:7 --progress
-    pagemill wait $(pagemill enqueue ocr_pages --payload @job.json)
+    pagemill wait $(pagemill enqueue download --set source=/srv/a.pdf)
 
     Wait until jobs have ended: those with these ids or of a batch, or, of those that match otherwise, the ones that are
     live now. A folder that is watched is waited for until it was looked at. What --progress shows goes to stderr.

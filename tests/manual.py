@@ -1,0 +1,178 @@
+"""The pages of docs/ that come from the code: `./run docs` writes them, and tests/test_docs.py compares.
+
+Each begins with what a person wrote, up to the mark; the rest is made here. A command tells its help, a job type what
+its handler declares, and each key of its payload the text that stands below it in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import click
+from click.testing import CliRunner
+
+from worker_service.commands import pagemill
+from worker_service.handlers import Handler
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MARK = "<!-- from here on: ./run docs -->\n"
+_FOR_DEVELOPERS = "Elsewhere: "
+_TOLD_ONCE = ("--json", "--database", "--help")
+_SELECTORS = {*"--status --type --platform --account --owner --batch --error --since --older-than --match".split()}
+
+
+def pages() -> Mapping[str, Callable[[], str]]:
+    return {"commands.md": commands_page, "job-types.md": job_types_page, "settings.md": settings_page}
+
+
+def written(name: str) -> str:
+    """The whole page, as it should be."""
+    begun = (DOCS / name).read_text("utf-8").partition(MARK)[0]
+    return f"{begun}{MARK}\n{pages()[name]().strip()}\n"
+
+
+# ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Each verb as it is typed, groups and what is in them included."""
+    yield from _below(pagemill, "pagemill", click.Context(pagemill))
+
+
+def _below(group: click.Group, line: str, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{line} {name}", command
+        if isinstance(command, click.Group):
+            yield from _below(command, f"{line} {name}", context)
+
+
+def commands_page() -> str:
+    return "\n\n".join(_told_of_command(line, command) for line, command in commands())
+
+
+def _told_of_command(line: str, command: click.Command) -> str:
+    examples, *paragraphs = inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n")
+    parts = [f"{'#' * len(line.split())} {line}", f"```sh\n{examples}\n```"]
+    parts += [" ".join(paragraph.split()) for paragraph in paragraphs]
+    options = [one for one in command.params if isinstance(one, click.Option) and one.opts[-1] not in _TOLD_ONCE]
+    selects = {one.opts[0] for one in options} >= _SELECTORS
+    rows = [_told_of_option(one) for one in options if not (selects and one.opts[0] in _SELECTORS)]
+    if selects:
+        parts.append("Takes ids, or [selectors](#selectors).")
+    if rows:
+        parts.append("\n".join(["| option | |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _told_of_option(option: click.Option) -> str:
+    metavar = "" if option.is_flag else f" {_metavar(option)}"
+    names = ", ".join(sorted(option.opts, key=len, reverse=True))
+    return f"| `{names}{metavar}`".replace("|", "\\|").replace("\\|", "|", 1) + f" | {_sentence(option.help or '')} |"
+
+
+def _metavar(option: click.Option) -> str:
+    if option.metavar is not None:
+        return option.metavar
+    choices = getattr(option.type, "choices", None)
+    return "|".join(choices) if choices else str(option.type.name).upper()
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# ── Job types ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def job_types_page() -> str:
+    return "\n\n".join(_told_of_handler(handler) for handler in _shipped())
+
+
+def _shipped() -> list[Handler[Any]]:
+    points = entry_points(group="worker_service.handlers")
+    ours = [point.load() for point in points if point.value.startswith("job_handlers.")]
+    return sorted((one for one in ours if isinstance(one, Handler)), key=lambda one: one.job_type)
+
+
+def _told_of_handler(handler: Handler[Any]) -> str:
+    module = inspect.getmodule(handler.run)
+    assert module is not None
+    assert module.__doc__ is not None
+    told = textwrap.dedent(module.__doc__).strip().split("\n\n")
+    about = "\n\n".join(part for part in told if not part.startswith(_FOR_DEVELOPERS))
+    limits = handler.limits
+    uses = [
+        f"takes a slot of class `{handler.job_class}`",
+        f"{limits.wall_seconds / 60:g} minutes at most"
+        if limits.wall_seconds < 10_000
+        else f"{limits.wall_seconds / 3600:g} hours at most",
+        "with a network" if limits.network else "without a network",
+    ]
+    if handler.credentials:
+        uses.append(f"credentials {', '.join(f'`{name}`' for name in handler.credentials)}")
+    rows = ["| key | | default | |", "|---|---|---|---|", *_told_of_keys(handler.payload)]
+    return "\n\n".join([f"## {handler.job_type}", about, f"It {', '.join(uses)}.", "\n".join(rows)])
+
+
+def _told_of_keys(payload: type[Any], prefix: str = "") -> Iterator[str]:
+    hints, notes = typing.get_type_hints(payload), _notes(payload)
+    for field in dataclasses.fields(payload):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _told_of_keys(typing.cast("type[Any]", hint), f"{prefix}{field.name}.")
+            continue
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        said = "needed" if needed else "" if default in (None, "", (), {}) else f"`{str(default).lower()}`"
+        yield f"| `{prefix}{field.name}` | {_kind(hint)} | {said} | {_sentence(notes.get(field.name, ''))} |"
+
+
+def _kind(hint: Any) -> str:
+    """In words of JSON."""
+    kinds = [one for one in typing.get_args(hint) if one is not type(None)] if _is_union(hint) else [hint]
+    if typing.get_origin(kinds[0]) is typing.Literal:
+        return " or ".join(f"`{word}`" for word in typing.get_args(kinds[0]))
+    plain = {str: "text", int: "number", float: "number", bool: "true or false"}
+    if kinds[0] in plain:
+        return plain[kinds[0]]
+    origin = typing.get_origin(kinds[0])
+    return "object" if isinstance(origin, type) and issubclass(origin, Mapping) else "list"
+
+
+def _is_union(hint: Any) -> bool:
+    return type(None) in typing.get_args(hint)
+
+
+def _notes(payload: type[Any]) -> dict[str, str]:
+    """What stands below each attribute in the source, those of the classes above included."""
+    found: dict[str, str] = {}
+    for one in reversed(payload.__mro__[:-1]):
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+        assert isinstance(body, ast.ClassDef)
+        for attribute, note in zip(body.body, body.body[1:], strict=False):
+            if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):
+                text = note.value.value if isinstance(note, ast.Expr) and isinstance(note.value, ast.Constant) else ""
+                found[attribute.target.id] = str(text)
+    return found
+
+
+# ── Settings ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def settings_page() -> str:
+    return CliRunner().invoke(pagemill, ["config", "docs"]).stdout
+
+
+if __name__ == "__main__":
+    for each in pages():
+        (DOCS / each).write_text(written(each), "utf-8")
