@@ -32,8 +32,7 @@ def test_the_readme_is_read_in_one_sitting() -> None:
 
 @pytest.mark.parametrize("name", manual.pages())
 def test_what_comes_from_the_code_is_the_code_s(name: str) -> None:
-    """`./run docs` writes it again."""
-    assert (ROOT / "docs" / name).read_text("utf-8") == manual.written(name)
+    assert (ROOT / "docs" / name).read_text("utf-8") == manual.written(name), "write it again: ./run docs"
 
 
 def test_every_key_of_a_program_of_one_s_own_is_told() -> None:
