@@ -1013,7 +1013,8 @@ END;
 CREATE TRIGGER crawl_item_moved AFTER UPDATE OF name, parent_id ON crawl_item
 WHEN NEW.name <> OLD.name OR NEW.parent_id <> OLD.parent_id
 BEGIN
-    INSERT OR IGNORE INTO link_due (document_id) VALUES (0);
+    -- The upsert that fires it has its own way with conflicts, which would hold instead of an OR IGNORE.
+    INSERT INTO link_due (document_id) SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM link_due WHERE document_id = 0);
 END;
 
 CREATE TRIGGER job_document_insert_guard BEFORE INSERT ON worker_job_queue
