@@ -48,7 +48,9 @@ class Pipeline:
         """Until each is a success. A file that is known already is asked for again, as a person would."""
         before = self._number("SELECT ifnull(max(id), 0) FROM worker_job_queue")
         cpu_begin = _cpu_seconds(self._pid)
-        self._store.enqueue_many([NewJob("download", payload=json.dumps({"source": str(book.path)})) for book in books])
+        self._store.intake.enqueue_many(
+            [NewJob("download", payload=json.dumps({"source": str(book.path)})) for book in books]
+        )
         self._wait_until_ended(before)
         cpu_seconds = _cpu_seconds(self._pid) - cpu_begin
         [(first, last)] = self._ask(
@@ -128,7 +130,7 @@ class Pipeline:
         rows = self._ask("SELECT id, index_status FROM document WHERE source_key = ?", str(book.path.resolve()))
         if not rows or rows[0][1] != "success":
             raise Failed(f"{book.path.name} was not read: {rows}")
-        texts = [page.text or "" for page in self._store.page_texts(int(str(rows[0][0])))]
+        texts = [page.text or "" for page in self._store.library.page_texts(int(str(rows[0][0])))]
         if len(texts) != book.pages:
             raise Failed(f"{book.path.name}: {len(texts)} pages of {book.pages}")
         return texts

@@ -41,7 +41,7 @@ class Library:
 
     def search_p95(self) -> float:
         """Milliseconds."""
-        return _p95([_took(partial(self.store.search, one, most=_SHOWN)) for one in self.queries])
+        return _p95([_took(partial(self.store.library.search, one, most=_SHOWN)) for one in self.queries])
 
     def raw_p95(self) -> float:
         """The index alone: every hit ranked, and no look at whose page it is."""
@@ -71,13 +71,13 @@ def library(path: Path, pages: int, queries: int, *, seed: int) -> Library:
 
 def _publish(store: Store, name: str, first: int, texts: Sequence[str]) -> None:
     wish = DocumentRequest(name, name.rpartition("/")[2], content=f"{first:064}", settings='{"reader":"bench"}')
-    store.enqueue(NewJob("ingest", payload=json.dumps({"path": name}), document=wish))
-    [job] = store.claim(WORKER, 1)
+    store.intake.enqueue(NewJob("ingest", payload=json.dumps({"path": name}), document=wish))
+    [job] = store.leases.claim(WORKER, 1)
     results = [(job.lease, PageResult(at, f"{first + at}", text, "layer")) for at, text in enumerate(texts, 1)]
     for begin in range(0, len(results), _AT_ONCE):
-        assert store.save_pages(results[begin : begin + _AT_ONCE]) == []
+        assert store.leases.save_pages(results[begin : begin + _AT_ONCE]) == []
     done = Completion(job.lease, document=DocumentFacts(pages=len(texts)), publishes=True)
-    assert store.complete_many([done]) == []
+    assert store.leases.complete_many([done]) == []
 
 
 def _queries(chance: random.Random, words: Sequence[str], count: int) -> Iterator[str]:

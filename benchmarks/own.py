@@ -131,7 +131,7 @@ class Own:
     def enqueue(self, job_type: str, count: int, *, owner: str = "") -> None:
         jobs = [NewJob(job_type, payload="{}", owner=owner)] * count
         for first in range(0, count, _AT_ONCE):
-            self._store.enqueue_many(jobs[first : first + _AT_ONCE])
+            self._store.intake.enqueue_many(jobs[first : first + _AT_ONCE])
 
     def insert(self, job_type: str, *, owner: str = "") -> tuple[int, int, float]:
         """As any other program would: the job's id, the newest event before it, and when the commit had returned."""
@@ -165,10 +165,10 @@ class Own:
 
     def result(self, job_id: int) -> dict[str, float]:
         def is_ended() -> bool:
-            return self._store.get(job_id).completed_at is not None
+            return self._store.reading.get(job_id).completed_at is not None
 
         wait_until(is_ended, f"job {job_id} ended")
-        found: dict[str, float] = json.loads(self._store.get(job_id).result or "{}")
+        found: dict[str, float] = json.loads(self._store.reading.get(job_id).result or "{}")
         return found
 
     def claims_between(self, event: int, job_id: int) -> int:

@@ -88,14 +88,14 @@ def _enqueue(directory: Path, sizes: Sizes) -> Iterator[Row]:
     peer, ours = _in_turns(
         sizes.repeats,
         lambda: _rate(sizes.commits, lambda: raw.enqueue(RAW_JOB)),
-        lambda: _rate(sizes.commits, lambda: store.enqueue(JOB)),
+        lambda: _rate(sizes.commits, lambda: store.intake.enqueue(JOB)),
     )
     yield Row("enqueue", "enqueue, a commit each", "raw", "jobs/s", ours, peer, at_least(0.6))
 
     peer, ours = _in_turns(
         sizes.repeats,
         lambda: _rate(sizes.transactions, lambda: raw.enqueue_many(raw_jobs)) * sizes.transaction,
-        lambda: _rate(sizes.transactions, lambda: store.enqueue_many(jobs)) * sizes.transaction,
+        lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(jobs)) * sizes.transaction,
     )
     what = f"enqueue, {sizes.transaction:,} a transaction"
     yield Row("enqueue_many", what, "raw", "jobs/s", ours, peer, at_least(0.4))
@@ -108,14 +108,14 @@ def _cycle(directory: Path, sizes: Sizes) -> Iterator[Row]:
 
     def refill(count: int) -> None:
         for first in range(0, count, 1_000):
-            store.enqueue_many([JOB] * min(1_000, count - first))
+            store.intake.enqueue_many([JOB] * min(1_000, count - first))
             raw.enqueue_many([RAW_JOB] * min(1_000, count - first))
 
     def ours_one() -> None:
-        store.complete(store.claim(WORKER, 1)[0].lease)
+        store.leases.complete(store.leases.claim(WORKER, 1)[0].lease)
 
     def ours_batch(size: int) -> None:
-        store.complete_many([Completion(job.lease) for job in store.claim(WORKER, size)])
+        store.leases.complete_many([Completion(job.lease) for job in store.leases.claim(WORKER, size)])
 
     refill((sizes.repeats + 1) * sizes.cycles)
     peer, ours = _in_turns(
@@ -199,15 +199,16 @@ def _obstacles(count: int) -> list[_Obstacle]:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     return [
         _Obstacle("behind_held", "held jobs", replace(jobs, held=1, run_at=FAR_OFF), goal=below(1.5)),
-        _Obstacle("behind_paused_type", "jobs of a paused type", jobs, lambda store: store.pause("type", "blocked")),
+        _Obstacle("behind_paused_type", "jobs of a paused type", jobs,
+                  lambda store: store.steering.pause("type", "blocked")),
         _Obstacle("behind_full_type", "jobs of a full type", jobs,
-                  lambda store: store.set_limits("type", {"blocked": 1}), NewJob("blocked")),
+                  lambda store: store.leases.set_limits("type", {"blocked": 1}), NewJob("blocked")),
         _Obstacle("behind_busy_owner", "jobs of a busy owner", replace(jobs, owner="busy"),
-                  lambda store: store.set_limits("owner", {"busy": 1}), NewJob("blocked", owner="busy")),
+                  lambda store: store.leases.set_limits("owner", {"busy": 1}), NewJob("blocked", owner="busy")),
         _Obstacle("behind_busy_key", "jobs of one busy key", replace(jobs, concurrency_key="busy", held=8),
                   holder=NewJob("blocked", concurrency_key="busy")),
         _Obstacle("behind_resting_source", "jobs of a resting source", replace(jobs, source="resting"),
-                  lambda store: store.rest_source("resting", tomorrow, "quota")),
+                  lambda store: store.leases.rest_source("resting", tomorrow, "quota")),
     ]  # fmt: skip
 
 
@@ -221,8 +222,8 @@ def _claim_behind(directory: Path, sizes: Sizes) -> Iterator[Row]:
         store = opened(path)
         obstacle.prepare(store)
         if obstacle.holder is not None:
-            store.enqueue(obstacle.holder)
-            assert store.claim(WORKER, 1)
+            store.intake.enqueue(obstacle.holder)
+            assert store.leases.claim(WORKER, 1)
         store.close()
         fill(path, obstacle.blocked, Group(sizes.few))
         what = f"a claim behind {sizes.blocked:,} {obstacle.what}"
@@ -258,10 +259,10 @@ def _claim_cost(store: Store, claims: int) -> float:
     took = []
     for _ in range(claims):
         begin = time.perf_counter()
-        jobs = store.claim(WORKER, 1)
+        jobs = store.leases.claim(WORKER, 1)
         took.append(time.perf_counter() - begin)
         assert [job.job_type.startswith("ready") for job in jobs] == [True]
-        store.release(jobs[0].lease)
+        store.leases.release(jobs[0].lease)
     return median(took) * 1000
 
 
@@ -313,7 +314,7 @@ def _due_once(prepared: Path, path: Path) -> list[float]:
     took = []
     while eyes.execute(due).fetchall() == [(1,)]:
         begin = time.perf_counter()
-        jobs = store.claim(WORKER, 1)
+        jobs = store.leases.claim(WORKER, 1)
         took.append(time.perf_counter() - begin)
         assert jobs
     eyes.close()

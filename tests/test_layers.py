@@ -216,7 +216,7 @@ SOUND = {
     "worker_service/store/__init__.py": "",
     "worker_service/store/base.py": "from ..jobs import Job",
     "worker_service/store/sqlite.py": "import apsw\nBEGIN = 'BEGIN IMMEDIATE'",
-    "worker_service/store/sqlite.sql": "SELECT 1;",
+    "worker_service/store/leases.sql": "SELECT 1;",
     "worker_service/handlers/__init__.py": "from worker_service.jobs import Job",
     "worker_service/children/__init__.py": "from worker_service.handlers import Handler",
     "worker_service/queue.py": "def opened():\n    from worker_service.store.sqlite import Store",

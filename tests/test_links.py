@@ -47,7 +47,7 @@ def read(shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles:
     """As a download and a reading would have left it."""
     name = name or key.rpartition("/")[2]
     request = DocumentRequest(key, name, f"content of {key}")
-    shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner=owner, document=request))
+    shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner=owner, document=request))
     job = shelf.next_job()
     files = []
     for role in roles.split():
@@ -55,15 +55,17 @@ def read(shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles:
         (shelf.workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (shelf.workspace / path).write_text(f"{role} of {name}")
         files.append(NewFile(name if role == "original" else role, path, role, 1, f"{job.id}{role}"))
-    shelf.store.complete_many([Completion(job.lease, files=files, document=DocumentFacts("pdf", 1), publishes=True)])
+    shelf.store.leases.complete_many(
+        [Completion(job.lease, files=files, document=DocumentFacts("pdf", 1), publishes=True)]
+    )
     return job.document_id or 0
 
 
 def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
-    shelf.store.enqueue(NewJob("drive_crawl", platform="gdrive", owner=owner))
+    shelf.store.intake.enqueue(NewJob("drive_crawl", platform="gdrive", owner=owner))
     job = shelf.next_job()
-    shelf.store.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage(f"drive:{owner}", list(items))))
-    shelf.store.complete_many([Completion(job.lease)])
+    shelf.store.leases.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage(f"drive:{owner}", list(items))))
+    shelf.store.leases.complete_many([Completion(job.lease)])
 
 
 def named(shelf: Shelf) -> dict[str, str]:
@@ -109,7 +111,7 @@ def test_a_crawled_file_is_in_the_folders_in_which_it_was_found_and_goes_where_t
 
     crawl(shelf, CrawlItem("f", "r", "2026", "folder"))
 
-    assert shelf.store.links_due() == [0]
+    assert shelf.store.upkeep.links_due() == [0]
     link(shelf.store, shelf.workspace, [document_id])
     assert named(shelf) == {"alice/Reports/2026/a.pdf": "original of a.pdf"}
     assert not (shelf.workspace / "by-owner/alice/Reports/2025").exists()
@@ -129,10 +131,10 @@ def test_a_name_follows_its_document(shelf: Shelf) -> None:
     # Renamed at its source, and nothing else has changed; only the capitals; and read again, from other files.
     for name in ("b.pdf", "B.pdf"):
         request = DocumentRequest("k", name, "content of k")
-        shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
+        shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
         assert list(named(shelf)) == [f"alice/{name[0]}.pdf", f"alice/{name[0]}.txt"]
     request = DocumentRequest("k", "B.pdf", "content of k", is_forced=True)
-    shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
+    shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=request))
     job = shelf.next_job()
     shelf.publish(job, "new", "new text")
 
@@ -140,14 +142,14 @@ def test_a_name_follows_its_document(shelf: Shelf) -> None:
 
 
 def test_a_download_has_its_name_before_it_is_read(shelf: Shelf) -> None:
-    shelf.store.enqueue(NewJob("download", platform="gdrive", owner="alice"))
+    shelf.store.intake.enqueue(NewJob("download", platform="gdrive", owner="alice"))
     job = shelf.next_job()
     path = f"objects/{job.id}-{job.fence}/a.pdf"
     (shelf.workspace / path).parent.mkdir(parents=True)
     (shelf.workspace / path).write_text("downloaded")
     wish = NewJob("ingest", platform="gdrive", document=DocumentRequest("k", "a.pdf", "c1"))
     original = NewFile("a.pdf", path, "original", 1, "c1")
-    shelf.store.complete_many([Completion(job.lease, files=[original], follow_ups=[wish])])
+    shelf.store.leases.complete_many([Completion(job.lease, files=[original], follow_ups=[wish])])
 
     assert named(shelf) == {"alice/a.pdf": "downloaded"}
 
@@ -157,11 +159,11 @@ def test_the_names_of_a_removed_document_go_and_empty_folders_with_them(shelf: S
     read(shelf, "/srv/b.pdf", roles="original")
     named(shelf)
 
-    shelf.store.remove_documents([gone], actor="ann")
+    shelf.store.upkeep.remove_documents([gone], actor="ann")
 
     assert list(named(shelf)) == ["alice/srv/b.pdf"]
     assert not (shelf.workspace / "by-owner/alice/srv/deep").exists()
-    assert shelf.store.links_of(gone) == []
+    assert shelf.store.upkeep.links_of(gone) == []
 
 
 def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: Shelf) -> None:
@@ -179,7 +181,7 @@ def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: 
 
     assert "mine.pdf is not a link of ours" in trouble
     assert named(shelf) == {**whole, "alice/srv/mine.pdf": "a person's own"}
-    shelf.store.remove_documents([mine, other], actor="ann")
+    shelf.store.upkeep.remove_documents([mine, other], actor="ann")
     assert named(shelf) == {"alice/srv/mine.pdf": "a person's own"}
 
 
@@ -219,20 +221,20 @@ def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deeds: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
-    deeds += [(shelf.store, "save_links"), (shelf.store, "links_made")]
+    deeds += [(shelf.store.upkeep, "save_links"), (shelf.store.upkeep, "links_made")]
     document_id = read(shelf, "/in/a.pdf", "0.pdf", roles="original text")
 
     for number in range(100):
         steps = Steps(number)
         wish = DocumentRequest("/in/a.pdf", f"{number}.pdf", "content of /in/a.pdf")
-        shelf.store.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=wish))
+        shelf.store.intake.enqueue(NewJob("ingest", platform="gdrive", owner="alice", document=wish))
         with monkeypatch.context() as cut:
             for place, name in deeds:
                 cut.setattr(place, name, steps.before(getattr(place, name)))
             with suppress(Ended):
                 link(shelf.store, shelf.workspace, [document_id])
         assert list(named(shelf)) == [f"alice/in/{number}.pdf", f"alice/in/{number}.txt"]
-        assert len(shelf.store.links_of(document_id)) == 2
+        assert len(shelf.store.upkeep.links_of(document_id)) == 2
         if steps.left:
             break
     assert number > 5
@@ -286,7 +288,7 @@ def test_hostile_names_come_out_harmless_and_unique(shelf: Shelf) -> None:
         assert ".." not in name.split("/")
         assert all(unicodedata.category(one)[0] != "C" for one in name)
         assert all(0 < len(part.encode()) <= 255 and part[0] not in ". " for part in name.split("/"))
-    shelf.store.remove_documents(ids, actor="ann")
+    shelf.store.upkeep.remove_documents(ids, actor="ann")
     assert named(shelf) == {}
 
 

@@ -74,7 +74,7 @@ def wait_for(
     reading, looked_seconds = Reading(len(awaited), 0, 0, 0, None), 0.0
     while True:
         # The counter first: what is committed after this look is seen by the next.
-        if (now_at := store.change_counter()) != seen:
+        if (now_at := store.reading.change_counter()) != seen:
             seen, begun = now_at, monotonic()
             reading = _look(store, awaited)
             looked_seconds = monotonic() - begun
@@ -151,11 +151,11 @@ def _sources(awaited: Sequence[Awaited]) -> DocumentSelector:
 def _jobs(store: Store, ids: Sequence[int]) -> Iterator[Job]:
     for start in range(0, len(ids), _AT_ONCE):
         part = ids[start : start + _AT_ONCE]
-        yield from store.list(Selector(ids=part), most=len(part))
+        yield from store.reading.list(Selector(ids=part), most=len(part))
 
 
 def _documents(store: Store, selector: DocumentSelector) -> Iterator[Document]:
     before: int | None = None
-    while found := store.documents(selector, most=_AT_ONCE, before_id=before):
+    while found := store.library.documents(selector, most=_AT_ONCE, before_id=before):
         yield from found
         before = found[-1].id

@@ -109,24 +109,24 @@ class Documents:
     def all(self, selector: DocumentSelector) -> Iterator[Document]:
         """Every document that is meant, the newest first. Each id must be there."""
         for document_id in selector.ids:
-            self.store.document(document_id)
+            self.store.library.document(document_id)
         before: int | None = None
-        while found := self.store.documents(selector, most=_AT_ONCE, before_id=before):
+        while found := self.store.library.documents(selector, most=_AT_ONCE, before_id=before):
             yield from found
             before = found[-1].id
 
     # ── Removing ──
 
     def weigh(self, documents: Sequence[Document]) -> Weight:
-        return self.store.weigh([document.id for document in documents])
+        return self.store.upkeep.weigh([document.id for document in documents])
 
     def remove(
         self, documents: Sequence[Document], *, actor: str, sleep: Callable[[float], None]
     ) -> tuple[Removed, Sequence[str]]:
         """Remove documents with their pages and files; return the files that could not be removed as well. Those, and
         whatever is left if it is cut off, are for a daemon."""
-        removed = self.store.remove_documents([document.id for document in documents], actor=actor)
-        while self.store.forget_gone(FORGOTTEN_AT_ONCE):
+        removed = self.store.upkeep.remove_documents([document.id for document in documents], actor=actor)
+        while self.store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
             # Who waits for the write lock looks each millisecond.
             sleep(_BREATH_SECONDS)
         left = sweep_gone(self.store, self.settings.workspace)
@@ -137,7 +137,7 @@ class Documents:
     # ── Files ──
 
     def _file(self, document: Document, role: str) -> PublishedFile | None:
-        return next((file for file in self.store.files(document.id) if file.role == role), None)
+        return next((file for file in self.store.library.files(document.id) if file.role == role), None)
 
     def place(self, file: PublishedFile) -> Path:
         return self.settings.workspace / file.path
@@ -154,7 +154,7 @@ class Documents:
 
     def to_export_of_job(self, job_id: int, directory: Path) -> list[Copy]:
         """The files that a job has published, by their places in its own directory."""
-        job, files = self.store.get(job_id), self.store.job_files(job_id)
+        job, files = self.store.reading.get(job_id), self.store.library.job_files(job_id)
         if not files:
             raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
         # Below objects, and the directory of the attempt.
@@ -167,15 +167,15 @@ class Documents:
         terms = list(dict.fromkeys(line for line in lines if line))
         if not terms:
             raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
-        return terms, self.store.keyword_counts(terms, owner=owner)
+        return terms, self.store.library.keyword_counts(terms, owner=owner)
 
 
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
     """Remove the files that nothing in the database names any more; return those that we cannot. The note goes last:
     what is cut off is done again."""
-    while paths := store.gone_files():
+    while paths := store.upkeep.gone_files():
         left = [path for path in paths if not _is_removed(workspace, path)]
-        store.forget_gone_files([path for path in paths if path not in left])
+        store.upkeep.forget_gone_files([path for path in paths if path not in left])
         if left:
             return left
     return []

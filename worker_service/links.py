@@ -37,7 +37,7 @@ class InTheWay(PagemillError):
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
     """Of all documents that have changed; return what went wrong."""
     troubles: list[str] = []
-    while ids := [document_id for document_id in store.links_due(_AT_ONCE) if document_id]:
+    while ids := [document_id for document_id in store.upkeep.links_due(_AT_ONCE) if document_id]:
         troubles += link(store, workspace, ids)
     return troubles
 
@@ -46,11 +46,11 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
     """Bring the names of these documents to what their rows say, and make links that are missing; return what went
     wrong. A document that cannot be named holds up no other."""
     troubles: list[str] = []
-    before = {document_id: store.links_of(document_id) for document_id in document_ids}
+    before = {document_id: store.upkeep.links_of(document_id) for document_id in document_ids}
     wanted = []
     for document_id, present in before.items():
         try:
-            facts = store.link_facts(document_id)
+            facts = store.upkeep.link_facts(document_id)
             links = Links(document_id) if facts is None else links_of(facts)
         except (PagemillError, ValueError) as error:
             troubles.append(f"document {document_id}: {error}")
@@ -58,9 +58,9 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
         if not _are(links, present):
             wanted.append(links)
     if wanted:
-        store.save_links(wanted)
+        store.upkeep.save_links(wanted)
     for document_id, present in before.items():
-        now = dict(store.links_of(document_id))
+        now = dict(store.upkeep.links_of(document_id))
         for path in [*now, *(path for path, _ in present if path not in now)]:
             try:
                 _bring(workspace, path, now.get(path, ""))
@@ -70,7 +70,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
                 if error.errno in _NOBODY_CAN:
                     raise
                 troubles.append(f"{path}: {error.strerror}")
-    store.links_made(document_ids)
+    store.upkeep.links_made(document_ids)
     return troubles
 
 

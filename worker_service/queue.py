@@ -32,7 +32,7 @@ from worker_service.words import (
 if TYPE_CHECKING:
     from worker_service.handlers.contract import Choices
     from worker_service.store.base import Store
-    from worker_service.store.sqlite_connection import OnLongWait
+    from worker_service.store.database import OnLongWait
 
 _LIVE = (Status.PENDING, Status.RUNNING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
@@ -132,12 +132,12 @@ class Queue:
         if is_checked:
             self.refuse_unfit(job, otherwise=", and --no-check puts it into the queue all the same")
         self.require(job.after)
-        return self.store.enqueue(job)
+        return self.store.intake.enqueue(job)
 
     def doubt(self, job_type: str) -> str:
         """What speaks against a type that no worker and no handler installed here knows; empty: nothing. It may be
         known tomorrow: a row may come before its handler."""
-        told = self.store.names("handler", "", most=_TYPES_MOST)
+        told = self.store.reading.names("handler", "", most=_TYPES_MOST)
         if job_type in told or job_type in (installed := installed_types(self.settings)):
             return ""
         import difflib  # only for a mistake
@@ -148,7 +148,7 @@ class Queue:
 
     def refuse_unfit(self, job: NewJob, *, otherwise: str = "") -> None:
         """A payload that no worker which lives could give to its handler. `otherwise`: what else can be done."""
-        schemas = self.store.payload_schemas(job.job_type)
+        schemas = self.store.reading.payload_schemas(job.job_type)
         if not schemas or None in schemas:
             return
         from worker_service.jobs.payloads import PayloadCheck  # brings a validator along: not for every command
@@ -168,7 +168,7 @@ class Queue:
         from worker_service.handlers.contract import Choices
 
         described: list[dict[str, Choices]] = []
-        for text in self.store.choices():
+        for text in self.store.reading.choices():
             with suppress(msgspec.MsgspecError):  # which no daemon has written
                 described.append(msgspec.json.decode(text, type=dict[str, Choices]))
         sentences: list[str] = []
@@ -203,7 +203,7 @@ class Queue:
     def require(self, ids: Sequence[int]) -> None:
         """Raise `JobNotFound` unless each of these is there."""
         for chunk in _chunks(ids):
-            found = set(self.store.ids(Selector(ids=chunk)))
+            found = set(self.store.reading.ids(Selector(ids=chunk)))
             for missing in (job_id for job_id in chunk if job_id not in found):
                 raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
 
@@ -212,17 +212,17 @@ class Queue:
     ) -> Changed:
         """Do what was confirmed: one action, in one transaction."""
         if verb == "cancel":
-            return self.store.cancel(selector, actor=self.actor, is_hurried=is_hurried)
+            return self.store.steering.cancel(selector, actor=self.actor, is_hurried=is_hurried)
         if verb == "retry":
-            return self.store.retry(selector, actor=self.actor)
+            return self.store.steering.retry(selector, actor=self.actor)
         if verb == "delete":
-            return self.store.delete(selector, actor=self.actor)
-        return self.store.priority(selector, read_priority(priority), actor=self.actor)
+            return self.store.steering.delete(selector, actor=self.actor)
+        return self.store.steering.priority(selector, read_priority(priority), actor=self.actor)
 
     def failing(self, verb: str, selector: Selector) -> Failing:
         """What becomes of documents, if this is done to these jobs."""
         statuses, code = _FAILS.get(verb, ((), ""))
-        return Failing(self.store.documents_failing(selector, statuses), code) if statuses else Failing()
+        return Failing(self.store.reading.documents_failing(selector, statuses), code) if statuses else Failing()
 
     def await_ends(
         self,
@@ -240,9 +240,9 @@ class Queue:
         return list(self._unended(ids, alive())) if left else []
 
     def _unended(self, ids: Sequence[int], alive: Collection[str]) -> Iterator[Unended]:
-        workers = {worker.id: worker for worker in self.store.workers()}
+        workers = {worker.id: worker for worker in self.store.reading.workers()}
         for part in _chunks(ids):
-            for job in self.store.list(Selector(part, _LIVE), most=_IDS_AT_ONCE):
+            for job in self.store.reading.list(Selector(part, _LIVE), most=_IDS_AT_ONCE):
                 worker = workers.get(job.worker_id or "")
                 if worker is None or worker.id not in alive:
                     why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
@@ -269,19 +269,19 @@ class Queue:
     def prune(self, selector: Selector) -> int:
         """In pieces, so that nobody waits long for the write lock."""
         pruned = 0
-        while gone := self.store.prune(selector, most=_PRUNED_AT_ONCE):
+        while gone := self.store.steering.prune(selector, most=_PRUNED_AT_ONCE):
             pruned += gone
         return pruned
 
     def pause(self, scope: str, name: str, *, length: str | None, reason: str | None) -> datetime | None:
         """Pause, and return until when (None: until somebody unpauses it)."""
         until = None if length is None else shifted(self._clock(), parse_length(length))
-        self.store.pause(scope, name, until=until, reason=reason)
+        self.store.steering.pause(scope, name, until=until, reason=reason)
         return until
 
     def audit(self) -> Sequence[str]:
         """A sentence for each promise that was broken, the number of the promise first."""
-        return self.store.audit()
+        return self.store.upkeep.audit()
 
     def since(self, text: str) -> str:
         return as_text(read_past(text, now=self._clock()))
@@ -303,17 +303,17 @@ class Queue:
             raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
         deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
         self.require(selector.ids)
-        ids = self.store.ids(selector)
+        ids = self.store.reading.ids(selector)
         if not ids:
             raise JobNotFound("no job matches: there is nothing to wait for")
         if not (selector.ids or selector.statuses or selector.batch_id is not None):
-            ids = self.store.ids(replace(selector, statuses=_LIVE))
+            ids = self.store.reading.ids(replace(selector, statuses=_LIVE))
         awaited: Sequence[int] = ()
         while len(ids) > len(awaited):
             awaited = ids
             for chunk in _chunks(ids):
                 seen = None
-                while (now_at := self.store.change_counter()) == seen or self._are_awaited(chunk):
+                while (now_at := self.store.reading.change_counter()) == seen or self._are_awaited(chunk):
                     seen = now_at
                     if watch is not None:
                         watch(partial(self._waiting, ids), False)
@@ -322,35 +322,35 @@ class Queue:
                             f"after {timeout}, {counted(self._live(ids), 'job')} of {len(ids)} had not ended"
                         )
                     sleep(_POLL_SECONDS)
-            ids = self.store.family(ids) if follows else ids
+            ids = self.store.reading.family(ids) if follows else ids
         if watch is not None:
             watch(partial(self._waiting, ids), True)
         return self._waited(ids)
 
     def _are_awaited(self, ids: Sequence[int]) -> bool:
         """Whether one of them has not got as far as it ever will."""
-        live = self.store.count(Selector(ids, _LIVE))
+        live = self.store.reading.count(Selector(ids, _LIVE))
         return live > 0 and len(self._watching(ids)) < live
 
     def _watching(self, ids: Sequence[int]) -> list[int]:
-        return [job_id for part in _chunks(ids) for job_id in self.store.watching(part)]
+        return [job_id for part in _chunks(ids) for job_id in self.store.reading.watching(part)]
 
     def _waited(self, ids: Sequence[int]) -> Waited:
-        ended = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
+        ended = {s: sum(self.store.reading.count(Selector(part, (s,))) for part in _chunks(ids)) for s in _ENDED}
         watching = self._watching(ids)
-        family = self.store.family(ids)
+        family = self.store.reading.family(ids)
         going_on = self._live(family) - len(self._watching(family)) if len(family) > len(ids) else 0
         gone = len(ids) - sum(ended.values()) - len(watching)
         of = (ended[Status.COMPLETED], ended[Status.FAILED], ended[Status.CANCELLED])
         return Waited(*of, gone=gone, watching=watching, going_on=going_on)
 
     def _live(self, ids: Sequence[int]) -> int:
-        return sum(self.store.count(Selector(part, _LIVE)) for part in _chunks(ids))
+        return sum(self.store.reading.count(Selector(part, _LIVE)) for part in _chunks(ids))
 
     def _waiting(self, ids: Sequence[int], most: int) -> Waiting:
-        by_status = {s: sum(self.store.count(Selector(part, (s,))) for part in _chunks(ids)) for s in Status}
+        by_status = {s: sum(self.store.reading.count(Selector(part, (s,))) for part in _chunks(ids)) for s in Status}
         if len(ids) <= most:
-            jobs = [job for part in _chunks(ids) for job in self.store.list(Selector(part), most=most)]
+            jobs = [job for part in _chunks(ids) for job in self.store.reading.list(Selector(part), most=most)]
             return Waiting(len(ids), by_status, sorted(jobs, key=_by_id))
         failed = min(by_status[Status.FAILED], max(most - by_status[Status.RUNNING], most // 4))
         running = self._newest(ids, Status.RUNNING, most - failed)
@@ -361,7 +361,7 @@ class Queue:
         found: list[Job] = []
         for part in reversed(_chunks(ids)):
             if (room := most - len(found)) > 0:
-                found += self.store.list(Selector(part, (status,)), most=room)
+                found += self.store.reading.list(Selector(part, (status,)), most=room)
         return sorted(found, key=_by_id)
 
 

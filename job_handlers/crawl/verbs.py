@@ -77,13 +77,13 @@ def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: A
     """
     words = CrawlWords(dry_run=dry_run, read=read, **values)
     asked = crawl_job(words, owner=owner)
-    enqueued = desk.queue.store.enqueue(asked)
+    enqueued = desk.queue.store.intake.enqueue(asked)
     if not dry_run:
         if desk.as_json:
             output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
         else:
             output.show(str(enqueued.job_id))
-        if enqueued.existing and _does_all(desk.queue.store.get(enqueued.job_id), asked):
+        if enqueued.existing and _does_all(desk.queue.store.reading.get(enqueued.job_id), asked):
             output.say(f"this folder is being crawled already: that job will do{_when(desk, enqueued.job_id)}")
         elif enqueued.existing:
             output.say(
@@ -169,7 +169,7 @@ def _refuse_no_day(text: str) -> None:
 
 
 def _when(desk: Desk, job_id: int) -> str:
-    job = desk.queue.store.get(job_id)
+    job = desk.queue.store.reading.get(job_id)
     is_later = job.run_at is not None and job.status is Status.PENDING
     return f"; it looks next at {output.seconds(job.run_at)} UTC" if is_later else ""
 
@@ -178,7 +178,7 @@ def _show_dry_run(desk: Desk, job_id: int) -> int:
     queue = desk.queue
     say_what_holds(desk, job_id)
     waited = queue.wait(Selector(ids=(job_id,)), timeout=None, monotonic=time.monotonic, sleep=time.sleep)
-    job = queue.store.get(job_id)
+    job = queue.store.reading.get(job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_message or job.status}")
     found = json.loads(job.result or "{}")

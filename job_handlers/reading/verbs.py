@@ -200,7 +200,7 @@ class Wish:
 
 
 def _brought_in(desk: Desk, files: Sequence[Path], jobs: Sequence[NewJob]) -> list[Wish]:
-    enqueued = [one for part in _parts(jobs) for one in desk.queue.store.enqueue_many(part)]
+    enqueued = [one for part in _parts(jobs) for one in desk.queue.store.intake.enqueue_many(part)]
     return [
         Wish(legible(file), one.job_id, Decision.UNDER_WAY if one.existing else None, source_key=written(file))
         for file, one in zip(files, enqueued, strict=True)
@@ -209,7 +209,7 @@ def _brought_in(desk: Desk, files: Sequence[Path], jobs: Sequence[NewJob]) -> li
 
 def _reindexed(desk: Desk, document: Document, read: ReadWords, *, is_forced: bool) -> Wish:
     job = reindex_job(document, read, has_original=documents_at(desk).has_original(document), is_forced=is_forced)
-    enqueued = desk.queue.store.enqueue(job)
+    enqueued = desk.queue.store.intake.enqueue(job)
     return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
@@ -217,17 +217,17 @@ def _adopted(desk: Desk, one: Elsewhere, owner: str) -> Wish:
     store, path = desk.queue.store, path_of(one.path)
     name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
     known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
-    for document in store.documents(known):
+    for document in store.library.documents(known):
         if document.content == one.content and document.status in _LIVING:
             return Wish(name, None, Decision.UNCHANGED, document.id)
     if one.text is None:
-        return Wish(name, None, None, store.record_document(request, platform="local", owner=owner))
-    enqueued = store.enqueue(adopt_job(request, one.text, owner=owner))
+        return Wish(name, None, None, store.intake.record_document(request, platform="local", owner=owner))
+    enqueued = store.intake.enqueue(adopt_job(request, one.text, owner=owner))
     return Wish(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
 
 def say_what_holds(desk: Desk, job_id: int) -> None:
-    for gate in desk.queue.store.explain(job_id):
+    for gate in desk.queue.store.reading.explain(job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
 
 

@@ -89,16 +89,16 @@ class Daemon:
     store: Store
 
     def claim(self, most: int = 1) -> list[Job]:
-        return self.store.claim("w1", most)
+        return self.store.leases.claim("w1", most)
 
     def complete(self) -> Job:
         [job] = self.claim()
-        self.store.complete(job.lease, '{"pages":12}')
+        self.store.leases.complete(job.lease, '{"pages":12}')
         return job
 
     def fail(self, code: str = "HTTP_503", message: str = "the server is busy") -> Job:
         [job] = self.claim()
-        self.store.fail(job.lease, Failure(code, message), retry_at=None)
+        self.store.leases.fail(job.lease, Failure(code, message), retry_at=None)
         return job
 
 
@@ -106,7 +106,7 @@ class Daemon:
 def daemon(database: Path) -> Iterator[Daemon]:
     store = open_store(database)
     types = ("ocr_pages", "download", "assemble")
-    store.register(Worker("w1", "here", "boot", 1, "0", 100, 100, [HandlerFacts(name) for name in types]))
+    store.leases.register(Worker("w1", "here", "boot", 1, "0", 100, 100, [HandlerFacts(name) for name in types]))
     yield Daemon(store)
     store.close()
 

@@ -22,7 +22,7 @@ class Shelf:
 
     def ask(self, name: str, owner: str = "", *, key: str = "", content: str = "c1", settings: str = "") -> None:
         request = DocumentRequest(key or f"/srv/{name}", name, content, settings)
-        self.store.enqueue(NewJob("ingest", platform="local", owner=owner, document=request))
+        self.store.intake.enqueue(NewJob("ingest", platform="local", owner=owner, document=request))
 
     def wish(self, name: str, owner: str = "", **fields: str) -> Job:
         self.ask(name, owner, **fields)
@@ -46,32 +46,32 @@ class Shelf:
         self, job: Job, name: str, *texts: str, roles: Sequence[str] = ("text",), facts: DocumentFacts | None = None
     ) -> None:
         pages = [PageResult(n, f"{name}:{text}", text, "ocr", 90.4) for n, text in enumerate(texts, 1)]
-        self.store.save_pages([(job.lease, page) for page in pages])
+        self.store.leases.save_pages([(job.lease, page) for page in pages])
         files = [self._file(job, role, f"{name}.{role}", "\f".join(texts)) for role in roles]
         facts = facts or DocumentFacts("pdf", len(texts))
-        self.store.complete_many([Completion(job.lease, files=files, document=facts, publishes=True)])
+        self.store.leases.complete_many([Completion(job.lease, files=files, document=facts, publishes=True)])
 
     def fail(self, name: str, code: str, message: str) -> int:
         job = self.wish(name)
-        self.store.fail(job.lease, Failure(code, message), retry_at=None)
+        self.store.leases.fail(job.lease, Failure(code, message), retry_at=None)
         return job.document_id or 0
 
     def next_job(self, classes: Sequence[str] = ("cpu", "io")) -> Job:
         """The one that is to run next, once it is there."""
         deadline = time.monotonic() + 60
-        while not (found := [job for one in classes for job in self.store.claim("w1", 1, one)]):
+        while not (found := [job for one in classes for job in self.store.leases.claim("w1", 1, one)]):
             assert time.monotonic() < deadline, "no job came"
             time.sleep(0.01)
         return found[0]
 
     def fail_next(self, code: str, message: str) -> None:
-        self.store.fail(self.next_job(["io"]).lease, Failure(code, message), retry_at=None)
+        self.store.leases.fail(self.next_job(["io"]).lease, Failure(code, message), retry_at=None)
 
     def brought_in(self, *requests: DocumentRequest) -> None:
         """As a download ends: with the wish that what it brought be read."""
         job = self.next_job(["io"])
         jobs = [NewJob("ingest", platform="local", document=request) for request in requests]
-        self.store.complete_many([Completion(job.lease, follow_ups=jobs)])
+        self.store.leases.complete_many([Completion(job.lease, follow_ups=jobs)])
 
     def _file(self, job: Job, role: str, name: str, content: str) -> NewFile:
         path = f"objects/{job.id}-{job.fence}/{role}"

@@ -335,7 +335,7 @@ def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fai
     shelf.read("a.pdf", "one", roles=("text", "original"))
     run("reindex", "1", "--lang", "fra")
     under_way = run("documents", "--json")
-    shelf.store.fail(shelf.next_job().lease, Failure("ENGINE_CRASHED", "it fell over"), retry_at=None)
+    shelf.store.leases.fail(shelf.next_job().lease, Failure("ENGINE_CRASHED", "it fell over"), retry_at=None)
 
     assert [(one["status"], one["state"]) for one in items(under_way)] == [("queued", "readable, queued")]
     [told] = items(run("documents", "--status", "failed", "--json"))
@@ -473,7 +473,7 @@ def test_a_file_that_cannot_be_removed_is_left_to_the_daemon_and_holds_up_no_oth
     result = run("documents", "rm", 1, "--yes")
 
     assert "you could not remove 1 file in the workspace: a daemon that runs tries as well" in result.stderr
-    assert shelf.store.gone_files() == ["objects/1-1/original"]
+    assert shelf.store.upkeep.gone_files() == ["objects/1-1/original"]
     assert left_of(shelf) == []
 
 

@@ -45,7 +45,7 @@ def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_
 ) -> None:
     (tmp_path / "own.toml").write_text("[limits.type]\nocr_pages = 2\ndownload = 3\n")
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
-    daemon.store.set_limits("type", {"ocr_pages": 2, "assemble": 1})
+    daemon.store.leases.set_limits("type", {"ocr_pages": 2, "assemble": 1})
 
     found = json.loads(run("doctor", "--json").stdout)["items"]
 
@@ -96,7 +96,7 @@ def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
     no_secret = Failure("SECRET_ABSENT", "there is no credential password-a: give it")
     for key in ("a.pdf", "b.pdf"):
         ask_for(shelf.store, key)
-        shelf.store.fail(claim(shelf.store).lease, no_secret, retry_at=None)
+        shelf.store.leases.fail(claim(shelf.store).lease, no_secret, retry_at=None)
     ask_for(shelf.store, "a.pdf", is_forced=True)
 
     found = findings()["1 job ingest"]
@@ -110,11 +110,11 @@ def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
 def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after_the_failure(
     findings: Findings, daemon: Daemon
 ) -> None:
-    daemon.store.enqueue(NewJob("download"))
+    daemon.store.intake.enqueue(NewJob("download"))
     daemon.fail("SECRET_ABSENT", "there is no credential webhook: give the service LoadCredential=webhook:/path")
 
     told = findings()["1 job download"]
-    daemon.store.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
+    daemon.store.leases.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
 
     assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
     assert told["fix"].endswith("then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT")

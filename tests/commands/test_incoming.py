@@ -29,7 +29,7 @@ from worker_service.jobs.selector import Selector
 
 
 def jobs(shelf: Shelf, job_type: str) -> list[Job]:
-    return [*reversed(shelf.store.list(Selector(job_types=(job_type,))))]
+    return [*reversed(shelf.store.reading.list(Selector(job_types=(job_type,))))]
 
 
 def payloads(shelf: Shelf, job_type: str) -> list[Any]:
@@ -147,13 +147,13 @@ def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_re
 ) -> None:
     papers("a.pdf")
     facts = HandlerFacts("webhook", payload_schema='{"type": "object", "required": ["url"]}')
-    shelf.store.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
+    shelf.store.leases.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
 
     told = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
 
     assert 'the payload does not fit webhook: payload: "url" is a required property' in told
     assert told.endswith("`pagemill handlers show webhook` tells what fits\n")
-    assert not shelf.store.list(Selector())
+    assert not shelf.store.reading.list(Selector())
 
 
 CHOICES = {
@@ -172,13 +172,13 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
 ) -> None:
     papers("a.pdf")
     shelf.read("old.pdf", "text", roles=("text", "original"))
-    before = len(shelf.store.list(Selector()))
+    before = len(shelf.store.reading.list(Selector()))
     facts = HandlerFacts("reads", choices=json.dumps(CHOICES))
-    shelf.store.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
+    shelf.store.leases.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
 
     unknown = run(*verb, "--lang", "eng+german", fails=2).stderr
     assert "'german' is none of the languages that are known: did you mean deu? Installed: deu, eng." in unknown
-    assert len(shelf.store.list(Selector())) == before
+    assert len(shelf.store.reading.list(Selector())) == before
 
     absent = run(*verb, "--lang", "fra+deu", "--quality", "best").stderr.splitlines()
     assert absent[:2] == [
@@ -186,7 +186,7 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
         "apt-get install tesseract-ocr-fra",
         "best is not installed (quality that are: fast), and what needs it waits: put it into /usr/share/tessdata_best",
     ]
-    assert len(shelf.store.list(Selector())) == before + 1
+    assert len(shelf.store.reading.list(Selector())) == before + 1
 
 
 @pytest.mark.parametrize("choices", ["7", '{"lang":7}', '{"lang":{"there":[1]}}', "[[]]"])
@@ -194,11 +194,11 @@ def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
     run: Run, shelf: Shelf, choices: str
 ) -> None:
     papers("a.pdf")
-    shelf.store.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
+    shelf.store.leases.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
 
     run("ingest", "a.pdf", "--lang", "eng")
 
-    assert len(shelf.store.list(Selector())) == 1
+    assert len(shelf.store.reading.list(Selector())) == 1
 
 
 def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
@@ -275,7 +275,7 @@ def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(ru
     for path in (second, third):
         shelf.brought_in(DocumentRequest(str(path), path.name, "c"))
     job = claim(shelf.store, "ingest")
-    shelf.store.fail(job.lease, Failure("PDF_BROKEN", "it cannot be opened"), retry_at=None)
+    shelf.store.leases.fail(job.lease, Failure("PDF_BROKEN", "it cannot be opened"), retry_at=None)
     shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
 
     out, err = waiting.communicate(timeout=60)
@@ -372,9 +372,9 @@ def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
         asking = begin("crawl", "reports", "--dry-run")
         job = shelf.next_job()
         if result is None:
-            shelf.store.fail(job.lease, Failure("X", "the credential is refused"), retry_at=None)
+            shelf.store.leases.fail(job.lease, Failure("X", "the credential is refused"), retry_at=None)
         else:
-            shelf.store.complete(job.lease, json.dumps(result))
+            shelf.store.leases.complete(job.lease, json.dumps(result))
         out, err = asking.communicate(timeout=60)
         assert (out, asking.returncode) == (shown[0], shown[2])
         assert shown[1] in err
@@ -393,7 +393,7 @@ def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what
     assert (wish["job_id"], wish["decision"], wish["document_id"]) == (2, "accepted", 1)
     assert "being read already" in run("reindex", 1, "--lang", "deu").stdout
     job = jobs(shelf, "ingest")[1]
-    way = json.loads(shelf.store.known_document(1).settings)
+    way = json.loads(shelf.store.leases.known_document(1).settings)
     assert (job.payload, job.owner, way) == (None, "ann", {"hocr": True, "languages": ["deu"]})
     assert (job.document_id, job.generation) == (1, 2)
 
@@ -403,7 +403,7 @@ def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) 
 
     run("reindex", 1, "--as-usual", "--quality", "best")
 
-    assert json.loads(shelf.store.known_document(1).settings) == {"quality": "best"}
+    assert json.loads(shelf.store.leases.known_document(1).settings) == {"quality": "best"}
 
 
 def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(
@@ -438,7 +438,7 @@ def test_without_its_original_a_document_is_brought_in_again(run: Run, shelf: Sh
 
 def test_an_original_that_somebody_removed_from_the_workspace_is_brought_in_again(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
-    [original] = [file for file in shelf.store.files(1) if file.role == "original"]
+    [original] = [file for file in shelf.store.library.files(1) if file.role == "original"]
     (shelf.workspace / original.path).unlink()
 
     assert "will be brought in" in run("reindex", 1, "--force").stdout
@@ -459,11 +459,11 @@ def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
 @pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--force", "--json")])
 def test_a_reindex_of_what_matches_nothing_reads_nothing_again(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
     shelf.read("a.pdf", "one")
-    before = len(shelf.store.list(Selector()))
+    before = len(shelf.store.reading.list(Selector()))
 
     run("reindex", "--name", "zzz", *words)
 
-    assert len(shelf.store.list(Selector())) == before
+    assert len(shelf.store.reading.list(Selector())) == before
 
 
 def test_a_reindex_of_nothing_or_of_what_is_not_there_is_refused(run: Run, shelf: Shelf) -> None:
@@ -607,7 +607,7 @@ def test_progress_is_said_in_pages_their_rate_and_the_time_left(
 def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shelf: Shelf) -> None:
     def look(*names: str) -> tuple[int, int | None]:
         readings: list[Reading] = []
-        ids = {one.name: one.id for one in shelf.store.documents(DocumentSelector())}
+        ids = {one.name: one.id for one in shelf.store.library.documents(DocumentSelector())}
         awaited = [Awaited(name, document_id=ids[name]) for name in names]
         with pytest.raises(WaitTimedOut):
             wait_for(
@@ -624,7 +624,7 @@ def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shel
     assert look("a.pdf", "b.pdf") == (0, None)
 
     counted = Completion(first.lease, follow_ups=ranges((1, 10)), document=DocumentFacts("pdf", 10))
-    shelf.store.complete_many([counted])
+    shelf.store.leases.complete_many([counted])
 
     assert look("a.pdf", "b.pdf") == (10, None)
     assert look("a.pdf") == (10, 10)

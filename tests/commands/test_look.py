@@ -52,7 +52,7 @@ def test_pages_follow_each_other_without_a_gap(run: Run) -> None:
 def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--owner", "alice", "--platform", "gdrive", "--batch", 7, "--set", "file.id=abc")
     run("enqueue", "download", "--owner", "bob", "--set", "n=1")
-    daemon.store.claim("w1", 1)
+    daemon.store.leases.claim("w1", 1)
     daemon.fail("HTTP_503")
 
     assert ids(run, "--type", "ocr_pages") == [1]
@@ -110,8 +110,8 @@ def test_control_characters_of_others_have_no_power_over_the_terminal(run: Run) 
 def test_show_tells_the_whole_story_of_a_job(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--set", "a=1")
     [claimed] = daemon.claim()
-    daemon.store.report([Report(claimed.lease, 40, "page 4 of 10", ["first line", "second line"])])
-    daemon.store.complete(claimed.lease, '{"pages":12}')
+    daemon.store.leases.report([Report(claimed.lease, 40, "page 4 of 10", ["first line", "second line"])])
+    daemon.store.leases.complete(claimed.lease, '{"pages":12}')
 
     text = run("show", 1).stdout
     whole = json.loads(run("show", 1, "--json").stdout)
@@ -173,7 +173,7 @@ def test_each_gate_has_a_next_move() -> None:
 def test_logs_prints_what_was_reported_in_order(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     [claimed] = daemon.claim()
-    daemon.store.report([Report(claimed.lease, lines=[f"line {n}" for n in range(1500)])])
+    daemon.store.leases.report([Report(claimed.lease, lines=[f"line {n}" for n in range(1500)])])
 
     lines = [line.split("  ", 1)[1] for line in run("logs", 1).stdout.splitlines()]
 
@@ -184,8 +184,8 @@ def test_logs_prints_what_was_reported_in_order(run: Run, daemon: Daemon) -> Non
 def test_following_the_log_of_an_ended_job_ends(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     [claimed] = daemon.claim()
-    daemon.store.report([Report(claimed.lease, lines=["only line"])])
-    daemon.store.complete(claimed.lease)
+    daemon.store.leases.report([Report(claimed.lease, lines=["only line"])])
+    daemon.store.leases.complete(claimed.lease)
 
     assert run("logs", "-f", 1).stdout.count("only line") == 1
 

@@ -73,7 +73,7 @@ def test_who_may_only_read_can_look_at_everything(way: str, run: Run, shelf: She
     shelf.read("Report.pdf", "the climate report")
     run("pause", "ocr_pages")
     run("enqueue", "ocr_pages")
-    shelf.store.deregister("w1")
+    shelf.store.leases.deregister("w1")
     if way != "in use":
         shelf.store.close()
     if way == "cut off":
@@ -101,8 +101,8 @@ def test_what_changes_something_is_refused_with_who_may(run: Run, look: Look) ->
 def test_a_look_at_rest_sees_what_is_written_afterwards(run: Run, look: Look, database: Path) -> None:
     run("enqueue", "ocr_pages")
     waits = "import sys\nfrom pathlib import Path\nfrom worker_service.store.opening import open_store\n"
-    waits += "store = open_store(Path(sys.argv[1]))\nprint(store.counts().by_status, flush=True)\n"
-    waits += "sys.stdin.readline()\nprint(store.counts().by_status, flush=True)\n"
+    waits += "store = open_store(Path(sys.argv[1]))\nprint(store.reading.counts().by_status, flush=True)\n"
+    waits += "sys.stdin.readline()\nprint(store.reading.counts().by_status, flush=True)\n"
     _allow(database, 0o444, 0o555)
     reader = subprocess.Popen(
         [*READER, sys.executable, "-c", waits, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -252,7 +252,7 @@ def test_prune_wants_to_know_how_old(run: Run) -> None:
 def test_more_than_one_piece_is_pruned(run: Run, database: Path, daemon: Daemon) -> None:
     from worker_service.jobs.model import NewJob
 
-    daemon.store.enqueue_many([NewJob("ocr_pages")] * 1200)
+    daemon.store.intake.enqueue_many([NewJob("ocr_pages")] * 1200)
     run("cancel", "--status", "pending", "--yes")
 
     assert run("prune", "--older-than", "2199-01-01", "--yes").stdout == "pruned 1,200 jobs\n"
@@ -302,7 +302,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     for _ in range(3):
         run("enqueue", "ocr_pages")
     daemon.claim(2)
-    daemon.store.cancel(Selector(ids=(2,)), actor="somebody else")
+    daemon.store.steering.cancel(Selector(ids=(2,)), actor="somebody else")
 
     told = run("cancel", "1", "2", "3", "--now", "--yes", fails=1)
     as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)
@@ -310,7 +310,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
     assert "job 1 still stops: worker w1 (pid 1 on here) has yet to prove its processes gone" in told.stderr
     assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
-    assert {held.lease.job_id: held.is_hurried for held in daemon.store.leases_of("w1")} == {1: True, 2: True}
+    assert {held.lease.job_id: held.is_hurried for held in daemon.store.reading.leases_of("w1")} == {1: True, 2: True}
 
 
 def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
@@ -320,7 +320,7 @@ def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
     run("enqueue", "ocr_pages")
     daemon.claim()
     an_hour_ago = open_store(database, clock=lambda: wall_clock() - timedelta(hours=1))
-    an_hour_ago.beat("w1", ())
+    an_hour_ago.leases.beat("w1", ())
     an_hour_ago.close()
 
     told = run("cancel", "1", "--now", fails=1)
@@ -334,7 +334,7 @@ def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:
 
     assert run("cancel", "1").stdout == "asked 1 job to stop\n"
 
-    assert [held.is_hurried for held in daemon.store.leases_of("w1")] == [False]
+    assert [held.is_hurried for held in daemon.store.reading.leases_of("w1")] == [False]
 
 
 def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,13 +343,13 @@ def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: py
     [job] = daemon.claim()
     run("cancel", "1", "--now", fails=1)
 
-    daemon.store.confirm_cancel(job.lease)
+    daemon.store.leases.confirm_cancel(job.lease)
     run("retry", "1")
     daemon.claim()
     run("cancel", "1")
 
-    assert [held.is_hurried for held in daemon.store.leases_of("w1")] == [False]
-    assert [attempt.signal for attempt in daemon.store.attempts(1)] == [None, None]
+    assert [held.is_hurried for held in daemon.store.reading.leases_of("w1")] == [False]
+    assert [attempt.signal for attempt in daemon.store.reading.attempts(1)] == [None, None]
 
 
 def test_what_jobs_have_made_stays_when_they_are_pruned(run: Run, shelf: Shelf) -> None:

@@ -72,23 +72,23 @@ def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pyte
     """A database and a directory in which everything that can be somebody else's is."""
     store = shelf.store
     facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "drive_crawl"))]
-    store.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
-    store.register(Worker("w1", "here", "boot", 1, "0", 1000, 1000, [HandlerFacts(EVIL), *facts[1:]]))
+    store.leases.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
+    store.leases.register(Worker("w1", "here", "boot", 1, "0", 1000, 1000, [HandlerFacts(EVIL), *facts[1:]]))
     evil = json.dumps({"source": EVIL, "\x9b": "\u202e"}, ensure_ascii=False)
     for _ in range(3):
-        store.enqueue(NewJob(EVIL, EVIL, EVIL, evil, owner=EVIL, name=EVIL, source=EVIL, concurrency_key=EVIL))
-    [failed] = store.claim("w1", 1)
-    store.report([Report(failed.lease, 40, EVIL, [EVIL, "\x1b[2J"])])
-    store.fail(failed.lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
-    [running] = store.claim("w1", 1)
-    store.report([Report(running.lease, 40, EVIL)])
-    store.rest_source(EVIL, wall_clock() + timedelta(hours=1), EVIL)
-    store.pause("type", EVIL, reason=EVIL)
+        store.intake.enqueue(NewJob(EVIL, EVIL, EVIL, evil, owner=EVIL, name=EVIL, source=EVIL, concurrency_key=EVIL))
+    [failed] = store.leases.claim("w1", 1)
+    store.leases.report([Report(failed.lease, 40, EVIL, [EVIL, "\x1b[2J"])])
+    store.leases.fail(failed.lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
+    [running] = store.leases.claim("w1", 1)
+    store.leases.report([Report(running.lease, 40, EVIL)])
+    store.leases.rest_source(EVIL, wall_clock() + timedelta(hours=1), EVIL)
+    store.steering.pause("type", EVIL, reason=EVIL)
     shelf.read(EVIL, f"climate {EVIL} risk", owner=EVIL, note=EVIL, key=f"/srv/{EVIL}")
     shelf.publish(
         shelf.wish(f"2{EVIL}", key=f"/{EVIL}"), "plain", f"climate {EVIL}", facts=DocumentFacts(EVIL, 1, note=EVIL)
     )
-    store.fail(shelf.wish(EVIL, EVIL, key="3").lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
+    store.leases.fail(shelf.wish(EVIL, EVIL, key="3").lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
     by_hand_at(f"UPDATE file SET name = name || {_sql(EVIL)}")
 
     directory = tmp_path / "dir"
@@ -132,10 +132,10 @@ def crawled(database: Path) -> Iterator[None]:
     def answer() -> None:
         store = open_store(database)
         while not is_over.wait(0.05):
-            for job in store.claim("w1", 1):
+            for job in store.leases.claim("w1", 1):
                 names = {"would_enqueue": [EVIL, "\x9b31m"], EVIL: 3}
                 if job.job_type == "drive_crawl":
-                    store.complete(job.lease, json.dumps(names))
+                    store.leases.complete(job.lease, json.dumps(names))
         store.close()
 
     thread = threading.Thread(target=answer)

@@ -68,7 +68,7 @@ def top_on_a_terminal(*, lines: int = 24, columns: int = 100) -> Iterator[Screen
 def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--account", "alice", "--name", "report.pdf")
     [job] = daemon.claim()
-    daemon.store.report([Report(job.lease, 40, "page 4 of 10")])
+    daemon.store.leases.report([Report(job.lease, 40, "page 4 of 10")])
     for job_type in ("download", "download", "assemble"):
         run("enqueue", job_type)
 

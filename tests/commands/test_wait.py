@@ -55,7 +55,7 @@ def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where
     waiting = begin("wait", "--owner", "alice", "--progress")
     assert waiting.stderr is not None
     assert waiting.stderr.readline() == "0 of 1 job ended; job 2 (ocr_pages) 0%\n"
-    daemon.store.complete(job.lease)
+    daemon.store.leases.complete(job.lease)
 
     assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("1 completed\n", 0)
     for named in (["1"], ["--batch", "7"], ["--status", "failed"]):
@@ -65,7 +65,7 @@ def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where
 def test_without_follow_it_is_said_what_goes_on(run: Run, daemon: Daemon) -> None:
     run("enqueue", "download")
     [job] = daemon.claim()
-    daemon.store.complete(job.lease, follow_ups=[NewJob("ocr_pages"), NewJob("ocr_pages")])
+    daemon.store.leases.complete(job.lease, follow_ups=[NewJob("ocr_pages"), NewJob("ocr_pages")])
 
     waited = run("wait", 1)
 
@@ -81,10 +81,10 @@ def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run
 
     watch = shelf.next_job()
     found = NewJob("ocr_pages", owner="alice")
-    shelf.store.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
-    shelf.store.snooze(watch.lease, FAR_FUTURE, Failure(WATCHING, "1 found"))
+    shelf.store.leases.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
+    shelf.store.leases.snooze(watch.lease, FAR_FUTURE, Failure(WATCHING, "1 found"))
     assert waiting.poll() is None
-    shelf.store.complete(shelf.next_job().lease)
+    shelf.store.leases.complete(shelf.next_job().lease)
 
     out, said = waiting.communicate(timeout=60)
     assert (waiting.returncode, out) == (0, "1 completed\n")
@@ -114,9 +114,9 @@ def test_wait_ends_when_the_last_job_does(run: Run, daemon: Daemon) -> None:
     first, second = daemon.claim(2)
     waiting = begin("wait", 1, 2, "--timeout", "60s")
 
-    daemon.store.complete(first.lease)
+    daemon.store.leases.complete(first.lease)
     assert waiting.poll() is None
-    daemon.store.complete(second.lease)
+    daemon.store.leases.complete(second.lease)
 
     assert waiting.communicate(timeout=60) == ("2 completed\n", "")
     assert waiting.returncode == 0
@@ -128,11 +128,11 @@ def test_following_prints_lines_as_they_come_and_ends_with_the_job(run: Run, dae
     following = begin("logs", "-f", 1)
     assert following.stdout is not None
 
-    daemon.store.report([Report(job.lease, lines=["page one"])])
+    daemon.store.leases.report([Report(job.lease, lines=["page one"])])
     assert "page one" in following.stdout.readline()
-    daemon.store.report([Report(job.lease, lines=["page two"])])
+    daemon.store.leases.report([Report(job.lease, lines=["page two"])])
     assert "page two" in following.stdout.readline()
-    daemon.store.complete(job.lease)
+    daemon.store.leases.complete(job.lease)
 
     assert following.communicate(timeout=60) == ("", "")
     assert following.returncode == 0
@@ -141,7 +141,7 @@ def test_following_prints_lines_as_they_come_and_ends_with_the_job(run: Run, dae
 def test_an_interrupt_ends_quietly_with_130(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     [job] = daemon.claim()
-    daemon.store.report([Report(job.lease, lines=["page one"])])
+    daemon.store.leases.report([Report(job.lease, lines=["page one"])])
     following = begin("logs", "-f", 1)
     assert following.stdout is not None
 
@@ -159,13 +159,13 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
     for _ in range(2):
         run("enqueue", "ocr_pages")
     first, second = daemon.claim(2)
-    daemon.store.report([Report(first.lease, percent=40, message="page 4 of 10")])
+    daemon.store.leases.report([Report(first.lease, percent=40, message="page 4 of 10")])
     waiting = begin("wait", 1, 2, "--progress", "--json")
     assert waiting.stderr is not None
 
     said = waiting.stderr.readline()
-    daemon.store.complete(first.lease)
-    daemon.store.complete(second.lease)
+    daemon.store.leases.complete(first.lease)
+    daemon.store.leases.complete(second.lease)
     out, rest = waiting.communicate(timeout=60)
 
     assert said == "0 of 2 jobs ended; job 1 (ocr_pages) 40% page 4 of 10; job 2 (ocr_pages) 0%\n"
@@ -207,13 +207,13 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
     for _ in range(9):
         run("enqueue", "ocr_pages")
     [job] = daemon.claim()
-    daemon.store.report([Report(job.lease, percent=50, message="第" * 200)])
+    daemon.store.leases.report([Report(job.lease, percent=50, message="第" * 200)])
     screen, now = StringIO(), [0.0]
     bars = Bars(screen, monotonic=lambda: now[0], size=lambda: (60, 6))
 
     for moment in (0.0, 0.1, 0.5):
         now[0] = moment
-        bars(lambda most: Waiting(9, {Status.PENDING: 9}, daemon.store.list(Selector())[-most:]), False)
+        bars(lambda most: Waiting(9, {Status.PENDING: 9}, daemon.store.reading.list(Selector())[-most:]), False)
 
     first, second = screen.getvalue().split("\x1b[5A")
     lines = [line.removesuffix("\x1b[K") for line in second.splitlines()]
@@ -224,7 +224,7 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
 
 
 def test_of_sixty_jobs_a_screen_shows_what_runs_and_what_failed_and_counts_the_rest(run: Run, daemon: Daemon) -> None:
-    daemon.store.enqueue_many([NewJob("ocr_pages") for _ in range(60)])
+    daemon.store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(60)])
     for _ in range(20):
         daemon.complete()
     for _ in range(8):

@@ -34,7 +34,7 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(database: Path, clock: MovableClock) -> Iterator[Store]:
     opened = open_store(database, clock=clock)
-    opened.register(new_worker("w1"))
+    opened.leases.register(new_worker("w1"))
     yield opened
     opened.close()
 
@@ -45,8 +45,8 @@ def attempt(store: Store) -> MakeAttempt:
     numbers = itertools.count()
 
     def make(**fields: Any) -> Attempt:
-        store.enqueue(NewJob("ocr_pages", payload=f'{{"n":{next(numbers)}}}', **fields))
-        [job] = store.claim("w1", 1)
+        store.intake.enqueue(NewJob("ocr_pages", payload=f'{{"n":{next(numbers)}}}', **fields))
+        [job] = store.leases.claim("w1", 1)
         return Attempt(job, "cpu")
 
     return make

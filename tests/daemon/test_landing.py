@@ -63,10 +63,15 @@ def test_several_ends_land_each_as_what_it_is(landing: Landing, store: Store, at
     landed = landing.land()
 
     assert {one.job.id for one in landed} == {1, 2, 3, 4}
-    assert [store.get(n).status for n in (1, 2, 3, 4)] == [
+    assert [store.reading.get(n).status for n in (1, 2, 3, 4)] == [
         Status.COMPLETED, Status.FAILED, Status.PENDING, Status.PENDING,
     ]  # fmt: skip
-    assert [store.attempts(n)[0].outcome for n in (1, 2, 3, 4)] == ["completed", "failed", "snoozed", "released"]
+    assert [store.reading.attempts(n)[0].outcome for n in (1, 2, 3, 4)] == [
+        "completed",
+        "failed",
+        "snoozed",
+        "released",
+    ]
     assert len(landing) == 0
 
 
@@ -74,12 +79,12 @@ def test_a_cancel_in_the_last_moment_wins_and_removes_the_files(
     landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
-    store.cancel(ids(one.job.id), actor="test")
+    store.steering.cancel(ids(one.job.id), actor="test")
     landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
     landing.land()
 
-    assert store.get(one.job.id).status is Status.CANCELLED
+    assert store.reading.get(one.job.id).status is Status.CANCELLED
     assert list((tmp_path / "workspace/objects").iterdir()) == []
     assert list((tmp_path / "staging").iterdir()) == []
 
@@ -108,8 +113,8 @@ def test_a_staged_file_that_somebody_removes_fails_its_own_job_and_the_others_la
     landed = landing.land()
 
     assert {one.job.id for one in landed} == {robbed.job.id, whole.job.id}
-    assert store.get(whole.job.id).status is Status.COMPLETED
-    row = store.get(robbed.job.id)
+    assert store.reading.get(whole.job.id).status is Status.COMPLETED
+    row = store.reading.get(robbed.job.id)
     assert (row.status, row.error_code) == (Status.PENDING, "FILES_VANISHED")
     assert "page.txt" in (row.error_message or "")
     assert not list((tmp_path / "workspace" / "objects").glob(f"{robbed.job.id}-*"))
@@ -123,26 +128,26 @@ def test_while_the_whole_staging_directory_is_away_nobodys_job_is_failed(
     (tmp_path / "staging").rename(tmp_path / "unmounted")
 
     assert landing.land() == []
-    assert store.get(one.job.id).status is Status.RUNNING
+    assert store.reading.get(one.job.id).status is Status.RUNNING
 
     (tmp_path / "unmounted").rename(tmp_path / "staging")
     watch.now += 2
     landing.land()
 
-    assert store.get(one.job.id).status is Status.COMPLETED
+    assert store.reading.get(one.job.id).status is Status.COMPLETED
 
 
 def test_nothing_is_published_under_a_lost_lease(
     landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
-    store.requeue("w1")
+    store.leases.requeue("w1")
     landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
     assert landing.land() == [one]
 
     assert list((tmp_path / "workspace/objects").iterdir()) == []
-    assert store.get(one.job.id).status is Status.PENDING
+    assert store.reading.get(one.job.id).status is Status.PENDING
 
 
 def test_a_result_that_the_table_refuses_fails_its_own_job_only(
@@ -154,8 +159,11 @@ def test_a_result_that_the_table_refuses_fails_its_own_job_only(
 
     landing.land()
 
-    assert store.get(good.job.id).status is Status.COMPLETED
-    assert (store.get(bad.job.id).status, store.get(bad.job.id).error_code) == (Status.FAILED, "RESULT_REFUSED")
+    assert store.reading.get(good.job.id).status is Status.COMPLETED
+    assert (store.reading.get(bad.job.id).status, store.reading.get(bad.job.id).error_code) == (
+        Status.FAILED,
+        "RESULT_REFUSED",
+    )
 
 
 def test_an_end_that_cannot_be_written_is_tried_again_until_it_can(
@@ -164,13 +172,13 @@ def test_an_end_that_cannot_be_written_is_tried_again_until_it_can(
     one = attempt()
     landing.add(one, ended(one))
     with monkeypatch.context() as full:
-        full.setattr(store, "complete_many", _refuse)
+        full.setattr(store.leases, "complete_many", _refuse)
         assert landing.land() == []
         assert landing.again_at == 1.0
     watch.now = 1.0
 
     assert landing.land() == [one]
-    assert store.get(one.job.id).status is Status.COMPLETED
+    assert store.reading.get(one.job.id).status is Status.COMPLETED
 
 
 def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
@@ -178,7 +186,7 @@ def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
 ) -> None:
     one = attempt()
     landing.add(one, ended(one))
-    monkeypatch.setattr(store, "complete_many", _refuse)
+    monkeypatch.setattr(store.leases, "complete_many", _refuse)
     landing.land()
     watch.now = 6.0
 
@@ -202,18 +210,21 @@ def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what
     landing.add(cancelled, ended(cancelled, published=[Publication(staged(tmp_path, cancelled))]))
     bad = [NewJob("next", payload="{no json")]
     landing.add(refused, ended(refused, published=[Publication(staged(tmp_path, refused))], follow_ups=bad))
-    store.cancel(ids(cancelled.job.id), actor="test")
+    store.steering.cancel(ids(cancelled.job.id), actor="test")
     with monkeypatch.context() as full:
-        full.setattr(store, "confirm_cancel", _refuse)
-        full.setattr(store, "fail", _refuse)
+        full.setattr(store.leases, "confirm_cancel", _refuse)
+        full.setattr(store.leases, "fail", _refuse)
         assert landing.land() == []
         watch.now = 1.0
         assert landing.land() == []
     watch.now = 2.0
 
     assert len(landing.land()) == 2
-    assert store.get(cancelled.job.id).status is Status.CANCELLED
-    assert (store.get(refused.job.id).status, store.get(refused.job.id).error_code) == (Status.FAILED, "RESULT_REFUSED")
+    assert store.reading.get(cancelled.job.id).status is Status.CANCELLED
+    assert (store.reading.get(refused.job.id).status, store.reading.get(refused.job.id).error_code) == (
+        Status.FAILED,
+        "RESULT_REFUSED",
+    )
     assert list((tmp_path / "workspace/objects").iterdir()) == []
     assert list((tmp_path / "staging").iterdir()) == []
 
@@ -226,28 +237,31 @@ def test_a_job_that_keeps_bringing_its_nursery_down_ends_failed(
     for _ in range(REQUEUES_MAX):
         landing.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
         landing.land()
-        assert store.get(one.job.id).status is Status.PENDING
-        [job] = store.claim("w1", 1)
+        assert store.reading.get(one.job.id).status is Status.PENDING
+        [job] = store.leases.claim("w1", 1)
         one = Attempt(job, "cpu")
     landing.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
     landing.land()
 
-    assert (store.get(one.job.id).status, store.get(one.job.id).error_code) == (Status.FAILED, "NURSERY_DIED")
+    assert (store.reading.get(one.job.id).status, store.reading.get(one.job.id).error_code) == (
+        Status.FAILED,
+        "NURSERY_DIED",
+    )
 
 
 def test_a_handlers_wish_for_rest_holds_all_jobs_of_its_source(
     landing: Landing, store: Store, attempt: MakeAttempt
 ) -> None:
     one = attempt(source="drive")
-    other = store.enqueue(NewJob("ocr_pages", source="drive")).job_id
+    other = store.intake.enqueue(NewJob("ocr_pages", source="drive")).job_id
     end = ended(one, How.SNOOZED, after_seconds=600.0, rests_source=True, message="the quota is used up")
 
     landing.add(one, end)
     landing.land()
 
-    assert store.attempts(one.job.id)[0].outcome == "snoozed"
-    assert [gate.code for gate in store.explain(other)] == ["SOURCE_RESTING"]
-    assert "quota" in store.explain(other)[0].detail
+    assert store.reading.attempts(one.job.id)[0].outcome == "snoozed"
+    assert [gate.code for gate in store.reading.explain(other)] == ["SOURCE_RESTING"]
+    assert "quota" in store.reading.explain(other)[0].detail
 
 
 def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
@@ -260,7 +274,7 @@ def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
     landing.add(one, ended(one, published=[published], document=DocumentFacts(pages=3), publishes=True))
     landing.land()
 
-    [row] = store.inputs(one.job.document_id or 0)
+    [row] = store.leases.inputs(one.job.document_id or 0)
     assert (row.role, row.name, row.size, row.sha256, row.md5) == ("text", "Report.txt", 4, "ab" * 32, "cd" * 16)
     assert (tmp_path / "workspace" / row.path).read_text() == "text"
 
@@ -275,5 +289,8 @@ def test_what_publishes_a_file_again_that_was_removed_meanwhile_is_tried_again_a
     landed = landing.land()
 
     assert {one.job.id for one in landed} == {late.job.id, other.job.id}
-    assert (store.get(late.job.id).status, store.get(late.job.id).error_code) == (Status.PENDING, "FILE_FORGOTTEN")
-    assert store.get(other.job.id).status is Status.COMPLETED
+    assert (store.reading.get(late.job.id).status, store.reading.get(late.job.id).error_code) == (
+        Status.PENDING,
+        "FILE_FORGOTTEN",
+    )
+    assert store.reading.get(other.job.id).status is Status.COMPLETED

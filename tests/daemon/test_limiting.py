@@ -27,14 +27,14 @@ def test_other_limits_than_a_daemon_wrote_that_lives_are_told(store: Store, tmp_
     tell_limits(store, second, log)
 
     assert log.heard == [LIMITS_REPLACED]
-    assert store.limits()["owner"] == {"alice": 3}
+    assert store.reading.limits()["owner"] == {"alice": 3}
 
 
 def test_where_nobody_else_is_there_nothing_is_told(store: Store, tmp_path: Path, log: Any) -> None:
-    store.deregister("w1")
-    store.set_limits("type", {"ocr_pages": 1})
+    store.leases.deregister("w1")
+    store.leases.set_limits("type", {"ocr_pages": 1})
 
     tell_limits(store, settings(tmp_path, ""), log)
 
     assert log.heard == []
-    assert "type" not in store.limits()
+    assert "type" not in store.reading.limits()

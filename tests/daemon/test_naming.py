@@ -37,12 +37,12 @@ def chore(store: Store, tmp_path: Path, log: Any, watch: Watch) -> NameDocuments
 
 def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
     """Its text is published, and with it what a crawl has seen."""
-    store.enqueue(wish(key, owner="alice"))
-    [job] = store.claim("w1", 1)
+    store.intake.enqueue(wish(key, owner="alice"))
+    [job] = store.leases.claim("w1", 1)
     if crawled is not None:
-        store.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage("c", [crawled])))
+        store.leases.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage("c", [crawled])))
     file = NewFile("text.txt", f"objects/{job.id}-1/text.txt", "text")
-    store.complete_many([Completion(job.lease, files=[file], publishes=True)])
+    store.leases.complete_many([Completion(job.lease, files=[file], publishes=True)])
 
 
 def names(tmp_path: Path) -> list[str]:
@@ -128,7 +128,7 @@ def test_one_that_cannot_be_named_holds_up_no_other_and_is_told(
 def test_the_end_of_the_daemon_leaves_nothing_unnamed(chore: NameDocuments, store: Store, tmp_path: Path) -> None:
     run(chore)
     read(store, "a.pdf")
-    store.enqueue(NewJob("ocr_pages"))
+    store.intake.enqueue(NewJob("ocr_pages"))
 
     chore.finish()
 

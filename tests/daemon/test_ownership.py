@@ -15,7 +15,7 @@ def identity(path: Path) -> str:
     initialise(path)
     store = open_store(path)
     try:
-        return store.database_id()
+        return store.reading.database_id()
     finally:
         store.close()
 

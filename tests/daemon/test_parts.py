@@ -136,7 +136,7 @@ def test_after_one_long_write_the_door_is_open_for_as_long_as_it_was_shut() -> N
 
 
 def test_a_commit_by_the_sqlite3_program_is_noticed(store: Store, database: Path) -> None:
-    wake = Wake(database, store.change_counter, time.monotonic)
+    wake = Wake(database, store.reading.change_counter, time.monotonic)
     until(lambda: not wake.has_changed())
     ByHand(database)("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'local')")
 
@@ -173,7 +173,7 @@ def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(database: Path
 
 def test_the_guard_is_content_with_an_open_database(store: Store, database: Path) -> None:
     guard = Guard(database)
-    store.counts()
+    store.reading.counts()
 
     assert guard.fault() is None
 
@@ -181,7 +181,7 @@ def test_the_guard_is_content_with_an_open_database(store: Store, database: Path
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_the_guard_sees_a_deleted_file(store: Store, database: Path, suffix: str) -> None:
     guard = Guard(database)
-    store.counts()
+    store.reading.counts()
 
     database.with_name(database.name + suffix).unlink()
 
@@ -191,7 +191,7 @@ def test_the_guard_sees_a_deleted_file(store: Store, database: Path, suffix: str
 def test_the_guard_sees_a_replaced_file(store: Store, database: Path, tmp_path: Path) -> None:
     guard = Guard(database)
     copy = tmp_path / "copy.db"
-    store.backup(copy)
+    store.upkeep.backup(copy)
 
     copy.rename(database)
 
@@ -248,8 +248,8 @@ def test_a_beat_tells_what_is_lost_and_what_is_to_stop(
     store: Store, database: Path, attempt: MakeAttempt, log: Any
 ) -> None:
     kept, stopped, lost = attempt(), attempt(), attempt()
-    store.cancel(ids(stopped.job.id), actor="test")
-    store.release(lost.lease)
+    store.steering.cancel(ids(stopped.job.id), actor="test")
+    store.leases.release(lost.lease)
     heart = Heartbeat(lambda: open_store(database), "w1", interval_seconds=600, log=log)
     heart.leases = (kept.lease, stopped.lease, lost.lease)
 
@@ -266,7 +266,7 @@ def test_a_worker_without_a_row_hears_that_it_owns_nothing(
     store: Store, database: Path, attempt: MakeAttempt, log: Any
 ) -> None:
     one = attempt()
-    store.requeue("w1")
+    store.leases.requeue("w1")
     heart = Heartbeat(lambda: open_store(database), "w1", interval_seconds=600, log=log)
     heart.leases = (one.lease,)
 
@@ -307,20 +307,20 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
     store: Store, clock: MovableClock, attempt: MakeAttempt, log: Any
 ) -> None:
     old, failed, living = attempt(), attempt(), attempt()
-    store.report([Report(living.lease, lines=["an old line"] * 600)])
-    store.complete(old.lease)
-    store.fail(failed.lease, Failure("X", "x"), retry_at=None)
+    store.leases.report([Report(living.lease, lines=["an old line"] * 600)])
+    store.leases.complete(old.lease)
+    store.leases.fail(failed.lease, Failure("X", "x"), retry_at=None)
     clock.advance(86400 * 31)
-    store.beat("w1", ())
+    store.leases.beat("w1", ())
     new = attempt()
-    store.report([Report(living.lease, lines=["a new line"])])
-    store.complete(new.lease)
+    store.leases.report([Report(living.lease, lines=["a new line"])])
+    store.leases.complete(new.lease)
     prune = Prune(store, {"completed": "30d", "failed": "never", "logs": "30d"}, clock=clock, log=log)
 
     waits = [prune.run() for _ in range(3)]
 
-    assert [job.id for job in store.list(ids())] == [new.job.id, living.job.id, failed.job.id]
-    assert [line.line for line in store.logs(living.job.id)] == ["a new line"]
+    assert [job.id for job in store.reading.list(ids())] == [new.job.id, living.job.id, failed.job.id]
+    assert [line.line for line in store.reading.logs(living.job.id)] == ["a new line"]
     assert waits == [0.1, 600, 600]
     assert log.told == [{"completed": 1, "logs": 600}]
 
@@ -378,24 +378,24 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
     from worker_service.daemon.liveness import LifeLock, boot_id, lock_path, own_host
 
     def state() -> list[str]:
-        return [one.state for one in known_workers(store, database, now=clock.now, orphan_after_seconds=300)]
+        return [one.state for one in known_workers(store.reading, database, now=clock.now, orphan_after_seconds=300)]
 
     here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
-    store.register(here)
+    store.leases.register(here)
     lock = LifeLock(lock_path(database, "w1"))
     assert state() == ["alive"]
-    store.set_worker_state("w1", draining=True, disk_low=False)
+    store.leases.set_worker_state("w1", draining=True, disk_low=False)
     assert state() == ["draining"]
     ended = subprocess.Popen(["true"])
     ended.wait()
-    store.register(replace(here, pid=ended.pid))
+    store.leases.register(replace(here, pid=ended.pid))
     assert state() == ["dying"]
     os.close(lock.fd)
     assert state() == ["dead"]
     lock.path.unlink()
-    store.register(replace(here, boot_id="before"))
+    store.leases.register(replace(here, boot_id="before"))
     assert state() == ["dead"]
-    store.register(replace(here, host="elsewhere"))
+    store.leases.register(replace(here, host="elsewhere"))
     assert state() == ["alive"]
     clock.advance(300)
     assert state() == ["silent"]
@@ -405,8 +405,8 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
     from worker_service.daemon.liveness import LifeLock, lock_path
 
     os.close(LifeLock(lock_path(database, "w1")).fd)
-    store.register(new_worker("w2"))
-    store.enqueue(NewJob("ocr_pages"))
+    store.leases.register(new_worker("w2"))
+    store.intake.enqueue(NewJob("ocr_pages"))
     settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
     findings = {finding.name: finding for finding in examine(settings, store, now=START)}
@@ -419,17 +419,19 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
 def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
     store: Store, database: Path, tmp_path: Path
 ) -> None:
-    store.register(new_worker("w1", types=["ocr_pages"], missing="there is no trained data: apt-get install data"))
-    store.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
-    store.register(new_worker("w3", types=["ingest"]))
-    store.enqueue_many([NewJob("ingest") for _ in range(2)])
+    store.leases.register(
+        new_worker("w1", types=["ocr_pages"], missing="there is no trained data: apt-get install data")
+    )
+    store.leases.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
+    store.leases.register(new_worker("w3", types=["ingest"]))
+    store.intake.enqueue_many([NewJob("ingest") for _ in range(2)])
     no_secret = Failure("SECRET_ABSENT", "there is no credential hook: give it")
-    for job in store.claim("w3", 2):
-        store.fail(job.lease, no_secret, retry_at=None)
-    waiting = store.enqueue(NewJob("ingest")).job_id
-    [job] = store.claim("w3", 1)
+    for job in store.leases.claim("w3", 2):
+        store.leases.fail(job.lease, no_secret, retry_at=None)
+    waiting = store.intake.enqueue(NewJob("ingest")).job_id
+    [job] = store.leases.claim("w3", 1)
     no_data = Failure("CAPABILITY_MISSING", "there is no trained data for deu: apt-get install tesseract-ocr-deu")
-    store.snooze(job.lease, START + timedelta(seconds=60), no_data)
+    store.leases.snooze(job.lease, START + timedelta(seconds=60), no_data)
     settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
     found = {finding.name: finding for finding in examine(settings, store, now=START)}
@@ -444,7 +446,7 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
     waits = found["1 job ingest"]
     assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
     assert waits.fix == "apt-get install tesseract-ocr-deu; they look again by themselves"
-    [gate] = [gate for gate in store.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
+    [gate] = [gate for gate in store.reading.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
     assert "trained data for deu: apt-get install" in gate.detail
     assert not any(name.endswith("ingest") for name in found if name.startswith("handler"))
 

@@ -97,8 +97,8 @@ def by_hand(database: Path) -> ByHand:
 
 @pytest.fixture
 def job(store: Store) -> int:
-    job_id = store.enqueue(NewJob("ocr_pages")).job_id
-    store.claim("w1", 1)
+    job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    store.leases.claim("w1", 1)
     return job_id
 
 
@@ -121,8 +121,8 @@ def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
 
     recovery.run()
 
-    assert (store.get(job).status, store.get(job).requeue_count) == (Status.PENDING, 1)
-    assert store.workers() == []
+    assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
+    assert store.reading.workers() == []
     assert not lock.path.exists()
 
 
@@ -130,24 +130,24 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
     recovery: Recovery, store: Store, database: Path, boot: Boot, clock: MovableClock, job: int
 ) -> None:
     # Its pid is ours, so it is there.
-    store.requeue("w1")
-    store.register(_here("w1", os.getpid()))
-    store.claim("w1", 1)
+    store.leases.requeue("w1")
+    store.leases.register(_here("w1", os.getpid()))
+    store.leases.claim("w1", 1)
     lock = LifeLock(lock_path(database, "w1"))
     for _ in range(10):
         boot.now += 100
         clock.advance(100)
-        store.beat("w1", ())
+        store.leases.beat("w1", ())
         assert recovery.run() == 60
     lock.close(is_gone=True)
 
-    assert store.get(job).status is Status.RUNNING
+    assert store.reading.get(job).status is Status.RUNNING
 
 
 def test_a_stepped_wall_clock_frees_nothing(
     recovery: Recovery, store: Store, database: Path, clock: MovableClock, job: int
 ) -> None:
-    store.register(_here("w1", os.getpid()))
+    store.leases.register(_here("w1", os.getpid()))
     lock = LifeLock(lock_path(database, "w1"))
     recovery.run()
     clock.advance(3600)
@@ -155,21 +155,21 @@ def test_a_stepped_wall_clock_frees_nothing(
     recovery.run()
     lock.close(is_gone=True)
 
-    assert store.get(job).status is Status.RUNNING
+    assert store.reading.get(job).status is Status.RUNNING
 
 
 def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long_this_daemon_has_watched(
     recovery: Recovery, store: Store, clock: MovableClock, job: int
 ) -> None:
-    store.register(replace(new_worker("w1"), host="elsewhere"))
+    store.leases.register(replace(new_worker("w1"), host="elsewhere"))
     recovery.run()
-    assert store.get(job).status is Status.RUNNING
+    assert store.reading.get(job).status is Status.RUNNING
 
     clock.advance(301)
     recovery.run()
 
-    assert (store.get(job).status, store.get(job).requeue_count) == (Status.PENDING, 1)
-    assert store.workers() == []
+    assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
+    assert store.reading.workers() == []
 
 
 def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
@@ -178,12 +178,12 @@ def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
     lock = LifeLock(lock_path(database, "w1"))
     _remove_row(by_hand, "w1")
     recovery.run()
-    assert store.get(job).status is Status.RUNNING
+    assert store.reading.get(job).status is Status.RUNNING
 
     os.close(lock.fd)
     recovery.run()
 
-    assert (store.get(job).status, store.get(job).requeue_count) == (Status.PENDING, 1)
+    assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
     assert not lock.path.exists()
 
 
@@ -191,18 +191,18 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
     recovery: Recovery, store: Store, clock: MovableClock, by_hand: ByHand, job: int
 ) -> None:
     _remove_row(by_hand, "w1")
-    store.cancel(ids(job), actor="ann")
-    assert [line for line in store.audit() if line.startswith("P13")] == [
+    store.steering.cancel(ids(job), actor="ann")
+    assert [line for line in store.upkeep.audit() if line.startswith("P13")] == [
         f"P13: job {job} is running on worker w1, which has no row"
     ]
     recovery.run()
-    assert store.get(job).status is Status.RUNNING
+    assert store.reading.get(job).status is Status.RUNNING
 
     clock.advance(301)
     recovery.run()
 
-    assert store.get(job).status is Status.CANCELLED
-    assert list(store.audit()) == []
+    assert store.reading.get(job).status is Status.CANCELLED
+    assert list(store.upkeep.audit()) == []
 
 
 def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: Store, by_hand: ByHand, job: int) -> None:
@@ -211,7 +211,7 @@ def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: St
 
     recovery.run()
 
-    assert store.get(job).status is Status.PENDING
+    assert store.reading.get(job).status is Status.PENDING
 
 
 def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
@@ -222,16 +222,16 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     name = f"here-{holder.pid}-0123abcd"
     lock.path.rename(lock_path(database, name))
     os.close(lock.fd)
-    store.register(_here(name, holder.pid))
-    job_id = store.enqueue(NewJob("ocr_pages")).job_id
-    store.claim(name, 1)
+    store.leases.register(_here(name, holder.pid))
+    job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    store.leases.claim(name, 1)
     _remove_row(by_hand, name)
 
     recovery.run()
     boot.now += 301
     recovery.run()
 
-    assert store.get(job_id).status is Status.PENDING
+    assert store.reading.get(job_id).status is Status.PENDING
     assert holder.poll() is None
     holder.kill()
     holder.wait()
@@ -243,18 +243,18 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
     # pid 4242 of the fixture's worker may be anybody's: one that was is not.
     gone = subprocess.Popen(["true"])
     gone.wait()
-    store.requeue("w1")
-    store.register(_here("w1", gone.pid))
-    store.claim("w1", 1)
+    store.leases.requeue("w1")
+    store.leases.register(_here("w1", gone.pid))
+    store.leases.claim("w1", 1)
 
     assert recovery.run() < 1
-    assert store.get(job).status is Status.RUNNING
+    assert store.reading.get(job).status is Status.RUNNING
     boot.now += 10
     recovery.run()
     assert holder.wait(10) == -signal.SIGKILL
     recovery.run()
 
-    assert store.get(job).status is Status.PENDING
+    assert store.reading.get(job).status is Status.PENDING
 
 
 def test_a_lock_is_free_only_when_its_last_holder_is_gone(database: Path, holder: subprocess.Popen[bytes]) -> None:

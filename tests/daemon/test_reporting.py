@@ -83,8 +83,8 @@ def reading(store: Store) -> MakeAttempt:
     numbers = iter(range(1000))
 
     def make() -> Attempt:
-        store.enqueue(NewJob("ocr_pages", document=DocumentRequest(f"/{next(numbers)}.pdf", "a.pdf", "ab")))
-        [job] = store.claim("w1", 1)
+        store.intake.enqueue(NewJob("ocr_pages", document=DocumentRequest(f"/{next(numbers)}.pdf", "a.pdf", "ab")))
+        [job] = store.leases.claim("w1", 1)
         return Attempt(job, "cpu")
 
     return make
@@ -112,7 +112,7 @@ def done(attempt: Attempt) -> Ended:
 
 
 def pages_of(store: Store, attempt: Attempt) -> list[int]:
-    return [one.number for one in store.answer(attempt.lease, DocumentPages(1, 100)).pages]
+    return [one.number for one in store.leases.answer(attempt.lease, DocumentPages(1, 100)).pages]
 
 
 def refuse(*_: object) -> None:
@@ -126,9 +126,9 @@ def test_pages_and_checkpoints_land_before_the_end_of_their_attempt(desk: Desk, 
 
     desk.turn()
 
-    assert desk.store.get(one.job.id).status is Status.COMPLETED
+    assert desk.store.reading.get(one.job.id).status is Status.COMPLETED
     assert pages_of(desk.store, one) == [1, 2]
-    assert desk.store.count(Selector(job_types=("leaf",))) == 1
+    assert desk.store.reading.count(Selector(job_types=("leaf",))) == 1
 
 
 def test_a_handler_reads_its_own_writes(desk: Desk, reading: MakeAttempt) -> None:
@@ -146,13 +146,13 @@ def test_the_pages_of_all_attempts_are_written_together_a_few_times_a_second(
     desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    save = desk.store.save_pages
+    save = desk.store.leases.save_pages
 
     def count(batch: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
         written.append(len(batch))
         return save(batch)
 
-    monkeypatch.setattr(desk.store, "save_pages", count)
+    monkeypatch.setattr(desk.store.leases, "save_pages", count)
     one, other = reading(), reading()
     desk.hear(one, page(1))
     desk.turn()
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_says_no_more_than_a_state_is_overtaken_by_the_next(de
 
     assert [said.state for said in one.unwritten if isinstance(said, Checkpointed)] == ["[2]", "[4]"]
     desk.turn()
-    assert desk.store.checkpoint_of(one.job.id) == "[4]"
+    assert desk.store.leases.checkpoint_of(one.job.id) == "[4]"
     assert (len(one.unwritten), one.unwritten_bytes) == (0, 0)
 
 
@@ -198,16 +198,16 @@ def test_what_the_store_does_not_take_waits_and_the_end_waits_behind_it(
     one = reading()
     desk.hear(one, page(1), checkpoint("[1]"), done)
     with monkeypatch.context() as full:
-        full.setattr(desk.store, "save_pages", refuse)
+        full.setattr(desk.store.leases, "save_pages", refuse)
         desk.turn()
-        assert desk.store.get(one.job.id).status is Status.RUNNING
+        assert desk.store.reading.get(one.job.id).status is Status.RUNNING
         assert desk.landing.again_at is None
     desk.now = desk.reporter.next_at or 0.0
     assert desk.now >= 1.0
 
     desk.turn()
 
-    assert desk.store.get(one.job.id).status is Status.COMPLETED
+    assert desk.store.reading.get(one.job.id).status is Status.COMPLETED
     assert pages_of(desk.store, one) == [1]
 
 
@@ -215,7 +215,7 @@ def test_what_waits_is_bounded_and_when_it_cannot_be_written_for_too_long_the_da
     desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = reading()
-    monkeypatch.setattr(desk.store, "save_pages", refuse)
+    monkeypatch.setattr(desk.store.leases, "save_pages", refuse)
     desk.hear(one, page(1))
     desk.turn()
     before = desk.reporter.is_full
@@ -231,7 +231,7 @@ def test_a_question_that_cannot_be_answered_is_refused_after_some_seconds(
     desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = reading()
-    monkeypatch.setattr(desk.store, "save_pages", refuse)
+    monkeypatch.setattr(desk.store.leases, "save_pages", refuse)
     desk.hear(one, page(1), question("IsCurrent", "{}"))
     desk.turn()
     assert desk.told == []
@@ -248,7 +248,7 @@ def test_p2_under_a_lost_lease_nothing_is_written_and_nobody_is_left_waiting(
     desk: Desk, reading: MakeAttempt, said: Said
 ) -> None:
     one = reading()
-    desk.store.requeue("w1")
+    desk.store.leases.requeue("w1")
     desk.hear(one, said, question("KnownPages", '{"digests":["d1"]}'))
 
     desk.turn()
@@ -256,7 +256,7 @@ def test_p2_under_a_lost_lease_nothing_is_written_and_nobody_is_left_waiting(
     assert one.is_lost
     assert [code for _, _, code in desk.told] == ["ASK_FAILED"]
     assert not one.unwritten
-    assert desk.store.checkpoint_of(one.job.id) is None
+    assert desk.store.leases.checkpoint_of(one.job.id) is None
     assert pages_of(desk.store, one) == []
 
 
@@ -265,15 +265,15 @@ def test_p7_a_cancelled_attempt_keeps_its_pages_and_nothing_else_and_is_still_ou
     desk: Desk, reading: MakeAttempt, first: Said
 ) -> None:
     one = reading()
-    desk.store.cancel(ids(one.job.id), actor="test")
+    desk.store.steering.cancel(ids(one.job.id), actor="test")
     desk.hear(one, first, page(2), checkpoint("[2]"), page(3), done)
 
     desk.turn()
 
     assert (one.is_cancelled, one.is_lost) == (True, False)
-    assert desk.store.get(one.job.id).status is Status.CANCELLED
+    assert desk.store.reading.get(one.job.id).status is Status.CANCELLED
     assert pages_of(desk.store, one)[-2:] == [2, 3]
-    assert desk.store.checkpoint_of(one.job.id) is None
+    assert desk.store.leases.checkpoint_of(one.job.id) is None
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_what_the_table_refuses_fails_its_own_job_only(desk: Desk, reading: Make
 
     desk.turn()
 
-    job = desk.store.get(bad.job.id)
+    job = desk.store.reading.get(bad.job.id)
     assert (job.status, job.error_code) == (Status.FAILED, code)
-    assert desk.store.get(good.job.id).status is Status.COMPLETED
+    assert desk.store.reading.get(good.job.id).status is Status.COMPLETED
     assert pages_of(desk.store, good) == [1]
 
 
@@ -304,7 +304,7 @@ def test_a_question_that_was_asked_in_the_last_moment_holds_up_no_end(desk: Desk
     desk.turn()
 
     assert desk.told == []
-    assert desk.store.attempts(one.job.id)[0].outcome == "released"
+    assert desk.store.reading.attempts(one.job.id)[0].outcome == "released"
 
 
 def test_what_is_known_is_answered(desk: Desk, reading: MakeAttempt) -> None:
@@ -326,7 +326,7 @@ def test_a_file_that_somebody_removed_from_the_workspace_is_no_same_content(
     there = tmp_path / "workspace/objects/1-1/there.pdf"
     there.parent.mkdir(parents=True)
     there.write_text("text")
-    desk.store.complete_many([Completion(first.lease, files=files)])
+    desk.store.leases.complete_many([Completion(first.lease, files=files)])
 
     desk.hear(one, question("SameContent", '{"sha256":"c1"}'))
     desk.turn()

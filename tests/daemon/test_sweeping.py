@@ -30,9 +30,9 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
         return folder
 
     completed, released, open_, gone = (attempt() for _ in range(4))
-    store.complete(completed.lease)
-    store.release(released.lease)
-    store.complete(gone.lease)
+    store.leases.complete(completed.lease)
+    store.leases.release(released.lease)
+    store.leases.complete(gone.lease)
     kept = [
         publish(f"{completed.job.id}-1"),
         publish(f"{open_.job.id}-1"),
@@ -40,7 +40,7 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
         publish("readme"),
     ]
     left = [publish(f"{released.job.id}-1")]
-    store.prune(ids(gone.job.id))
+    store.steering.prune(ids(gone.job.id))
 
     SweepObjects(store, tmp_path, log=log).run()
 
@@ -53,21 +53,21 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
 ) -> None:
     work_as(store)
     ask_for(store, "a.pdf"), ask_for(store, "b.pdf")
-    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     folder = tmp_path / "objects" / f"{first.id}-{first.fence}"
     folder.mkdir(parents=True)
     for name in ("own.txt", "shared.txt"):
         (folder / name).write_text("text")
     files = [NewFile(name, f"objects/{folder.name}/{name}", "text") for name in ("own.txt", "shared.txt")]
-    store.complete_many([Completion(first.lease, files=files, publishes=True)])
-    [shared] = [file for file in store.files(1) if file.name == "shared.txt"]
-    store.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
+    store.leases.complete_many([Completion(first.lease, files=files, publishes=True)])
+    [shared] = [file for file in store.library.files(1) if file.name == "shared.txt"]
+    store.leases.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
 
-    store.remove_documents([1], actor="ann")
+    store.upkeep.remove_documents([1], actor="ann")
     Forget(store, tmp_path).run()
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
-    store.remove_documents([2], actor="ann")
+    store.upkeep.remove_documents([2], actor="ann")
     Forget(store, tmp_path).run()
     assert not folder.exists()
 
@@ -85,8 +85,8 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     file.parent.mkdir(parents=True)
     file.write_text("text")
     files = [NewFile("a.txt", str(file.relative_to(tmp_path)), "text")]
-    store.complete_many([Completion(job.lease, files=files, publishes=True)])
-    store.remove_documents([1], actor="ann")
+    store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
+    store.upkeep.remove_documents([1], actor="ann")
     forget = Forget(store, tmp_path)
 
     again = [forget.run() for _ in range(4)]
@@ -124,9 +124,9 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]
-    assert store.gone_files() == []
+    assert store.upkeep.gone_files() == []
     assert by_hand("SELECT * FROM document_gone") == []
-    assert store.document(1).source_key == "a.pdf"
+    assert store.library.document(1).source_key == "a.pdf"
 
 
 def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_holder(

@@ -33,95 +33,95 @@ def look(store: Store, clock: MovableClock, log: Any) -> Look:
 
     def look(seconds: float) -> float:
         clock.now += timedelta(seconds=seconds)
-        store.beat("w1", ())
+        store.leases.beat("w1", ())
         return chore.run()
 
     return look
 
 
 def test_it_ends_with_a_sentence_once_its_grace_is_over(store: Store, look: Look) -> None:
-    job = store.enqueue(NewJob("no_such_type")).job_id
+    job = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(0)
     look(GRACE - 1)
-    assert store.get(job).status is Status.PENDING
+    assert store.reading.get(job).status is Status.PENDING
 
     look(1)
 
-    failed = store.get(job)
+    failed = store.reading.get(job)
     assert (failed.status, failed.error_code) == (Status.FAILED, "UNKNOWN_TYPE")
     assert failed.error_message == (
         "no worker that lives has had a handler for no_such_type since 2026-11-18 10:00:00.000: "
         "install it, or correct the job type, then retry"
     )
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_a_job_that_came_later_has_a_grace_of_its_own(store: Store, look: Look) -> None:
-    store.enqueue(NewJob("no_such_type"))
+    store.intake.enqueue(NewJob("no_such_type"))
     look(0)
     look(GRACE - 1)
-    late = store.enqueue(NewJob("no_such_type")).job_id
+    late = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(GRACE / 2)
-    assert store.get(late).status is Status.PENDING
+    assert store.reading.get(late).status is Status.PENDING
 
     look(GRACE)
 
-    assert store.get(late).status is Status.FAILED
+    assert store.reading.get(late).status is Status.FAILED
 
 
 def test_a_type_that_was_known_in_between_begins_anew(store: Store, look: Look) -> None:
-    job = store.enqueue(NewJob("no_such_type")).job_id
+    job = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(0)
-    store.register(new_worker("w2", types=["no_such_type"]))
+    store.leases.register(new_worker("w2", types=["no_such_type"]))
     look(60)
-    store.deregister("w2")
+    store.leases.deregister("w2")
 
     look(GRACE)
-    assert store.get(job).status is Status.PENDING
+    assert store.reading.get(job).status is Status.PENDING
     look(GRACE)
 
-    assert store.get(job).status is Status.FAILED
+    assert store.reading.get(job).status is Status.FAILED
 
 
 def test_a_job_that_is_held_or_paused_known_or_left_to_others_stays(store: Store, look: Look) -> None:
-    store.enqueue(NewJob("no_such_type", run_at=START + timedelta(days=30)))
-    store.enqueue(NewJob("left_to_others"))
-    store.enqueue(NewJob("ocr_pages"))
+    store.intake.enqueue(NewJob("no_such_type", run_at=START + timedelta(days=30)))
+    store.intake.enqueue(NewJob("left_to_others"))
+    store.intake.enqueue(NewJob("ocr_pages"))
     look(0)
 
     look(GRACE * 2)
 
-    assert store.count(Selector(statuses=(Status.PENDING,))) == 3
+    assert store.reading.count(Selector(statuses=(Status.PENDING,))) == 3
 
 
 def test_after_a_retry_the_grace_counts_from_then(store: Store, look: Look) -> None:
-    job = store.enqueue(NewJob("no_such_type")).job_id
+    job = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(0)
     look(GRACE)
-    store.retry(Selector(ids=(job,)), actor="a")
+    store.steering.retry(Selector(ids=(job,)), actor="a")
 
     look(60)
 
-    assert store.get(job).status is Status.PENDING
+    assert store.reading.get(job).status is Status.PENDING
 
 
 def test_what_waits_for_it_fails_with_it(store: Store, look: Look) -> None:
-    job = store.enqueue(NewJob("no_such_type")).job_id
-    follower = store.enqueue(NewJob("ocr_pages", after=(job,))).job_id
+    job = store.intake.enqueue(NewJob("no_such_type")).job_id
+    follower = store.intake.enqueue(NewJob("ocr_pages", after=(job,))).job_id
     look(0)
 
     look(GRACE)
 
-    assert store.get(follower).error_code == "DEPENDENCY_FAILED"
+    assert store.reading.get(follower).error_code == "DEPENDENCY_FAILED"
 
 
 def test_a_long_backlog_goes_in_pieces_soon_after_each_other(store: Store, look: Look) -> None:
-    store.enqueue_many([NewJob("no_such_type")] * 700)
+    store.intake.enqueue_many([NewJob("no_such_type")] * 700)
     look(0)
 
     again = look(GRACE)
-    assert store.count(Selector(statuses=(Status.FAILED,))) == 500
+    assert store.reading.count(Selector(statuses=(Status.FAILED,))) == 500
     assert again < 1
     look(again)
 
-    assert store.count(Selector(statuses=(Status.FAILED,))) == 700
+    assert store.reading.count(Selector(statuses=(Status.FAILED,))) == 700

@@ -9,18 +9,24 @@ from tests.simulation.watching import WatchedStore
 from tests.store.kit import EVERY_JOB
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
+from worker_service.store.intake import make_ready
+from worker_service.store.reading import claim_values
 
 
 def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
     """P12: who has no gate is whom some worker would take next, and nobody else is."""
-    free = {job_id for job_id in people.ids(Selector(statuses=(Status.PENDING,))) if not people.explain(job_id)}
-    with people._unwatched(), people._rehearsal():
-        people._make_ready(people._now())
+    free = {
+        job_id
+        for job_id in people.reading.ids(Selector(statuses=(Status.PENDING,)))
+        if not people.reading.explain(job_id)
+    }
+    with people.database.unwatched(), people.database.rehearsal():
+        make_ready(people.database, people.database.now())
         next_ones = {
             job_id
             for worker_id in workers
             for job_class in ("cpu", "io")
-            for (job_id,) in people._write("next_turn", **people._claim_values(worker_id, job_class))
+            for (job_id,) in people.database.write("next_turn", **claim_values(people.database, worker_id, job_class))
         }
     if free != next_ones:
         yield f"P12: {sorted(free)} have no gate, and the next claims would take {sorted(next_ones)}"
@@ -28,13 +34,13 @@ def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
 
 def of(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence[int]) -> Iterator[str]:
     """Every job has ended; what is wrong with how?"""
-    yield from people.audit()
-    jobs = {job.id: job for job in people.list(EVERY_JOB, most=10_000)}
+    yield from people.upkeep.audit()
+    jobs = {job.id: job for job in people.reading.list(EVERY_JOB, most=10_000)}
     yield from (f"P3: job {job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs)
     followed = [job.parent_id for job in jobs.values()]
     published = {key for daemon in daemons for key in daemon.published}
     for job in jobs.values():
-        completed = [attempt.fence for attempt in people.attempts(job.id) if attempt.outcome == "completed"]
+        completed = [attempt.fence for attempt in people.reading.attempts(job.id) if attempt.outcome == "completed"]
         is_parent = job.job_type != "leaf"
         if followed.count(job.id) != len(completed) * is_parent:
             yield f"P5: job {job.id} completed {len(completed)} times and has {followed.count(job.id)} follow-ups"

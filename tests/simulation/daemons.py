@@ -119,8 +119,8 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
     loop = _loop(machine, identity, store, nursery, heartbeat, recovery, published, log)
     daemon = Daemon(identity, store, heart_store, nursery, heartbeat, loop, published)
     # Nothing befalls it before it owns anything.
-    store.register(loop.worker())
-    store.actor = heart_store.actor = daemon
+    store.leases.register(loop.worker())
+    store.database.actor = heart_store.database.actor = daemon
     heartbeat.committed_at = machine.boot()
     daemon.beat_at = machine.boot()
     return daemon

@@ -35,7 +35,7 @@ def enqueue(world: World) -> None:
         max_retries=choice([0, 1, 2]),
         run_at=choice([None, None, world.wall() + timedelta(seconds=60)]),
     )
-    world.acknowledged.append(world.people.enqueue(job).job_id)
+    world.acknowledged.append(world.people.intake.enqueue(job).job_id)
 
 
 def orphans(world: World) -> None:
@@ -88,17 +88,17 @@ def set_the_clock(world: World) -> None:
 
 def cancel(world: World) -> None:
     if job_id := _one(world, "running", "pending", "running"):
-        world.people.cancel(ids(job_id), actor="ann")
+        world.people.steering.cancel(ids(job_id), actor="ann")
 
 
 def retry(world: World) -> None:
     if job_id := _one(world, "failed", "cancelled", "completed"):
-        world.people.retry(ids(job_id), actor="ann")
+        world.people.steering.retry(ids(job_id), actor="ann")
 
 
 def pause(world: World) -> None:
-    if not world.people.unpause("all"):
-        world.people.pause("all", until=world.wall() + timedelta(seconds=300))
+    if not world.people.steering.unpause("all"):
+        world.people.steering.pause("all", until=world.wall() + timedelta(seconds=300))
 
 
 def look(world: World) -> None:

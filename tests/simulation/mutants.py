@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import tests.simulation.watching as watching
 from tests.simulation.room import Room, statements
 from worker_service.daemon import recovery
 from worker_service.daemon.liveness import Fate, Seen
 from worker_service.jobs.model import Job
-from worker_service.store.sqlite_leases import Leases
-from worker_service.store.sqlite_reading import JOB_COLUMNS, job_from
+from worker_service.store.intake import make_ready
+from worker_service.store.leases import SqliteLeases
+from worker_service.store.reading import JOB_COLUMNS, claim_values, job_from
 
 Texts = dict[str, str]
 
@@ -70,15 +70,15 @@ def _putting(place: object, name: str, value: object) -> Callable[[], Iterator[N
     return put
 
 
-def _select_then_update(self: Leases, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
+def _select_then_update(self: SqliteLeases, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
     """A claim that looks first and takes later: between the two, others come in."""
-    assert isinstance(self, watching.WatchedStore)
-    values = self._claim_values(worker_id, job_class)
-    with self._transaction():
-        self._make_ready(values["now"])
-    chosen = self._read("next_turn", **values)
-    with self._transaction():
-        return [job_from(row) for (job_id,) in chosen for row in self._write("take", job_id=job_id, **values)]
+    db = self._db
+    values = claim_values(db, worker_id, job_class)
+    with db.transaction():
+        make_ready(db, values["now"])
+    chosen = db.read("next_turn", **values)
+    with db.transaction():
+        return [job_from(row) for (job_id,) in chosen for row in db.write("take", job_id=job_id, **values)]
 
 
 def _with_take(texts: Texts) -> Texts:
@@ -102,7 +102,7 @@ MUTANTS = (
             _without("complete", " AND worker_job_queue.fence = d.value ->> 1"),
         ),
     ),
-    Mutant("claim that selects, then updates", _with_take, _putting(Leases, "claim", _select_then_update)),
+    Mutant("claim that selects, then updates", _with_take, _putting(SqliteLeases, "claim", _select_then_update)),
     Mutant("beat without a fence", _without("beat_leases", " AND fence = l.value ->> 1 AND worker_id = :worker_id")),
     Mutant("no cap of requeues", _without("orphans", "WHEN q.requeue_count >= :requeues_max THEN 'too often'")),
     Mutant(

@@ -46,17 +46,17 @@ class Room:
     def lend(self, world: Surroundings, clock: Callable[[], datetime]) -> WatchedStore:
         """A store that nobody has now. Whoever is dead needs none."""
         store = self._free.pop() if self._free else self._open()
-        store.enter(world, clock)
+        store.database.enter(world, clock)
         return store
 
     def take_back(self, store: WatchedStore) -> None:
-        store.leave()
+        store.database.leave()
         self._free.append(store)
 
     def tidy(self, *, is_sound: bool) -> None:
         """After a history: all stores are free again, and the database is as it was at first."""
         for store in self._stores:
-            store.leave()
+            store.database.leave()
         self._free = list(reversed(self._stores))
         if is_sound:
             self._empty()

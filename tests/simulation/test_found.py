@@ -18,17 +18,17 @@ def test_a_worker_that_wakes_after_its_cancelled_job_was_taken_back_hears_that_t
     """It was told that the job had yet to be cancelled, tried that, was told the same, and so on without end."""
     initialise(tmp_path / "pagemill.db")
     store = open_store(tmp_path / "pagemill.db")
-    store.register(new_worker("w1"))
-    job_id = store.enqueue(NewJob("ocr_pages")).job_id
-    [job] = store.claim("w1", 1)
-    store.cancel(ids(job_id), actor="test")
+    store.leases.register(new_worker("w1"))
+    job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    [job] = store.leases.claim("w1", 1)
+    store.steering.cancel(ids(job_id), actor="test")
     with pytest.raises(CancelRequested):
-        store.complete(job.lease)
+        store.leases.complete(job.lease)
 
-    store.requeue("w1")
+    store.leases.requeue("w1")
 
-    assert store.get(job_id).status is Status.CANCELLED
-    for late in (store.confirm_cancel, store.complete, store.release):
+    assert store.reading.get(job_id).status is Status.CANCELLED
+    for late in (store.leases.confirm_cancel, store.leases.complete, store.leases.release):
         with pytest.raises(LeaseLost) as refusal:
             late(job.lease)
         assert refusal.type is LeaseLost

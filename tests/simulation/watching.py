@@ -19,8 +19,10 @@ from worker_service.errors import RuleBroken
 from worker_service.jobs import retries
 from worker_service.jobs.model import Beat, Changed, Completion, Failure, Job, Lease, Report, Usage
 from worker_service.jobs.selector import Selector
+from worker_service.store.database import Database, _Transaction
+from worker_service.store.leases import SqliteLeases
 from worker_service.store.sqlite import SqliteStore
-from worker_service.store.sqlite_connection import _Transaction
+from worker_service.store.steering import SqliteSteering
 
 _ROWS = """
 SELECT id, status, fence, worker_id, cancel_requested_at IS NOT NULL, progress_percent, heartbeat_at, retry_count,
@@ -69,18 +71,18 @@ class Surroundings(Protocol):
     def committed(self, actor: object, before: Rows, after: Rows) -> None: ...
 
 
-class WatchedStore(SqliteStore):
-    """`actor`: whose store it is; None for people, whom nothing befalls."""
+class WatchedDatabase(Database):
+    """`actor`: whose it is; None for people, whom nothing befalls."""
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
         super().__init__(path, statements, wall_clock, orphan_after_seconds=orphan_after_seconds, is_durable=False)
         self._deed = Deed("read")
         self.leave()
-        self._writer.exec_trace = self._trace
-        self._reader.exec_trace = self._trace
+        self.writer.exec_trace = self._trace
+        self.reader.exec_trace = self._trace
 
     def enter(self, world: Surroundings, clock: Clock) -> None:
-        self._world, self._clock, self._is_watching = world, clock, False
+        self.world, self.clock, self._is_watching = world, clock, False
 
     def leave(self) -> None:
         self.actor: object = None
@@ -88,20 +90,20 @@ class WatchedStore(SqliteStore):
 
     def _trace(self, cursor: object, sql: str, values: object) -> bool:
         if not self._is_watching:
-            may_enter = not self._writer.in_transaction
-            self._world.moment(self.actor, self._deed.verb, sql, may_enter=may_enter)
+            may_enter = not self.writer.in_transaction
+            self.world.moment(self.actor, self._deed.verb, sql, may_enter=may_enter)
         return True
 
-    def _transaction(self) -> _Transaction:
-        return _Watched(super()._transaction(), self)
+    def transaction(self) -> _Transaction:
+        return _Watched(super().transaction(), self)
 
-    def _rows(self) -> Rows:
-        with self._unwatched():
-            rows: list[tuple[Any, ...]] = self._writer.execute(_ROWS).fetchall()
+    def rows(self) -> Rows:
+        with self.unwatched():
+            rows: list[tuple[Any, ...]] = self.writer.execute(_ROWS).fetchall()
             return {row[0]: Row(*row) for row in rows}
 
     @contextmanager
-    def _unwatched(self) -> Iterator[None]:
+    def unwatched(self) -> Iterator[None]:
         self._is_watching = True
         try:
             yield
@@ -109,101 +111,119 @@ class WatchedStore(SqliteStore):
             self._is_watching = False
 
     @contextmanager
-    def _doing(self, deed: Deed) -> Iterator[None]:
+    def doing(self, deed: Deed) -> Iterator[None]:
         before, self._deed = self._deed, deed
         try:
             yield
         except RuleBroken as error:
-            self._world.fault(f"the table had to refuse a {deed.verb}: {error}")
+            self.world.fault(f"the table had to refuse a {deed.verb}: {error}")
             raise
         finally:
             self._deed = before
 
-    def _is_current(self, lease: Lease) -> bool:
-        row = self._world.rows.get(lease.job_id)
+    def is_current(self, lease: Lease) -> bool:
+        row = self.world.rows.get(lease.job_id)
         return row is not None and (row.status, row.fence, row.worker_id) == ("running", lease.fence, lease.worker_id)
 
-    # ── The verbs, each by its right ──
+
+class WatchedStore(SqliteStore):
+    database: WatchedDatabase
+
+    def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
+        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds))
+        self.leases = _WatchedLeases(self.database, self.intake)
+        self.steering = _WatchedSteering(self.database, self.reading)
+
+
+# ── The verbs, each by its right ──
+
+
+class _WatchedLeases(SqliteLeases):
+    _db: WatchedDatabase
 
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
-        with self._doing(Deed("claim")):
+        with self._db.doing(Deed("claim")):
             return super().claim(worker_id, most, job_class, behind=behind, only=only)
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
-        with self._doing(Deed("beat", frozenset(leases))):
+        with self._db.doing(Deed("beat", frozenset(leases))):
             answer = super().beat(worker_id, leases)
         for lease in leases:
-            if (lease in answer.lost) == self._is_current(lease):
-                self._world.fault(f"P2: a beat calls {lease} {'lost' if lease in answer.lost else 'held'}")
+            if (lease in answer.lost) == self._db.is_current(lease):
+                self._db.world.fault(f"P2: a beat calls {lease} {'lost' if lease in answer.lost else 'held'}")
         return answer
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
-        with self._doing(Deed("report", frozenset(report.lease for report in reports))):
+        with self._db.doing(Deed("report", frozenset(report.lease for report in reports))):
             return super().report(reports)
 
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
-        with self._doing(Deed("complete", frozenset(done.lease for done in completions))):
+        with self._db.doing(Deed("complete", frozenset(done.lease for done in completions))):
             lost = super().complete_many(completions)
         for done in completions:
-            row = self._world.rows[done.lease.job_id]
+            row = self._db.world.rows[done.lease.job_id]
             is_completed = (row.status, row.fence) == ("completed", done.lease.fence)
             if is_completed == (done.lease in lost):
-                self._world.fault(f"P5: a complete of {done.lease} says lost={done.lease in lost}; it is {row}")
+                self._db.world.fault(f"P5: a complete of {done.lease} says lost={done.lease in lost}; it is {row}")
         return lost
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
-        with self._doing(Deed("fail", frozenset([lease]))):
+        with self._db.doing(Deed("fail", frozenset([lease]))):
             super().fail(lease, failure, retry_at=retry_at)
 
     def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
-        with self._doing(Deed("snooze", frozenset([lease]))):
+        with self._db.doing(Deed("snooze", frozenset([lease]))):
             super().snooze(lease, until, why)
 
     def release(self, lease: Lease) -> None:
-        with self._doing(Deed("release", frozenset([lease]))):
+        with self._db.doing(Deed("release", frozenset([lease]))):
             super().release(lease)
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
-        with self._doing(Deed("confirm_cancel", frozenset([lease]))):
+        with self._db.doing(Deed("confirm_cancel", frozenset([lease]))):
             super().confirm_cancel(lease, usage)
 
     def requeue(self, worker_id: str) -> list[Job]:
-        with self._doing(Deed("requeue", requeued=worker_id)):
+        with self._db.doing(Deed("requeue", requeued=worker_id)):
             return super().requeue(worker_id)
 
+
+class _WatchedSteering(SqliteSteering):
+    _db: WatchedDatabase
+
     def cancel(self, selector: Selector, *, actor: str, is_hurried: bool = False) -> Changed:
-        with self._doing(Deed("cancel")):
+        with self._db.doing(Deed("cancel")):
             return super().cancel(selector, actor=actor, is_hurried=is_hurried)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
-        with self._doing(Deed("retry")):
+        with self._db.doing(Deed("retry")):
             return super().retry(selector, actor=actor)
 
 
 class _Watched(_Transaction):
     """A transaction that is looked at when it commits."""
 
-    def __init__(self, real: _Transaction, store: WatchedStore) -> None:
+    def __init__(self, real: _Transaction, database: WatchedDatabase) -> None:
         self._real = real
-        self._store = store
+        self._database = database
 
     def __enter__(self) -> None:
         self._real.__enter__()
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
-            with self._store._unwatched():
+            with self._database.unwatched():
                 self._real.__exit__(kind, error, traceback)
             return
-        store, world = self._store, self._store._world
-        after = store._rows()
+        database, world = self._database, self._database.world
+        after = database.rows()
         self._real.__exit__(kind, error, traceback)
         before, world.rows = world.rows, after
-        for sentence in broken(store._deed, before, after):
+        for sentence in broken(database._deed, before, after):
             world.fault(sentence)
-        world.committed(store.actor, before, after)
+        world.committed(database.actor, before, after)
 
 
 def broken(deed: Deed, before: Rows, after: Rows) -> Iterator[str]:

@@ -93,7 +93,7 @@ class World:
         self.chance = random.Random(self.plan.seed)
         self.people = self.open()
         for kind, most in LIMITS.items():
-            self.people.set_limits(kind, most)
+            self.people.leases.set_limits(kind, most)
 
     def close(self) -> None:
         for daemon in self.known.values():
@@ -129,7 +129,7 @@ class World:
         """Recovery asks the world who lives, instead of the kernel."""
         from worker_service.daemon import liveness, recovery
         from worker_service.jobs import retries
-        from worker_service.store import history, sqlite_leases
+        from worker_service.store import leases, upkeep
 
         stack = ExitStack()
         given: list[tuple[object, str, object]] = [
@@ -137,7 +137,7 @@ class World:
             (liveness, "is_free", self._is_free),
             (liveness, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
-            *((module, "REQUEUES_MAX", 2) for module in (retries, history, sqlite_leases)),
+            *((module, "REQUEUES_MAX", 2) for module in (retries, leases, upkeep)),
         ]
         for place, name, value in given:
             stack.callback(setattr, place, name, getattr(place, name))
@@ -265,7 +265,7 @@ class World:
         daemon.nursery.die()
         if code == 0:
             with suppress(PagemillError):
-                daemon.store.deregister(daemon.identity.worker_id)
+                daemon.store.leases.deregister(daemon.identity.worker_id)
                 daemon.is_gone = True
         self.end(daemon)
 
@@ -307,7 +307,7 @@ class World:
         if self.faults:
             return
         self._is_calm = True
-        self.people.unpause("all")
+        self.people.steering.unpause("all")
         for daemon in self.known.values():
             daemon.nursery.is_calm = True
             daemon.still_until = 0.0
@@ -330,7 +330,7 @@ class World:
             self._loop(daemon)
 
     def _calm_round(self) -> None:
-        deadline = self.people.next_deadline()
+        deadline = self.people.reading.next_deadline()
         due = (deadline - self.wall()).total_seconds() if deadline else 0.0
         # Not so long at a time that a worker would be taken for dead.
         self.now += max(20.0, min(due, ORPHAN_AFTER_SECONDS / 3))

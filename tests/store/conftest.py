@@ -72,7 +72,7 @@ def reopen(house: _House) -> Reopen:
 @pytest.fixture
 def enqueue(house: _House) -> Enqueue:
     def insert(job_type: str = "ocr_pages", **fields: object) -> int:
-        return house.store.enqueue(fields_of(job_type, fields)).job_id
+        return house.store.intake.enqueue(fields_of(job_type, fields)).job_id
 
     return insert
 
@@ -88,7 +88,7 @@ def worker(house: _House) -> AddWorker:
         missing: str | None = None,
         at_most_once: bool = False,
     ) -> str:
-        house.store.register(
+        house.store.leases.register(
             new_worker(worker_id, types=types, cpu=cpu, io=io, missing=missing, at_most_once=at_most_once)
         )
         return worker_id

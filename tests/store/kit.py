@@ -185,16 +185,16 @@ def new_worker(
 
 
 def claim_one(store: Store, worker_id: str = "w1", job_class: str = "cpu") -> Job:
-    (job,) = store.claim(worker_id, 1, job_class)
+    (job,) = store.leases.claim(worker_id, 1, job_class)
     return job
 
 
 def claimed_ids(store: Store, worker_id: str = "w1", most: int = 100, job_class: str = "cpu") -> list[int]:
-    return [job.id for job in store.claim(worker_id, most, job_class)]
+    return [job.id for job in store.leases.claim(worker_id, most, job_class)]
 
 
 def codes(store: Store, job_id: int) -> list[str]:
-    return [gate.code for gate in store.explain(job_id)]
+    return [gate.code for gate in store.reading.explain(job_id)]
 
 
 def ids(*job_ids: int) -> Selector:
@@ -202,22 +202,22 @@ def ids(*job_ids: int) -> Selector:
 
 
 def everything(store: Store) -> dict[int, Job]:
-    return {job.id: job for job in store.list(EVERY_JOB, most=100_000)}
+    return {job.id: job for job in store.reading.list(EVERY_JOB, most=100_000)}
 
 
 def status_of(store: Store, job_id: int) -> Status:
-    return store.get(job_id).status
+    return store.reading.get(job_id).status
 
 
 def end(store: Store, lease: Lease, how: Status) -> None:
     """Bring a running job to one of the three ends, each by its own way."""
     if how is Status.COMPLETED:
-        store.complete(lease)
+        store.leases.complete(lease)
     elif how is Status.FAILED:
-        store.fail(lease, Failure("BROKEN", "it broke"), retry_at=None)
+        store.leases.fail(lease, Failure("BROKEN", "it broke"), retry_at=None)
     else:
-        store.cancel(ids(lease.job_id), actor="test")
-        store.confirm_cancel(lease)
+        store.steering.cancel(ids(lease.job_id), actor="test")
+        store.leases.confirm_cancel(lease)
 
 
 def fields_of(job_type: str, fields: dict[str, object]) -> NewJob:

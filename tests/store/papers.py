@@ -15,7 +15,7 @@ TYPES = ("download", "ingest", "ocr_pages", "assemble", "action")
 
 
 def work_as(store: Store, worker_id: str = "w1", types: Sequence[str] = TYPES) -> None:
-    store.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
+    store.leases.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
 
 
 def wish(
@@ -32,12 +32,12 @@ def wish(
 
 
 def ask_for(store: Store, key: str = "report.pdf", **fields: Any) -> Enqueued:
-    return store.enqueue(wish(key, **fields))
+    return store.intake.enqueue(wish(key, **fields))
 
 
 def claim(store: Store, job_type: str | None = None) -> Job:
     """The one job that can run now."""
-    jobs = store.claim("w1", 1) or store.claim("w1", 1, "io")
+    jobs = store.leases.claim("w1", 1) or store.leases.claim("w1", 1, "io")
     [job] = jobs
     assert job_type in (None, job.job_type)
     return job
@@ -48,7 +48,7 @@ def pages_of(*texts: str, first: int = 1, mark: str = "") -> list[PageResult]:
 
 
 def save(store: Store, lease: Lease, *texts: str, first: int = 1) -> list[Lease]:
-    return store.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
+    return store.leases.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
 
 
 def ranges(*parts: tuple[int, int]) -> list[NewJob]:
@@ -62,7 +62,7 @@ def publish(store: Store, key: str = "report.pdf", *texts: str, **fields: Any) -
     asked = ask_for(store, key, **fields)
     job = claim(store, "ingest")
     assert save(store, job.lease, *texts) == []
-    assert store.complete_many([Completion(job.lease, publishes=True)]) == []
+    assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == []
     assert asked.document_id is not None
     return asked.document_id
 

@@ -71,7 +71,7 @@ def test_null_in_a_column_that_has_a_default_is_the_default(store: Store, by_han
         "NULL, NULL, NULL)"
     )
 
-    job = store.get(1)
+    job = store.reading.get(1)
     assert (job.priority, job.status, job.max_retries, job.owner, job.held, job.fence) == (5, PENDING, 3, "", 0, 0)
     assert CANONICAL.fullmatch(job.created_at)
 
@@ -179,7 +179,7 @@ def test_any_other_valid_time_is_brought_to_the_canonical_form(
     by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
     by_hand(f"UPDATE worker_job_queue SET run_at = '{written}' WHERE id = 2")
 
-    inserted, updated = store.get(1), store.get(2)
+    inserted, updated = store.reading.get(1), store.reading.get(2)
     assert (inserted.created_at, inserted.run_at) == (kept, kept)
     assert updated.run_at == kept
 
@@ -244,11 +244,13 @@ def test_a_pending_job_set_to_cancelled_is_cancelled(
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert job.status is CANCELLED
     assert CANONICAL.fullmatch(job.completed_at or "")
     assert claimed_ids(store) == []
-    assert [(event.from_status, event.to_status) for event in store.events(job_id)] == [("pending", "cancelled")]
+    assert [(event.from_status, event.to_status) for event in store.reading.events(job_id)] == [
+        ("pending", "cancelled")
+    ]
 
 
 @pytest.mark.parametrize("hold", ["run_at", "key", "need"])
@@ -266,11 +268,11 @@ def test_a_held_job_can_be_cancelled_and_run_again_by_hand(
     job_id = enqueue(**fields[hold])
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
-    assert (status_of(store, job_id), store.get(job_id).held) == (CANCELLED, 0)
+    assert (status_of(store, job_id), store.reading.get(job_id).held) == (CANCELLED, 0)
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
 
     assert codes(store, job_id) == {"run_at": [], "key": ["KEY_BUSY"], "need": ["WAITS_FOR"]}[hold]
-    store.complete(store.get(first).lease)
+    store.leases.complete(store.reading.get(first).lease)
     assert claimed_ids(store) == [job_id]
 
 
@@ -283,13 +285,13 @@ def test_p7_a_running_job_set_to_cancelled_is_asked_to_stop(
 
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert job.status is RUNNING
     assert CANONICAL.fullmatch(job.cancel_requested_at or "")
-    assert list(store.beat("w1", [lease]).to_cancel) == [lease]
+    assert list(store.leases.beat("w1", [lease]).to_cancel) == [lease]
     with pytest.raises(CancelRequested):
-        store.complete(lease)
-    store.confirm_cancel(lease)
+        store.leases.complete(lease)
+    store.leases.confirm_cancel(lease)
     assert status_of(store, job_id) is CANCELLED
 
 
@@ -303,7 +305,7 @@ def test_an_ended_job_set_to_pending_runs_again_with_a_fresh_budget(
 
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert (job.status, job.fence, job.retry_count, job.error_code, job.completed_at) == (PENDING, 1, 0, None, None)
     assert (job.progress_percent, job.result, job.cancel_requested_at) == (0, None, None)
     assert claim_one(store).fence == 2
@@ -321,7 +323,7 @@ def test_many_jobs_can_be_moved_by_one_update(
 
     assert [status_of(store, each) for each in pending] == [CANCELLED] * 3
     assert status_of(store, running) is RUNNING
-    assert store.get(running).cancel_requested_at
+    assert store.reading.get(running).cancel_requested_at
     by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE status = 'cancelled'")
     assert claimed_ids(store) == pending
 
@@ -345,14 +347,14 @@ def test_a_job_that_is_not_running_can_be_deleted_with_its_history(
     job_id = enqueue()
     lease = claim_one(store).lease
     if how is PENDING:
-        store.release(lease)
+        store.leases.release(lease)
     else:
         end(store, lease, how)
 
     by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
 
     assert everything(store) == {}
-    assert (list(store.attempts(job_id)), list(store.events(job_id))) == ([], [])
+    assert (list(store.reading.attempts(job_id)), list(store.reading.events(job_id))) == ([], [])
 
 
 # ── The moves that are refused ──────────────────────────────────────────────────────────────────────────────────────
@@ -419,9 +421,9 @@ def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
     job_id = enqueue()
     lease = claim_one(store).lease
     if status is PENDING:
-        store.release(lease)
+        store.leases.release(lease)
     elif status is RUNNING:
-        store.report([Report(lease, 40)])
+        store.leases.report([Report(lease, 40)])
     else:
         end(store, lease, status)
     return job_id
@@ -458,11 +460,11 @@ def test_a_running_job_cannot_be_deleted_by_hand(
 def test_replace_into_does_not_wipe_a_job(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
     worker()
     job_id = _in_state(store, enqueue, RUNNING)
-    before = store.get(job_id)
+    before = store.reading.get(job_id)
 
     by_hand.try_each([f"REPLACE INTO worker_job_queue (id, job_type, platform) VALUES ({job_id}, 't', 'p')"])
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
 
 
 @pytest.mark.parametrize(
@@ -482,13 +484,13 @@ def test_no_conflict_clause_removes_or_ends_a_running_job(
     worker()
     enqueue(unique_key="u")
     enqueue(unique_key="other")
-    lease = store.claim("w1", 1)[0].lease
+    lease = store.leases.claim("w1", 1)[0].lease
     before = everything(store)
 
     by_hand.try_each([statement])
 
     assert everything(store) == before
-    store.complete(lease)
+    store.leases.complete(lease)
 
 
 def test_a_job_asked_to_stop_can_only_end_cancelled(
@@ -541,7 +543,7 @@ def test_a_retry_by_hand_of_a_job_whose_unique_key_is_live_is_refused(
 ) -> None:
     worker()
     first = enqueue(unique_key="u")
-    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=None)
+    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=None)
     enqueue(unique_key="u")
     before = by_hand.dump()
 
@@ -638,8 +640,8 @@ def test_a_worker_that_holds_jobs_keeps_its_row(
         by_hand(statement)
 
     assert by_hand.dump() == before
-    store.requeue("w1")
-    assert (status_of(store, job), store.workers()) == (PENDING, [])
+    store.leases.requeue("w1")
+    assert (status_of(store, job), store.reading.workers()) == (PENDING, [])
 
 
 def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, worker: AddWorker, by_hand: ByHand) -> None:
@@ -647,7 +649,7 @@ def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, worker: AddW
 
     by_hand("DELETE FROM worker")
 
-    assert store.workers() == []
+    assert store.reading.workers() == []
 
 
 @pytest.mark.parametrize(
@@ -677,7 +679,7 @@ def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, worker: AddW
     ],
 )
 def test_what_would_stop_others_is_refused(store: Store, by_hand: ByHand, statement: str, sentence: str) -> None:
-    store.enqueue(NewJob("t"))
+    store.intake.enqueue(NewJob("t"))
     before = by_hand.dump()
 
     with pytest.raises(RefusedByHand, match=sentence):
@@ -691,6 +693,6 @@ def test_an_owner_who_was_served_for_ever_by_hand_stops_no_claim(
 ) -> None:
     worker()
     by_hand("INSERT INTO owner_served VALUES ('ann', 9223372036854775807)")
-    jobs = [store.enqueue(NewJob("ocr_pages", owner=owner)).job_id for owner in ("ann", "bob", "ann")]
+    jobs = [store.intake.enqueue(NewJob("ocr_pages", owner=owner)).job_id for owner in ("ann", "bob", "ann")]
 
-    assert sorted(job.id for job in store.claim("w1", 5)) == jobs
+    assert sorted(job.id for job in store.leases.claim("w1", 5)) == jobs

@@ -23,11 +23,11 @@ def a_small_library(store: Store) -> None:
     job = claim(store)
     save(store, job.lease, "text")
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text", 4, "c1")]
-    store.complete_many([Completion(job.lease, files=files, publishes=True)])
+    store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
     ask_for(store, "other.pdf")
     save(store, claim(store).lease, "other", "more")
-    store.enqueue(NewJob("action"))
-    store.checkpoint(claim(store).lease, Checkpoint("1"))
+    store.intake.enqueue(NewJob("action"))
+    store.leases.checkpoint(claim(store).lease, Checkpoint("1"))
 
 
 REFUSED = {
@@ -98,19 +98,19 @@ def test_what_would_break_a_document_is_refused_in_words(by_hand: ByHand, statem
 def test_what_harms_nobody_works_by_hand(store: Store, by_hand: ByHand, statement: str) -> None:
     by_hand(statement)
 
-    assert [line for line in store.audit() if "has no file" not in line] == []
+    assert [line for line in store.upkeep.audit() if "has no file" not in line] == []
 
 
 def test_a_cancel_and_a_retry_by_hand_carry_the_document_along(store: Store, by_hand: ByHand) -> None:
     by_hand("UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 2")
     assert state(by_hand, 2) == ("indexing", 1, None, None)
-    store.requeue("w1")
+    store.leases.requeue("w1")
     assert state(by_hand, 2) == ("failed", 1, None, "CANCELLED")
 
     by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE id = 2")
 
     assert state(by_hand, 2) == ("indexing", 1, None, None)
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_a_pending_job_deleted_by_hand_fails_its_document(store: Store, by_hand: ByHand) -> None:
@@ -126,21 +126,21 @@ def test_p11_a_new_generation_by_hand_stops_older_work_and_it_never_comes_back(s
 
     by_hand("UPDATE document SET index_generation = 2, index_status = 'queued' WHERE id IN (2, 3)")
 
-    assert store.get(asked.job_id).error_code == "STALE_GENERATION"
-    assert [held.lease.job_id for held in store.leases_of("w1") if held.is_cancelled] == [2]
+    assert store.reading.get(asked.job_id).error_code == "STALE_GENERATION"
+    assert [held.lease.job_id for held in store.reading.leases_of("w1") if held.is_cancelled] == [2]
     with pytest.raises(RefusedByHand, match="pagemill reindex"):
         by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {asked.job_id}")
 
 
 def test_a_page_range_is_named_in_either_spelling(store: Store, by_hand: ByHand) -> None:
-    store.requeue("w1")
+    store.leases.requeue("w1")
     work_as(store)
     for payload in ('{"page_range": [3, 4]}', '{"pages": "5-6"}', '{"pages": 7}', "{}", None):
         asked = ask_for(store, f"{payload}.pdf")
-        [ingest] = [job for job in store.claim("w1", 9) if job.id == asked.job_id]
-        store.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages", payload=payload)])])
-        [part] = store.claim("w1", 9)
-        store.fail(part.lease, Failure("X", "broke"), retry_at=None)
+        [ingest] = [job for job in store.leases.claim("w1", 9) if job.id == asked.job_id]
+        store.leases.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages", payload=payload)])])
+        [part] = store.leases.claim("w1", 9)
+        store.leases.fail(part.lease, Failure("X", "broke"), retry_at=None)
 
     said = [row["error_message"] for row in by_hand("SELECT error_message FROM document WHERE id > 2 ORDER BY id")]
 
@@ -178,7 +178,7 @@ def tampered(store: Store, path: Path, statement: str) -> Sequence[str]:
     """What the audit says after somebody has taken the guards away."""
     dropped = "".join(f"DROP TRIGGER {name};" for name in GUARDS)
     subprocess.run(["sqlite3", str(path), f"{dropped} PRAGMA ignore_check_constraints = 1; {statement}"], check=True)
-    return store.audit()
+    return store.upkeep.audit()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,6 @@ def tampered(store: Store, path: Path, statement: str) -> Sequence[str]:
     ],
 )
 def test_books_of_documents_that_do_not_agree_are_told(store: Store, path: Path, statement: str, said: str) -> None:
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
     assert said in tampered(store, path, statement)

@@ -28,7 +28,7 @@ from worker_service.store.base import Store
 
 
 def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableClock) -> None:
-    store.enqueue(NewJob("ingest", document=DocumentRequest("report.pdf", "report")))
+    store.intake.enqueue(NewJob("ingest", document=DocumentRequest("report.pdf", "report")))
     wish = NewJob(
         "ocr_pages",
         platform="gdrive",
@@ -47,7 +47,7 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
         generation=1,
     )
 
-    job = store.get(store.enqueue(wish).job_id)
+    job = store.reading.get(store.intake.enqueue(wish).job_id)
 
     names = (
         "job_type platform account payload priority owner source max_retries timeout_seconds unique_key "
@@ -63,13 +63,13 @@ def test_a_new_job_keeps_every_field_it_was_given(store: Store, clock: MovableCl
 def test_p3_an_enqueued_job_is_there_when_the_store_is_opened_again(enqueue: Enqueue, reopen: Reopen) -> None:
     job_id = enqueue(payload='{"a":1}')
 
-    assert reopen().get(job_id).payload == '{"a":1}'
+    assert reopen().reading.get(job_id).payload == '{"a":1}'
 
 
 def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) -> None:
-    added = store.enqueue_many([NewJob("ocr_pages", account=str(number)) for number in range(50)])
+    added = store.intake.enqueue_many([NewJob("ocr_pages", account=str(number)) for number in range(50)])
 
-    assert [store.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
+    assert [store.reading.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
     assert not any(each.existing for each in added)
 
 
@@ -91,7 +91,7 @@ def test_enqueue_many_inserts_all_or_none(store: Store, by_hand: ByHand, bad: Ne
     before = by_hand.dump()
 
     with pytest.raises(PagemillError) as refusal:
-        store.enqueue_many([NewJob("ocr_pages"), bad, NewJob("ocr_pages")])
+        store.intake.enqueue_many([NewJob("ocr_pages"), bad, NewJob("ocr_pages")])
 
     assert len(str(refusal.value)) > 10
     assert by_hand.dump() == before
@@ -100,19 +100,19 @@ def test_enqueue_many_inserts_all_or_none(store: Store, by_hand: ByHand, bad: Ne
 def test_a_payload_that_is_not_json_or_too_large_is_refused_by_name(store: Store) -> None:
     for payload in ("{", "", '"' + "x" * 1_048_576 + '"', '"' + "ä" * 600_000 + '"'):
         with pytest.raises(PagemillError, match="payload"):
-            store.enqueue(NewJob("ocr_pages", payload=payload))
+            store.intake.enqueue(NewJob("ocr_pages", payload=payload))
 
-    fits = store.enqueue(NewJob("ocr_pages", payload='"' + "x" * 1_048_574 + '"'))
+    fits = store.intake.enqueue(NewJob("ocr_pages", payload='"' + "x" * 1_048_574 + '"'))
     assert status_of(store, fits.job_id) is Status.PENDING
 
 
 def test_a_second_live_job_with_the_unique_key_is_the_first_one(store: Store, worker: AddWorker) -> None:
     worker()
-    first = store.enqueue(NewJob("ocr_pages", unique_key="page-7"))
+    first = store.intake.enqueue(NewJob("ocr_pages", unique_key="page-7"))
 
-    again = store.enqueue(NewJob("assemble", unique_key="page-7", priority=1))
+    again = store.intake.enqueue(NewJob("assemble", unique_key="page-7", priority=1))
     claim_one(store)
-    while_running = store.enqueue(NewJob("ocr_pages", unique_key="page-7"))
+    while_running = store.intake.enqueue(NewJob("ocr_pages", unique_key="page-7"))
 
     assert not first.existing
     assert again.job_id == while_running.job_id == first.job_id
@@ -126,16 +126,18 @@ def test_once_the_holder_of_a_unique_key_has_ended_the_key_is_free(
 ) -> None:
     worker()
     first = enqueue(unique_key="u")
-    store.complete(claim_one(store).lease)
+    store.leases.complete(claim_one(store).lease)
 
-    second = store.enqueue(NewJob("ocr_pages", unique_key="u"))
+    second = store.intake.enqueue(NewJob("ocr_pages", unique_key="u"))
 
     assert second.job_id != first
     assert not second.existing
 
 
 def test_a_unique_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
-    added = store.enqueue_many([NewJob("ocr_pages", unique_key="u"), NewJob("a"), NewJob("ocr_pages", unique_key="u")])
+    added = store.intake.enqueue_many(
+        [NewJob("ocr_pages", unique_key="u"), NewJob("a"), NewJob("ocr_pages", unique_key="u")]
+    )
 
     assert [each.existing for each in added] == [False, False, True]
     assert added[0].job_id == added[2].job_id
@@ -144,9 +146,9 @@ def test_a_unique_key_twice_in_one_batch_makes_one_job(store: Store) -> None:
 
 def test_a_job_that_is_not_there_is_job_not_found(store: Store) -> None:
     with pytest.raises(JobNotFound):
-        store.get(42)
+        store.reading.get(42)
     with pytest.raises(JobNotFound):
-        store.explain(42)
+        store.reading.explain(42)
 
 
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,9 +198,9 @@ def test_the_next_of_a_key_is_the_oldest_and_not_the_first_inserted(
 
     taken = []
     for _ in range(3):
-        (job,) = store.claim("w1", 3)
+        (job,) = store.leases.claim("w1", 3)
         taken.append(job.id)
-        store.complete(job.lease)
+        store.leases.complete(job.lease)
 
     assert taken == [3, 2, 1]
 
@@ -261,7 +263,7 @@ def test_a_run_at_set_by_hand_holds_a_ready_job(
     assert codes(store, job_id) == ["NOT_YET"]
     assert claimed_ids(store) == []
     clock.advance(300)
-    store.beat("w1", [])
+    store.leases.beat("w1", [])
     assert claimed_ids(store) == [job_id]
 
 
@@ -281,8 +283,8 @@ def test_what_falls_due_together_is_freed_best_priority_first(
     store: Store, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
-    store.enqueue_many([NewJob("ocr_pages", run_at=clock.after(10), priority=9) for _ in range(2500)])
-    best = store.enqueue(NewJob("ocr_pages", run_at=clock.after(20), priority=1)).job_id
+    store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(10), priority=9) for _ in range(2500)])
+    best = store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(20), priority=1)).job_id
     clock.advance(30)
 
     assert codes(store, best) == []
@@ -298,26 +300,26 @@ def test_what_comes_due_is_what_this_worker_can_run_and_waits_for_its_time_alone
     enqueue(run_at=soon)
     enqueue("download", run_at=soon, after=(other,))
     enqueue("download", run_at=clock.after(61))
-    assert not store.comes_due("w1", clock.after(60))
+    assert not store.reading.comes_due("w1", clock.after(60))
 
     enqueue("download", run_at=soon, priority=9)
 
-    assert [store.comes_due(one, clock.after(60)) for one in ("w1", "without")] == [True, False]
+    assert [store.reading.comes_due(one, clock.after(60)) for one in ("w1", "without")] == [True, False]
 
 
 def test_next_deadline_is_the_first_time_at_which_something_is_freed(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    assert store.next_deadline() is None
+    assert store.reading.next_deadline() is None
 
     enqueue(run_at=clock.after(600))
-    assert store.next_deadline() == clock.after(600)
-    store.pause("type", "assemble", until=clock.after(500))
-    assert store.next_deadline() == clock.after(500)
-    store.rest_source("drive", clock.after(400), "quota")
-    assert store.next_deadline() == clock.after(400)
+    assert store.reading.next_deadline() == clock.after(600)
+    store.steering.pause("type", "assemble", until=clock.after(500))
+    assert store.reading.next_deadline() == clock.after(500)
+    store.leases.rest_source("drive", clock.after(400), "quota")
+    assert store.reading.next_deadline() == clock.after(400)
     enqueue(run_at=clock.after(100), priority=10)
-    assert store.next_deadline() == clock.after(100)
+    assert store.reading.next_deadline() == clock.after(100)
 
 
 # ── Capabilities and workers ────────────────────────────────────────────────────────────────────────────────────────
@@ -340,7 +342,7 @@ def test_a_job_whose_handler_misses_a_capability_waits(store: Store, enqueue: En
     worker(missing="tesseract is not installed")
     job_id = enqueue()
 
-    (gate,) = store.explain(job_id)
+    (gate,) = store.reading.explain(job_id)
 
     assert gate.code == "CAPABILITY_MISSING"
     assert "tesseract" in gate.detail
@@ -362,11 +364,11 @@ def test_a_draining_worker_claims_nothing(store: Store, enqueue: Enqueue, worker
     worker()
     job_id = enqueue()
 
-    store.set_worker_state("w1", draining=True, disk_low=False)
+    store.leases.set_worker_state("w1", draining=True, disk_low=False)
 
     assert codes(store, job_id) == ["DRAINING"]
     assert claimed_ids(store) == []
-    store.set_worker_state("w1", draining=False, disk_low=False)
+    store.leases.set_worker_state("w1", draining=False, disk_low=False)
     assert claimed_ids(store) == [job_id]
 
 
@@ -374,7 +376,7 @@ def test_a_worker_with_a_full_disk_claims_nothing(store: Store, enqueue: Enqueue
     worker()
     job_id = enqueue()
 
-    store.set_worker_state("w1", draining=False, disk_low=True)
+    store.leases.set_worker_state("w1", draining=False, disk_low=True)
 
     assert codes(store, job_id) == ["DISK_LOW"]
     assert claimed_ids(store) == []
@@ -389,7 +391,7 @@ def test_a_worker_that_has_not_beaten_claims_nothing_until_it_beats_again(
 
     assert codes(store, job_id) == ["WORKER_DOWN"]
     assert claimed_ids(store) == []
-    store.beat("w1", [])
+    store.leases.beat("w1", [])
     assert codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
 
@@ -399,7 +401,7 @@ def test_a_second_live_worker_keeps_a_job_claimable(store: Store, enqueue: Enque
     worker("w2")
     job_id = enqueue()
 
-    store.set_worker_state("w1", draining=True, disk_low=False)
+    store.leases.set_worker_state("w1", draining=True, disk_low=False)
 
     assert codes(store, job_id) == []
     assert claimed_ids(store, "w1") == []
@@ -410,9 +412,9 @@ def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enque
     worker()
     job_id = enqueue()
 
-    store.deregister("w1")
+    store.leases.deregister("w1")
 
-    assert store.workers() == []
+    assert store.reading.workers() == []
     assert codes(store, job_id) == ["WORKER_DOWN"]
 
 
@@ -422,15 +424,15 @@ def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enq
     claim_one(store)
 
     with pytest.raises(PagemillError):
-        store.deregister("w1")
+        store.leases.deregister("w1")
 
-    assert store.get(job_id).worker_id == "w1"
-    assert [job.id for job in store.requeue("w1")] == [job_id]
+    assert store.reading.get(job_id).worker_id == "w1"
+    assert [job.id for job in store.leases.requeue("w1")] == [job_id]
 
 
 def test_selecting_by_ids_selects_these_and_no_others(store: Store, enqueue: Enqueue) -> None:
     one, _, three = enqueue(), enqueue(), enqueue()
 
-    assert [job.id for job in store.list(ids(one, three))] == [three, one]
-    assert store.count(ids(one, three)) == 2
-    assert store.count(Selector(ids=(999,))) == 0
+    assert [job.id for job in store.reading.list(ids(one, three))] == [three, one]
+    assert store.reading.count(ids(one, three)) == 2
+    assert store.reading.count(Selector(ids=(999,))) == 0

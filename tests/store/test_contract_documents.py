@@ -82,7 +82,7 @@ def test_the_rules_of_a_wish(
 def test_a_first_wish_takes_generation_one_and_inserts_its_job(store: Store, by_hand: ByHand) -> None:
     asked = ask_for(store, owner="ann")
 
-    job = store.get(asked.job_id)
+    job = store.reading.get(asked.job_id)
     assert (asked.decision, asked.existing) == (Decision.ACCEPTED, False)
     assert (job.document_id, job.generation, job.owner) == (asked.document_id, 1, "ann")
     assert state(by_hand) == ("queued", 1, None, None)
@@ -91,18 +91,18 @@ def test_a_first_wish_takes_generation_one_and_inserts_its_job(store: Store, by_
 def test_a_document_can_be_recorded_before_anybody_wants_it_read(store: Store, by_hand: ByHand) -> None:
     request = DocumentRequest("/srv/a.pdf", "a.pdf", "c1")
 
-    recorded = [store.record_document(request, platform="local", owner="ann") for _ in range(2)]
+    recorded = [store.intake.record_document(request, platform="local", owner="ann") for _ in range(2)]
 
     assert recorded == [1, 1]
     assert state(by_hand) == ("not_indexed", 0, None, None)
-    asked = store.enqueue(NewJob("ingest", platform="local", owner="ann", document=request))
+    asked = store.intake.enqueue(NewJob("ingest", platform="local", owner="ann", document=request))
     assert (asked.document_id, asked.decision) == (1, Decision.ACCEPTED)
 
 
 def test_a_second_wish_finds_the_first_under_way(store: Store, by_hand: ByHand) -> None:
     first = ask_for(store)
 
-    again, other = store.enqueue_many([wish(), wish("other.pdf")])
+    again, other = store.intake.enqueue_many([wish(), wish("other.pdf")])
 
     assert (again.job_id, again.existing, again.decision) == (first.job_id, True, Decision.UNDER_WAY)
     assert other.decision is Decision.ACCEPTED
@@ -152,25 +152,25 @@ def test_a_document_remembers_how_it_is_read_but_for_what_is_said_and_forgets_wh
         publish(store, "report.pdf", "text", settings=ways(**settings))
     if failed:
         ask_for(store, settings=ways(**failed))
-        store.fail(claim(store).lease, Failure("LANGUAGE_MISSING", "no data"), retry_at=None)
+        store.leases.fail(claim(store).lease, Failure("LANGUAGE_MISSING", "no data"), retry_at=None)
 
     ask_for(store, settings=ways(**said), is_forced=True)
 
     assert claim(store).payload is None
     assert json.loads(str(document_row(by_hand)["settings"])) == way
-    assert json.loads(store.known_document(1).settings) == way
+    assert json.loads(store.leases.known_document(1).settings) == way
 
 
 def test_bringing_a_document_in_again_changes_nothing_of_how_it_is_being_read(store: Store) -> None:
     ask_for(store, settings=ways(lang="deu"))
     assert ask_for(store).decision is Decision.UNDER_WAY
     publish_now = claim(store)
-    store.complete_many([Completion(publish_now.lease, publishes=True)])
+    store.leases.complete_many([Completion(publish_now.lease, publishes=True)])
 
     assert ask_for(store).decision is Decision.UNCHANGED
     assert ask_for(store, settings=ways(lang="deu")).decision is Decision.UNCHANGED
     assert ask_for(store, content="c2").decision is Decision.ACCEPTED
-    assert json.loads(store.known_document(claim(store).document_id or 0).settings) == {"lang": "deu"}
+    assert json.loads(store.leases.known_document(claim(store).document_id or 0).settings) == {"lang": "deu"}
 
 
 def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: Store) -> None:
@@ -180,43 +180,49 @@ def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: 
 
     ask_for(store, content="c2", **standing)
 
-    assert json.loads(store.known_document(claim(store).document_id or 0).settings) == {"lang": "deu", "hocr": True}
+    assert json.loads(store.leases.known_document(claim(store).document_id or 0).settings) == {
+        "lang": "deu",
+        "hocr": True,
+    }
 
 
 def test_a_job_need_not_be_told_what_is_known_of_its_document(store: Store) -> None:
     ask_for(store, settings=ways(lang="deu"))
     job = claim(store)
-    assert store.known_document(1) == KnownDocument(settings=ways(lang="deu").replace(" ", ""))
+    assert store.leases.known_document(1) == KnownDocument(settings=ways(lang="deu").replace(" ", ""))
 
     original = NewFile("a.pdf", "objects/1-1/a.pdf", "original", 3, "c" * 64)
     facts = DocumentFacts(kind="pdf", pages=3)
-    store.complete_many([Completion(job.lease, files=[original], document=facts, follow_ups=[NewJob("next")])])
+    store.leases.complete_many([Completion(job.lease, files=[original], document=facts, follow_ups=[NewJob("next")])])
 
-    assert store.known_document(1) == KnownDocument("c" * 64, "pdf", 3, ways(lang="deu").replace(" ", ""))
-    assert store.known_document(77) == KnownDocument()
+    assert store.leases.known_document(1) == KnownDocument("c" * 64, "pdf", 3, ways(lang="deu").replace(" ", ""))
+    assert store.leases.known_document(77) == KnownDocument()
 
 
 def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Store, by_hand: ByHand) -> None:
     ask_for(store)
     ingest = claim(store)
-    store.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
+    store.leases.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
     save(store, ingest.lease, "old")
 
     newer = ask_for(store, content="c2")
 
-    waiting = [job for job in store.list(Selector()) if job.parent_id == ingest.id]
+    waiting = [job for job in store.reading.list(Selector()) if job.parent_id == ingest.id]
     assert {(job.status, job.error_code) for job in waiting} == {(CANCELLED, "STALE_GENERATION")}
-    assert [lease.job_id for lease in store.beat("w1", [ingest.lease]).to_cancel] == [ingest.id]
-    assert store.complete_many([Completion(ingest.lease, publishes=True)]) == [ingest.lease]
+    assert [lease.job_id for lease in store.leases.beat("w1", [ingest.lease]).to_cancel] == [ingest.id]
+    assert store.leases.complete_many([Completion(ingest.lease, publishes=True)]) == [ingest.lease]
     assert save(store, ingest.lease, "late", first=2) == [ingest.lease]
     with pytest.raises(CancelRequested, match="older generation"):
-        store.checkpoint(ingest.lease, Checkpoint("2"))
-    assert not store.answer(ingest.lease, IsCurrent()).is_current
-    store.confirm_cancel(ingest.lease)
-    assert (store.get(ingest.id).status, store.get(ingest.id).error_code) == (CANCELLED, "STALE_GENERATION")
+        store.leases.checkpoint(ingest.lease, Checkpoint("2"))
+    assert not store.leases.answer(ingest.lease, IsCurrent()).is_current
+    store.leases.confirm_cancel(ingest.lease)
+    assert (store.reading.get(ingest.id).status, store.reading.get(ingest.id).error_code) == (
+        CANCELLED,
+        "STALE_GENERATION",
+    )
     assert state(by_hand) == ("queued", 2, None, None)
     assert status_of(store, newer.job_id) is PENDING
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None:
@@ -224,9 +230,12 @@ def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None
     ingest = claim(store)
     ask_for(store, content="c2")
 
-    store.requeue("w1")
+    store.leases.requeue("w1")
 
-    assert (store.get(ingest.id).status, store.get(ingest.id).error_code) == (CANCELLED, "STALE_GENERATION")
+    assert (store.reading.get(ingest.id).status, store.reading.get(ingest.id).error_code) == (
+        CANCELLED,
+        "STALE_GENERATION",
+    )
 
 
 def test_a_document_that_stands_still_is_taken_over(store: Store, clock: MovableClock, by_hand: ByHand) -> None:
@@ -258,7 +267,7 @@ def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
     first = ask_for(store)
     ask_for(store, content="c2")
 
-    changed = store.retry(ids(first.job_id), actor="ann")
+    changed = store.steering.retry(ids(first.job_id), actor="ann")
 
     assert "pagemill reindex 1" in changed.refused[first.job_id]
     assert status_of(store, first.job_id) is CANCELLED
@@ -266,13 +275,13 @@ def test_a_job_of_an_older_generation_is_not_retried(store: Store) -> None:
 
 def test_an_undo_brings_no_older_generation_back(store: Store, by_hand: ByHand) -> None:
     first = ask_for(store)
-    cancelled = store.cancel(ids(first.job_id), actor="ann").action_id
+    cancelled = store.steering.cancel(ids(first.job_id), actor="ann").action_id
     second = ask_for(store)
-    deleted = store.delete(ids(second.job_id), actor="ann").action_id
+    deleted = store.steering.delete(ids(second.job_id), actor="ann").action_id
     ask_for(store)
 
-    assert "reindex" in store.undo(cancelled, actor="ann").refused[first.job_id]
-    assert "reindex" in store.undo(deleted, actor="ann").refused[second.job_id]
+    assert "reindex" in store.steering.undo(cancelled, actor="ann").refused[first.job_id]
+    assert "reindex" in store.steering.undo(deleted, actor="ann").refused[second.job_id]
     assert state(by_hand) == ("queued", 3, None, None)
 
 
@@ -284,7 +293,10 @@ def read_up_to(store: Store) -> tuple[Job, Job]:
     ask_for(store)
     ingest = claim(store, "ingest")
     facts = DocumentFacts(kind="pdf", pages=24)
-    assert store.complete_many([Completion(ingest.lease, follow_ups=ranges((1, 12), (13, 24)), document=facts)]) == []
+    assert (
+        store.leases.complete_many([Completion(ingest.lease, follow_ups=ranges((1, 12), (13, 24)), document=facts)])
+        == []
+    )
     return claim(store, "ocr_pages"), claim(store, "ocr_pages")
 
 
@@ -295,45 +307,45 @@ def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -
     save(store, first.lease, *("text" for _ in range(12)))
     assert by_hand.one("SELECT percent FROM v_documents") == 50
 
-    store.complete_many([Completion(first.lease), Completion(second.lease)])
+    store.leases.complete_many([Completion(first.lease), Completion(second.lease)])
     assembling = claim(store, "assemble")
     files = [NewFile("report.txt", "objects/4-1/report.txt", "text", 3)]
     actions = [NewJob("action")]
-    store.complete_many([Completion(assembling.lease, files=files, follow_ups=actions, publishes=True)])
+    store.leases.complete_many([Completion(assembling.lease, files=files, follow_ups=actions, publishes=True)])
 
     assert state(by_hand) == ("success", 1, 1, None)
     assert by_hand.one("SELECT percent FROM v_documents") == 100
-    store.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
-    store.retry(Selector(job_types=("action",)), actor="ann")
+    store.leases.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
+    store.steering.retry(Selector(job_types=("action",)), actor="ann")
     assert state(by_hand) == ("success", 1, 1, None)
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_one_failed_range_fails_the_document_and_a_retry_mends_it(store: Store, by_hand: ByHand) -> None:
     first, second = read_up_to(store)
-    store.complete(first.lease)
+    store.leases.complete(first.lease)
 
-    store.fail(second.lease, Failure("PAGE_BROKEN", "it broke"), retry_at=None)
+    store.leases.fail(second.lease, Failure("PAGE_BROKEN", "it broke"), retry_at=None)
 
     row = document_row(by_hand)
     assert state(by_hand) == ("failed", 1, None, "PAGE_BROKEN")
     assert row["error_message"] == "pages 13-24: it broke"
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
-    store.retry(ids(second.id), actor="ann")
+    store.steering.retry(ids(second.id), actor="ann")
     assert state(by_hand) == ("indexing", 1, None, None)
-    store.complete(claim(store, "ocr_pages").lease)
+    store.leases.complete(claim(store, "ocr_pages").lease)
     assembling = claim(store, "assemble")
     files = [NewFile("report.txt", "objects/4-1/report.txt", "text", 3)]
-    store.complete_many([Completion(assembling.lease, files=files, publishes=True)])
+    store.leases.complete_many([Completion(assembling.lease, files=files, publishes=True)])
     assert state(by_hand) == ("success", 1, 1, None)
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_a_failure_that_is_tried_again_fails_nothing(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
     first, _ = read_up_to(store)
 
-    store.fail(first.lease, Failure("X", "x"), retry_at=clock.after(5))
+    store.leases.fail(first.lease, Failure("X", "x"), retry_at=clock.after(5))
 
     assert state(by_hand) == ("indexing", 1, None, None)
 
@@ -341,56 +353,56 @@ def test_a_failure_that_is_tried_again_fails_nothing(store: Store, by_hand: ByHa
 def test_of_two_failed_ranges_one_retry_is_not_enough(store: Store, by_hand: ByHand) -> None:
     first, second = read_up_to(store)
     for job in (first, second):
-        store.fail(job.lease, Failure("X", "x"), retry_at=None)
+        store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    store.retry(ids(first.id), actor="ann")
-    store.complete(claim(store, "ocr_pages").lease)
+    store.steering.retry(ids(first.id), actor="ann")
+    store.leases.complete(claim(store, "ocr_pages").lease)
 
     assert state(by_hand) == ("failed", 1, None, "X")
     assert str(document_row(by_hand)["error_message"]).startswith("pages 13-24")
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 @pytest.mark.parametrize("way", ["pending", "running"])
 def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: Store, by_hand: ByHand, way: str) -> None:
     asked = ask_for(store)
     job = claim(store) if way == "running" else None
-    action = store.cancel(ids(asked.job_id), actor="ann").action_id
+    action = store.steering.cancel(ids(asked.job_id), actor="ann").action_id
     if job is not None:
-        store.confirm_cancel(job.lease)
+        store.leases.confirm_cancel(job.lease)
 
     assert state(by_hand) == ("failed", 1, None, "CANCELLED")
 
     if way == "pending":
-        store.undo(action, actor="ann")
+        store.steering.undo(action, actor="ann")
         assert state(by_hand) == ("queued", 1, None, None)
     else:
-        store.retry(ids(asked.job_id), actor="ann")
+        store.steering.retry(ids(asked.job_id), actor="ann")
         assert state(by_hand) == ("indexing", 1, None, None)
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_a_deleted_job_fails_its_document_and_undo_brings_both_back(store: Store, by_hand: ByHand) -> None:
     asked = ask_for(store)
 
-    action = store.delete(ids(asked.job_id), actor="ann").action_id
+    action = store.steering.delete(ids(asked.job_id), actor="ann").action_id
     assert state(by_hand) == ("failed", 1, None, "JOB_DELETED")
 
-    store.undo(action, actor="ann")
+    store.steering.undo(action, actor="ann")
     assert state(by_hand) == ("queued", 1, None, None)
 
 
 def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHand) -> None:
     ask_for(store)
-    store.complete(claim(store).lease)
+    store.leases.complete(claim(store).lease)
     assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
 
-    action = store.retry(ids(1), actor="ann").action_id
+    action = store.steering.retry(ids(1), actor="ann").action_id
     assert state(by_hand) == ("indexing", 1, None, None)
-    store.undo(action, actor="ann")
+    store.steering.undo(action, actor="ann")
 
     assert state(by_hand) == ("failed", 1, None, "NOT_PUBLISHED")
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 @pytest.mark.parametrize(
@@ -407,7 +419,7 @@ def test_a_job_that_leads_nowhere_leaves_its_document_failed(
 ) -> None:
     ask_for(store)
 
-    store.complete(claim(store).lease, result)
+    store.leases.complete(claim(store).lease, result)
 
     assert state(by_hand) == ("failed", 1, None, code)
     assert sentence in str(document_row(by_hand)["error_message"])
@@ -418,23 +430,23 @@ def test_a_failed_reading_leaves_the_earlier_one_to_people(store: Store, by_hand
     ask_for(store, content="c2")
     job = claim(store)
     save(store, job.lease, "second")
-    store.fail(job.lease, Failure("X", "x"), retry_at=None)
+    store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
     assert state(by_hand) == ("failed", 2, 1, "X")
-    assert [page.text for page in store.page_texts(1)] == ["first"]
+    assert [page.text for page in store.library.page_texts(1)] == ["first"]
 
 
 def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_hand: ByHand) -> None:
     ask_for(store)
     job = claim(store)
     save(store, job.lease, "one", "two")
-    store.complete_many([Completion(job.lease, document=DocumentFacts(pages=2), publishes=True)])
+    store.leases.complete_many([Completion(job.lease, document=DocumentFacts(pages=2), publishes=True)])
     ask_for(store, content="c2")
     job = claim(store)
     save(store, job.lease, "uno")
     assert by_hand.one("SELECT percent FROM v_documents") == 0
 
-    store.complete_many([Completion(job.lease, document=DocumentFacts(pages=4), follow_ups=ranges((2, 4)))])
+    store.leases.complete_many([Completion(job.lease, document=DocumentFacts(pages=4), follow_ups=ranges((2, 4)))])
 
     assert by_hand.one("SELECT percent FROM v_documents") == 25
 
@@ -443,21 +455,21 @@ def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_
 
 
 def download(store: Store, *, content: str = "c1", name: str = "a.pdf") -> Job:
-    store.enqueue(NewJob("download", platform="gdrive", owner="ann"))
-    [job] = store.claim("w1", 1, "io")
+    store.intake.enqueue(NewJob("download", platform="gdrive", owner="ann"))
+    [job] = store.leases.claim("w1", 1, "io")
     files = [
         NewFile(name, f"objects/{job.id}-{job.fence}/a.pdf", "original", 10, content, "m1"),
         NewFile("log.txt", f"objects/{job.id}-{job.fence}/log.txt"),
     ]
     follow_ups = [wish("a.pdf", owner="ann", content=content)]
-    assert store.complete_many([Completion(job.lease, files=files, follow_ups=follow_ups)]) == []
+    assert store.leases.complete_many([Completion(job.lease, files=files, follow_ups=follow_ups)]) == []
     return job
 
 
 def test_p5_the_original_of_a_download_belongs_to_the_document_it_asks_for(store: Store, by_hand: ByHand) -> None:
     job = download(store)
 
-    [original] = store.inputs(1)
+    [original] = store.leases.inputs(1)
     assert (original.name, original.role, original.job_id, original.sha256) == ("a.pdf", "original", job.id, "c1")
     assert by_hand("SELECT document_id FROM file WHERE role = ''") == [{"document_id": None}]
     assert claim(store, "ingest").parent_id == job.id
@@ -467,7 +479,7 @@ def test_the_newest_file_of_each_role_is_the_input(store: Store) -> None:
     download(store)
     later = download(store, content="c2")
 
-    [original] = store.inputs(1)
+    [original] = store.leases.inputs(1)
 
     assert (original.job_id, original.sha256) == (later.id, "c2")
 
@@ -475,56 +487,56 @@ def test_the_newest_file_of_each_role_is_the_input(store: Store) -> None:
 def test_files_outlive_the_jobs_that_published_them(store: Store, clock: MovableClock) -> None:
     job = download(store)
 
-    while store.prune(Selector(statuses=(COMPLETED,))):
+    while store.steering.prune(Selector(statuses=(COMPLETED,))):
         pass
 
-    assert job.id not in [each.id for each in store.list(Selector())]
-    assert [file.name for file in store.inputs(1)] == ["a.pdf"]
-    assert store.gone_files() == []
+    assert job.id not in [each.id for each in store.reading.list(Selector())]
+    assert [file.name for file in store.leases.inputs(1)] == ["a.pdf"]
+    assert store.upkeep.gone_files() == []
 
 
 def test_the_same_content_is_found_by_sha256_for_all_and_by_md5_for_its_owner(store: Store) -> None:
     download(store)
-    store.enqueue_many([NewJob("download", owner=owner) for owner in ("ann", "bob")])
-    ann, bob = store.claim("w1", 2, "io")
+    store.intake.enqueue_many([NewJob("download", owner=owner) for owner in ("ann", "bob")])
+    ann, bob = store.leases.claim("w1", 2, "io")
 
-    by_hash = [store.answer(job.lease, SameContent(sha256="c1")).files for job in (ann, bob)]
-    by_md5 = [store.answer(job.lease, SameContent(md5="m1", size=10)).files for job in (ann, bob)]
+    by_hash = [store.leases.answer(job.lease, SameContent(sha256="c1")).files for job in (ann, bob)]
+    by_md5 = [store.leases.answer(job.lease, SameContent(md5="m1", size=10)).files for job in (ann, bob)]
 
     assert [len(files) for files in by_hash] == [1, 1]
     assert [len(files) for files in by_md5] == [1, 0]
-    assert store.answer(ann.lease, SameContent(md5="m1", size=11)).files == []
+    assert store.leases.answer(ann.lease, SameContent(md5="m1", size=11)).files == []
 
 
 def test_of_the_same_content_a_documents_own_file_comes_first_for_it_cannot_go_meanwhile(store: Store) -> None:
     download(store)
     own = claim(store, "ingest")
-    store.enqueue(NewJob("download", platform="gdrive", owner="bob"))
-    [other] = store.claim("w1", 1, "io")
+    store.intake.enqueue(NewJob("download", platform="gdrive", owner="bob"))
+    [other] = store.leases.claim("w1", 1, "io")
     theirs = NewFile("b.pdf", "objects/3-1/b.pdf", "original", 10, "c1", "m1")
-    store.complete_many([Completion(other.lease, files=[theirs], follow_ups=[wish("b.pdf", owner="bob")])])
+    store.leases.complete_many([Completion(other.lease, files=[theirs], follow_ups=[wish("b.pdf", owner="bob")])])
 
-    assert [file.job_id for file in store.answer(own.lease, SameContent(sha256="c1")).files] == [1, 3]
+    assert [file.job_id for file in store.leases.answer(own.lease, SameContent(sha256="c1")).files] == [1, 3]
 
 
 def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store) -> None:
     download(store)
-    [original] = store.inputs(1)
+    [original] = store.leases.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
-    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     again = [FileAgain(original.id, "original", "b.pdf")]
-    store.complete_many(
+    store.leases.complete_many(
         [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
     )
 
-    [copy] = store.inputs(2)
+    [copy] = store.leases.inputs(2)
     assert (copy.name, copy.path, copy.sha256) == ("b.pdf", original.path, "c1")
-    store.remove_documents([1], actor="ann")
-    assert store.gone_files() == []
-    store.remove_documents([2], actor="ann")
-    assert store.gone_files() == [original.path]
-    store.forget_gone_files([original.path])
-    assert store.gone_files() == []
+    store.upkeep.remove_documents([1], actor="ann")
+    assert store.upkeep.gone_files() == []
+    store.upkeep.remove_documents([2], actor="ann")
+    assert store.upkeep.gone_files() == [original.path]
+    store.upkeep.forget_gone_files([original.path])
+    assert store.upkeep.gone_files() == []
 
 
 def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
@@ -532,7 +544,7 @@ def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
     job = claim(store)
 
     with pytest.raises(RuleBroken, match="no file 77"):
-        store.complete_many([Completion(job.lease, files=[FileAgain(77)])])
+        store.leases.complete_many([Completion(job.lease, files=[FileAgain(77)])])
 
     assert status_of(store, job.id) is RUNNING
 
@@ -541,9 +553,9 @@ def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
     ask_for(store, owner="ann")
     follow_ups = [*ranges((1, 2)), NewJob("action", owner="bob"), wish("other.pdf", content="x")]
 
-    store.complete_many([Completion(claim(store).lease, follow_ups=follow_ups)])
+    store.leases.complete_many([Completion(claim(store).lease, follow_ups=follow_ups)])
 
-    jobs = sorted(store.list(Selector()), key=lambda job: job.id)[1:]
+    jobs = sorted(store.reading.list(Selector()), key=lambda job: job.id)[1:]
     assert [(job.document_id, job.generation, job.owner) for job in jobs] == [
         (1, 1, "ann"),
         (1, 1, "ann"),
@@ -554,43 +566,43 @@ def test_follow_ups_inherit_document_generation_and_owner(store: Store) -> None:
 
 def test_a_job_is_named_after_its_document_or_after_the_job_that_asked_for_it(store: Store) -> None:
     asked = NewJob("download", name="a.pdf")
-    store.enqueue(asked)
+    store.intake.enqueue(asked)
     request = DocumentRequest("key", "b.pdf")
-    store.complete(claim(store).lease, follow_ups=[NewJob("ingest", document=request), NewJob("action")])
+    store.leases.complete(claim(store).lease, follow_ups=[NewJob("ingest", document=request), NewJob("action")])
     follow_ups = [NewJob("ocr_pages"), NewJob("action", name="c.pdf")]
-    store.complete(claim(store, "ingest").lease, follow_ups=follow_ups)
-    store.enqueue(NewJob("action", name="x" * 5000))
+    store.leases.complete(claim(store, "ingest").lease, follow_ups=follow_ups)
+    store.intake.enqueue(NewJob("action", name="x" * 5000))
 
-    named = [job.name or "" for job in reversed(store.list(Selector()))]
+    named = [job.name or "" for job in reversed(store.reading.list(Selector()))]
     assert named[:5] == ["a.pdf", "b.pdf", "a.pdf", "b.pdf", "c.pdf"]
     assert named[5] == "x" * 1000
 
 
 def test_a_follow_up_waits_for_all_that_stand_before_it(store: Store) -> None:
     ask_for(store)
-    store.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])
-    [assembling] = store.list(Selector(job_types=("assemble",)))
+    store.leases.complete_many([Completion(claim(store).lease, follow_ups=ranges((1, 2), (3, 4), (5, 6)))])
+    [assembling] = store.reading.list(Selector(job_types=("assemble",)))
 
-    assert [needs for needs, _ in store.waits_for(assembling.id)] == [2, 3, 4]
-    for job in store.claim("w1", 9):
+    assert [needs for needs, _ in store.reading.waits_for(assembling.id)] == [2, 3, 4]
+    for job in store.leases.claim("w1", 9):
         assert job.job_type == "ocr_pages"
-        store.complete(job.lease)
+        store.leases.complete(job.lease)
     assert claim(store).id == assembling.id
 
 
 def test_only_a_job_of_a_document_can_publish(store: Store) -> None:
-    store.enqueue(NewJob("action"))
+    store.intake.enqueue(NewJob("action"))
     job = claim(store)
 
     with pytest.raises(RuleBroken, match="publishes"):
-        store.complete_many([Completion(job.lease, publishes=True)])
+        store.leases.complete_many([Completion(job.lease, publishes=True)])
 
 
 def test_facts_of_a_document_are_learned(store: Store, by_hand: ByHand) -> None:
     ask_for(store)
     facts = DocumentFacts(kind="pdf", pages=3, note="repaired")
 
-    store.complete_many([Completion(claim(store).lease, document=facts, publishes=True)])
+    store.leases.complete_many([Completion(claim(store).lease, document=facts, publishes=True)])
 
     row = document_row(by_hand)
     assert (row["kind"], row["pages"], row["note"], row["content"]) == ("pdf", 3, "repaired", "c1")
@@ -599,75 +611,75 @@ def test_facts_of_a_document_are_learned(store: Store, by_hand: ByHand) -> None:
 def test_a_completion_that_makes_another_of_the_same_transaction_stale_lands_alone(store: Store) -> None:
     ask_for(store)
     old = claim(store)
-    store.enqueue(NewJob("action"))
+    store.intake.enqueue(NewJob("action"))
     asking = claim(store)
     newer = Completion(asking.lease, follow_ups=[wish(content="c2")])
 
     with pytest.raises(RuleBroken):
-        store.complete_many([newer, Completion(old.lease, publishes=True)])
+        store.leases.complete_many([newer, Completion(old.lease, publishes=True)])
 
-    assert store.complete_many([newer]) == []
-    assert store.complete_many([Completion(old.lease, publishes=True)]) == [old.lease]
+    assert store.leases.complete_many([newer]) == []
+    assert store.leases.complete_many([Completion(old.lease, publishes=True)]) == [old.lease]
 
 
 # ── Under the lease ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_checkpoint_is_kept_over_attempts_and_forgotten_with_the_completion(store: Store) -> None:
-    store.enqueue(NewJob("action"))
+    store.intake.enqueue(NewJob("action"))
     first = claim(store)
-    assert store.checkpoint_of(first.id) is None
-    store.checkpoint(first.lease, Checkpoint('{"page": 1}'))
-    store.checkpoint(first.lease, Checkpoint('{"page": 2}', [NewJob("ocr_pages")]))
-    store.release(first.lease)
+    assert store.leases.checkpoint_of(first.id) is None
+    store.leases.checkpoint(first.lease, Checkpoint('{"page": 1}'))
+    store.leases.checkpoint(first.lease, Checkpoint('{"page": 2}', [NewJob("ocr_pages")]))
+    store.leases.release(first.lease)
 
-    assert store.checkpoint_of(first.id) == '{"page": 2}'
-    assert store.count(Selector(job_types=("ocr_pages",))) == 1
+    assert store.leases.checkpoint_of(first.id) == '{"page": 2}'
+    assert store.reading.count(Selector(job_types=("ocr_pages",))) == 1
     with pytest.raises(LeaseLost):
-        store.checkpoint(first.lease, Checkpoint("3", [NewJob("ocr_pages")]))
-    assert store.count(Selector(job_types=("ocr_pages",))) == 1
+        store.leases.checkpoint(first.lease, Checkpoint("3", [NewJob("ocr_pages")]))
+    assert store.reading.count(Selector(job_types=("ocr_pages",))) == 1
 
-    second = store.claim("w1", 1)[0]
-    store.complete(second.lease)
-    assert store.checkpoint_of(first.id) is None
+    second = store.leases.claim("w1", 1)[0]
+    store.leases.complete(second.lease)
+    assert store.leases.checkpoint_of(first.id) is None
 
 
 def test_a_checkpoint_that_is_not_json_is_refused_with_all_that_came_along(store: Store) -> None:
-    store.enqueue(NewJob("action"))
+    store.intake.enqueue(NewJob("action"))
     job = claim(store)
 
     with pytest.raises(RuleBroken, match="JSON"):
-        store.checkpoint(job.lease, Checkpoint("{", [NewJob("ocr_pages")]))
+        store.leases.checkpoint(job.lease, Checkpoint("{", [NewJob("ocr_pages")]))
 
-    assert store.count(Selector()) == 1
+    assert store.reading.count(Selector()) == 1
 
 
 def test_a_deleted_job_takes_its_checkpoint_along_unless_it_can_come_back(store: Store, by_hand: ByHand) -> None:
-    store.enqueue_many([NewJob("action"), NewJob("action")])
-    for job in store.claim("w1", 2):
-        store.checkpoint(job.lease, Checkpoint("1"))
-        store.fail(job.lease, Failure("X", "x"), retry_at=None)
+    store.intake.enqueue_many([NewJob("action"), NewJob("action")])
+    for job in store.leases.claim("w1", 2):
+        store.leases.checkpoint(job.lease, Checkpoint("1"))
+        store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
-    action = store.delete(ids(1), actor="ann").action_id
+    action = store.steering.delete(ids(1), actor="ann").action_id
     by_hand("DELETE FROM worker_job_queue WHERE id = 2")
-    store.undo(action, actor="ann")
+    store.steering.undo(action, actor="ann")
 
-    assert (store.checkpoint_of(1), store.checkpoint_of(2)) == ("1", None)
+    assert (store.leases.checkpoint_of(1), store.leases.checkpoint_of(2)) == ("1", None)
 
 
 def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: ByHand) -> None:
     ask_for(store), ask_for(store, "copy.pdf", owner="bob")
-    first, second = store.claim("w1", 2)
+    first, second = store.leases.claim("w1", 2)
     layout = json.dumps({"words": ["text"] * 50})
     page = PageResult(1, "d1", "text", "ocr", 88.5, layout)
 
-    store.save_pages([(first.lease, page), (first.lease, page)])
-    assert store.answer(second.lease, KnownPages(["d1", "d2"])).digests == ["d1"]
-    store.save_pages([(second.lease, PageResult(1, "d1")), (second.lease, PageResult(2, "d2"))])
+    store.leases.save_pages([(first.lease, page), (first.lease, page)])
+    assert store.leases.answer(second.lease, KnownPages(["d1", "d2"])).digests == ["d1"]
+    store.leases.save_pages([(second.lease, PageResult(1, "d1")), (second.lease, PageResult(2, "d2"))])
 
-    [copied] = store.answer(second.lease, DocumentPages(1, 9, with_layout=True)).pages
+    [copied] = store.leases.answer(second.lease, DocumentPages(1, 9, with_layout=True)).pages
     assert copied == page
-    assert store.answer(second.lease, DocumentPages(1, 9)).pages[0].layout is None
+    assert store.leases.answer(second.lease, DocumentPages(1, 9)).pages[0].layout is None
     assert by_hand.one("SELECT count(*) FROM page_result") == 1
 
 
@@ -678,7 +690,7 @@ def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Stor
     save(store, job.lease, "one")
     save(store, job.lease, "uno")
 
-    assert [page.text for page in store.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
+    assert [page.text for page in store.leases.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
 
 
 @pytest.mark.parametrize("words", [1, 5_000])
@@ -687,21 +699,21 @@ def test_a_layout_of_any_size_is_read_as_it_was_written(store: Store, words: int
     job = claim(store)
     layout = json.dumps({"words": [f"word {number} — é" for number in range(words)]})
 
-    store.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
+    store.leases.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
 
-    [read] = store.answer(job.lease, DocumentPages(1, 1, with_layout=True)).pages
+    [read] = store.leases.answer(job.lease, DocumentPages(1, 1, with_layout=True)).pages
     assert read.layout == layout
 
 
 def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store) -> None:
     ask_for(store), ask_for(store, "copy.pdf", owner="bob")
-    one, two = store.claim("w1", 2)
+    one, two = store.leases.claim("w1", 2)
 
-    store.save_pages([(two.lease, PageResult(1, "d2", "two")), (one.lease, PageResult(1, "d1", "one")),
+    store.leases.save_pages([(two.lease, PageResult(1, "d2", "two")), (one.lease, PageResult(1, "d1", "one")),
                       (one.lease, PageResult(2, "d3", "more"))])  # fmt: skip
 
-    assert [page.text for page in store.answer(one.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
-    assert [page.text for page in store.answer(two.lease, DocumentPages(1, 9)).pages] == ["two"]
+    assert [page.text for page in store.leases.answer(one.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
+    assert [page.text for page in store.leases.answer(two.lease, DocumentPages(1, 9)).pages] == ["two"]
 
 
 def test_a_page_that_sqlite_could_not_take_spoils_none_beside_it(store: Store) -> None:
@@ -709,55 +721,55 @@ def test_a_page_that_sqlite_could_not_take_spoils_none_beside_it(store: Store) -
     job = claim(store)
     odd = [PageResult(1, "d1", "a\ud800b", "ocr", 100.5), PageResult(2, "d2", "\0 text", "ocr", float("nan"), "[]")]
 
-    assert store.save_pages([(job.lease, page) for page in [*odd, PageResult(3, "d3", "good")]]) == []
+    assert store.leases.save_pages([(job.lease, page) for page in [*odd, PageResult(3, "d3", "good")]]) == []
 
-    read = store.answer(job.lease, DocumentPages(1, 9)).pages
+    read = store.leases.answer(job.lease, DocumentPages(1, 9)).pages
     assert [(page.text, page.confidence) for page in read] == [("a?b", 100.0), ("\0 text", 0.0), ("good", None)]
 
 
 def test_a_follow_up_belongs_to_the_owner_of_its_parent(store: Store) -> None:
-    store.enqueue(NewJob("action", owner="ann"))
+    store.intake.enqueue(NewJob("action", owner="ann"))
     job = claim(store)
-    store.checkpoint(job.lease, Checkpoint("1", [NewJob("download"), NewJob("download", owner="bob")]))
-    store.complete_many([Completion(job.lease, follow_ups=[wish()])])
+    store.leases.checkpoint(job.lease, Checkpoint("1", [NewJob("download"), NewJob("download", owner="bob")]))
+    store.leases.complete_many([Completion(job.lease, follow_ups=[wish()])])
 
-    assert sorted(each.owner for each in store.list(Selector()) if each.parent_id) == ["ann", "ann", "bob"]
+    assert sorted(each.owner for each in store.reading.list(Selector()) if each.parent_id) == ["ann", "ann", "bob"]
 
 
 def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: Store, by_hand: ByHand) -> None:
     ask_for(store), ask_for(store, "other.pdf")
-    lost, held = (job.lease for job in store.claim("w1", 2))
-    store.release(lost)
+    lost, held = (job.lease for job in store.leases.claim("w1", 2))
+    store.leases.release(lost)
 
     [page] = pages_of("text")
-    assert store.save_pages([(lost, page), (held, page)]) == [lost]
+    assert store.leases.save_pages([(lost, page), (held, page)]) == [lost]
     assert by_hand("SELECT document_id FROM page") == [{"document_id": 2}]
 
 
 def test_p7_nothing_lands_after_a_request_to_stop(store: Store) -> None:
     ask_for(store)
     job = claim(store)
-    store.cancel(ids(job.id), actor="ann")
+    store.steering.cancel(ids(job.id), actor="ann")
 
     with pytest.raises(CancelRequested):
-        store.checkpoint(job.lease, Checkpoint("1"))
-    assert store.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
+        store.leases.checkpoint(job.lease, Checkpoint("1"))
+    assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
 
 
 def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_retry(store: Store) -> None:
     ask_for(store)
     job = claim(store)
-    store.cancel(ids(job.id), actor="ann")
+    store.steering.cancel(ids(job.id), actor="ann")
 
     assert save(store, job.lease, "kept") == [job.lease]
-    store.confirm_cancel(job.lease)
-    store.forget_pages(100)
-    store.retry(ids(job.id), actor="ann")
+    store.leases.confirm_cancel(job.lease)
+    store.upkeep.forget_pages(100)
+    store.steering.retry(ids(job.id), actor="ann")
     again = claim(store)
 
-    assert store.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
-    assert [page.text for page in store.answer(again.lease, DocumentPages(1, 9)).pages] == ["kept"]
-    assert store.audit() == []
+    assert store.leases.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
+    assert [page.text for page in store.leases.answer(again.lease, DocumentPages(1, 9)).pages] == ["kept"]
+    assert store.upkeep.audit() == []
 
 
 def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_is_none_of_its_pages(
@@ -770,41 +782,43 @@ def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_i
 
     assert save(store, old.lease, "late") == [old.lease]
 
-    assert store.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
+    assert store.leases.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
     assert by_hand("SELECT number FROM page") == []
     # What somebody was told of is there for as long as they run.
-    store.forget_pages(100)
-    store.save_pages([(new.lease, PageResult(1, "1:late"))])
-    assert [page.text for page in store.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
+    store.upkeep.forget_pages(100)
+    store.leases.save_pages([(new.lease, PageResult(1, "1:late"))])
+    assert [page.text for page in store.leases.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
 
 
 def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
     publish(store, "f1", "text", owner="ann")
-    store.enqueue(NewJob("action", platform="gdrive", owner="ann"))
+    store.intake.enqueue(NewJob("action", platform="gdrive", owner="ann"))
     job = claim(store)
     seen = [CrawlItem("d", kind="folder", name="Reports"), CrawlItem("f1", "d", "a.pdf", "file", "r1", 10)]
-    store.checkpoint(job.lease, Checkpoint("1", crawl=CrawlPage("drive:ann", seen, walk=1, state='{"token": "t1"}')))
+    store.leases.checkpoint(
+        job.lease, Checkpoint("1", crawl=CrawlPage("drive:ann", seen, walk=1, state='{"token": "t1"}'))
+    )
     more = [
         CrawlItem("d", kind="folder", name="Reports"),
         CrawlItem("f2", "d", "b.pdf", "file", "r1", note="too large"),
     ]
-    store.checkpoint(job.lease, Checkpoint("2", crawl=CrawlPage("drive:ann", more, walk=2)))
+    store.leases.checkpoint(job.lease, Checkpoint("2", crawl=CrawlPage("drive:ann", more, walk=2)))
 
-    memory = store.answer(job.lease, CrawlItems("drive:ann", ["f1", "f2", "f3"]))
-    unseen = store.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2))
+    memory = store.leases.answer(job.lease, CrawlItems("drive:ann", ["f1", "f2", "f3"]))
+    unseen = store.leases.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2))
     assert memory.state == '{"token": "t1"}'
     assert [(item.id, item.note, item.walk) for item in memory.items] == [("f1", "", 1), ("f2", "too large", 2)]
     assert [(item.id, item.parent_id, item.name, item.revision, item.size) for item in unseen.items] == [
         ("f1", "d", "a.pdf", "r1", 10)
     ]
-    assert store.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2, after="f1")).items == []
-    assert store.answer(job.lease, CrawlItems("drive:bob", ["f1"])).items == []
+    assert store.leases.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2, after="f1")).items == []
+    assert store.leases.answer(job.lease, CrawlItems("drive:bob", ["f1"])).items == []
 
-    store.checkpoint(job.lease, Checkpoint("3", crawl=CrawlPage("drive:ann", [CrawlItem("f1", is_gone=True)])))
-    [gone] = store.answer(job.lease, CrawlItems("drive:ann", ["f1"])).items
+    store.leases.checkpoint(job.lease, Checkpoint("3", crawl=CrawlPage("drive:ann", [CrawlItem("f1", is_gone=True)])))
+    [gone] = store.leases.answer(job.lease, CrawlItems("drive:ann", ["f1"])).items
     assert (gone.is_gone, gone.name) == (True, "a.pdf")
     assert document_row(by_hand)["gone_at"]
-    store.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [seen[1]])))
+    store.leases.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [seen[1]])))
     assert document_row(by_hand)["gone_at"] is None
 
 
@@ -813,8 +827,8 @@ def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
 
 def remove(store: Store, *document_ids: int) -> Removed:
     """As a person does: also what a chore would do about the pages."""
-    removed = store.remove_documents(document_ids, actor="ann")
-    while store.forget_gone():
+    removed = store.upkeep.remove_documents(document_ids, actor="ann")
+    while store.upkeep.forget_gone():
         pass
     return removed
 
@@ -826,15 +840,15 @@ def test_a_document_is_removed_with_its_pages_and_files_unless_a_job_works_for_i
     assert "cancel" in remove(store, 1).refused[1]
     job = claim(store)
     save(store, job.lease, "text")
-    store.complete_many([Completion(job.lease, publishes=True)])
+    store.leases.complete_many([Completion(job.lease, publishes=True)])
 
     removed = remove(store, 1, 99)
 
     assert (removed.document_ids, list(removed.refused)) == ([1], [99])
     assert removed.freed == Weight(documents=1, pages=0, files=1, size=10)
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
-    assert store.gone_files() == ["objects/1-1/a.pdf"]
-    assert "reindex" in store.retry(ids(job.id), actor="ann").refused[job.id]
+    assert store.upkeep.gone_files() == ["objects/1-1/a.pdf"]
+    assert "reindex" in store.steering.retry(ids(job.id), actor="ann").refused[job.id]
     assert ask_for(store, "a.pdf", owner="ann").document_id == 2
 
 
@@ -844,45 +858,45 @@ def test_a_removed_document_is_seen_by_nobody_while_its_pages_are_forgotten_a_fe
     texts = [f"solar {number}" for number in range(50)]
     publish(store, "report.pdf", *texts)
 
-    store.remove_documents([1], actor="ann")
+    store.upkeep.remove_documents([1], actor="ann")
     left = []
     while by_hand("SELECT * FROM document_gone"):
-        assert store.search("solar").hits == []
-        assert store.keyword_counts(["solar"]) == []
-        assert store.forget_gone(10) <= 20
+        assert store.library.search("solar").hits == []
+        assert store.library.keyword_counts(["solar"]) == []
+        assert store.upkeep.forget_gone(10) <= 20
         left.append(by_hand("SELECT count(*) AS n FROM page")[0]["n"])
-    while store.forget_gone(10):
+    while store.upkeep.forget_gone(10):
         pass
 
     assert left[:5] == [40, 30, 20, 10, 0]
     assert by_hand("SELECT count(*) AS n FROM page_result") == [{"n": 0}]
     assert by_hand("INSERT INTO page_text (page_text) VALUES ('integrity-check')") == []
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by_hand: ByHand) -> None:
     download(store)
-    [original] = store.inputs(1)
+    [original] = store.leases.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
-    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     save(store, first.lease, "own", "both")
     again = [FileAgain(original.id, "original", "b.pdf")]
     save(store, second.lease, "both", first=2)
-    store.complete_many(
+    store.leases.complete_many(
         [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
     )
 
-    assert store.weigh([1]) == Weight(documents=1, shared_files=1)
-    assert store.weigh([1, 2]) == Weight(documents=2, files=1, size=10)
+    assert store.upkeep.weigh([1]) == Weight(documents=1, shared_files=1)
+    assert store.upkeep.weigh([1, 2]) == Weight(documents=2, files=1, size=10)
     assert remove(store, 1).freed == Weight(documents=1, shared_files=1)
 
-    assert [page.text for page in store.page_texts(2)] == ["both"]
-    assert [hit.document_id for hit in store.search("both").hits] == [2]
-    assert store.search("own").hits == []
+    assert [page.text for page in store.library.page_texts(2)] == ["both"]
+    assert [hit.document_id for hit in store.library.search("both").hits] == [2]
+    assert store.library.search("own").hits == []
     assert by_hand("SELECT text FROM page_result") == [{"text": "both"}]
-    assert store.gone_files() == []
+    assert store.upkeep.gone_files() == []
     assert remove(store, 2).freed == Weight(documents=1, files=1, size=10)
-    assert store.gone_files() == [original.path]
+    assert store.upkeep.gone_files() == [original.path]
 
 
 def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone(
@@ -890,12 +904,12 @@ def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone
 ) -> None:
     publish(store, "report.pdf", "text", owner="ann")
     publish(store, "other.pdf", "text")
-    store.enqueue(NewJob("ocr_pages"))
-    store.cancel(ids(3), actor="bob")
+    store.intake.enqueue(NewJob("ocr_pages"))
+    store.steering.cancel(ids(3), actor="bob")
 
     action_id = remove(store, 1, 2).action_id
 
-    [removal, cancel] = store.actions()
+    [removal, cancel] = store.reading.actions()
     assert (removal.id, removal.actor, removal.verb, removal.jobs, removal.documents) == (
         action_id,
         "ann",
@@ -906,30 +920,30 @@ def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone
     [before, _] = [json.loads(str(row["before"])) for row in by_hand("SELECT before FROM worker_action_document")]
     assert (before["owner"], before["source_key"], before["name"]) == ("ann", "report.pdf", "report.pdf of ann")
     with pytest.raises(Refused):
-        store.undo(action_id, actor="ann")
-    assert store.undo(None, actor="ann").action_id == cancel.id
+        store.steering.undo(action_id, actor="ann")
+    assert store.steering.undo(None, actor="ann").action_id == cancel.id
 
     clock.advance(8 * 86400)
-    store.prune(ids(1))
+    store.steering.prune(ids(1))
     assert by_hand("SELECT * FROM worker_action_document") == by_hand("SELECT * FROM worker_action") == []
 
 
 def test_what_is_kept_is_summed_up_by_owner_and_what_two_share_counts_once_for_all(store: Store) -> None:
     download(store)
-    [original] = store.inputs(1)
+    [original] = store.leases.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
-    first, second = sorted(store.claim("w1", 2), key=lambda job: job.document_id or 0)
+    first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     own = NewFile("b.txt", "objects/3-1/b.txt", "text", 5)
     facts = DocumentFacts(pages=7)
-    store.complete_many([
+    store.leases.complete_many([
         Completion(first.lease, publishes=True),
         Completion(second.lease, files=[FileAgain(original.id, "original"), own], document=facts, publishes=True),
     ])  # fmt: skip
 
     # Beside the original, a download of ann's has published a log that is empty.
-    assert store.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
-    assert store.size_of_all() == (3, 15)
-    assert [document.size for document in store.documents(DocumentSelector())] == [15, 10]
+    assert store.upkeep.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
+    assert store.upkeep.size_of_all() == (3, 15)
+    assert [document.size for document in store.library.documents(DocumentSelector())] == [15, 10]
 
 
 def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
@@ -939,59 +953,59 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
     publish(store, "report.pdf", "second", content="c2")
     ask_for(store, "other.pdf")
     asking = claim(store)
-    known = store.answer(asking.lease, KnownPages(["1:first"])).digests
+    known = store.leases.answer(asking.lease, KnownPages(["1:first"])).digests
     clock.advance(1)
 
-    while store.forget_pages():
+    while store.upkeep.forget_pages():
         pass
 
     assert by_hand("SELECT generation FROM page") == [{"generation": 2}]
     assert known == ["1:first"]
     assert by_hand.one("SELECT count(*) FROM page_result") == 2
-    assert store.answer(asking.lease, KnownPages(["1:first"])).digests == []
-    store.complete(asking.lease)
+    assert store.leases.answer(asking.lease, KnownPages(["1:first"])).digests == []
+    store.leases.complete(asking.lease)
     clock.advance(1)
-    while store.forget_pages():
+    while store.upkeep.forget_pages():
         pass
     assert by_hand("SELECT text FROM page_result") == [{"text": "second"}]
-    assert store.search("first").hits == []
+    assert store.library.search("first").hits == []
 
 
 def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Store, clock: MovableClock) -> None:
     ask_for(store)
     first = claim(store)
     save(store, first.lease, "first")
-    store.fail(first.lease, Failure("X", "x"), retry_at=None)
+    store.leases.fail(first.lease, Failure("X", "x"), retry_at=None)
     ask_for(store)
     clock.advance(1)
-    while store.forget_pages():
+    while store.upkeep.forget_pages():
         pass
 
     again = claim(store)
 
-    assert store.answer(again.lease, KnownPages(["1:first"])).digests == ["1:first"]
+    assert store.leases.answer(again.lease, KnownPages(["1:first"])).digests == ["1:first"]
 
 
 def test_files_of_an_earlier_generation_are_not_taken_for_those_of_the_one_that_people_read(store: Store) -> None:
     download(store)
     made = [NewFile("a.txt", "objects/2-1/a.txt", "text"), NewFile("a.html", "objects/2-1/a.html", "hocr")]
-    store.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
+    store.leases.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
     download(store, content="c2")
     made = [NewFile("a.txt", "objects/4-1/a.txt", "text")]
-    store.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
+    store.leases.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
 
-    assert {file.role: file.job_id for file in store.inputs(1)} == {"original": 3, "text": 4}
-    assert store.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
+    assert {file.role: file.job_id for file in store.leases.inputs(1)} == {"original": 3, "text": 4}
+    assert store.upkeep.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
 
 
 def test_an_older_original_is_forgotten_whatever_it_was_called(store: Store) -> None:
     download(store, name="a.pdf")
     download(store, name="b.pdf", content="c2")
-    store.complete_many([Completion(claim(store, "ingest").lease, publishes=True)])
+    store.leases.complete_many([Completion(claim(store, "ingest").lease, publishes=True)])
 
-    store.forget_pages()
+    store.upkeep.forget_pages()
 
-    assert [file.name for file in store.files(1)] == ["b.pdf"]
+    assert [file.name for file in store.library.files(1)] == ["b.pdf"]
 
 
 def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: Store, clock: MovableClock) -> None:
@@ -999,13 +1013,13 @@ def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: S
     publish(store, "report.pdf", "second", content="c2")
     ask_for(store, "other.pdf")
     asking = claim(store)
-    while store.forget_pages():
+    while store.upkeep.forget_pages():
         pass
 
-    store.save_pages([(asking.lease, PageResult(1, "1:first"))])
-    store.complete_many([Completion(asking.lease, publishes=True)])
+    store.leases.save_pages([(asking.lease, PageResult(1, "1:first"))])
+    store.leases.complete_many([Completion(asking.lease, publishes=True)])
     clock.advance(9)
-    while store.forget_pages():
+    while store.upkeep.forget_pages():
         pass
 
-    assert [page.text for page in store.page_texts(2)] == ["first"]
+    assert [page.text for page in store.library.page_texts(2)] == ["first"]

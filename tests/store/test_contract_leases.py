@@ -43,7 +43,7 @@ BROKEN = Failure("BROKEN", "it broke")
 
 
 def _outcomes(store: Store, job_id: int) -> list[str | None]:
-    return [attempt.outcome for attempt in store.attempts(job_id)]
+    return [attempt.outcome for attempt in store.reading.attempts(job_id)]
 
 
 # ── P1: at most one lease of a job is alive; a running row has exactly one open attempt ─────────────────────────────
@@ -61,8 +61,8 @@ def test_p1_a_claim_opens_one_attempt_under_the_next_fence(
     assert (job.id, job.status, job.fence, job.worker_id) == (job_id, Status.RUNNING, 1, "w1")
     assert job.started_at == job.heartbeat_at == clock.text
     assert job.lease == Lease(job_id, 1, "w1")
-    assert store.get(job_id) == job
-    (attempt,) = store.attempts(job_id)
+    assert store.reading.get(job_id) == job
+    (attempt,) = store.reading.attempts(job_id)
     assert (attempt.fence, attempt.worker_id, attempt.started_at, attempt.ended_at) == (1, "w1", clock.text, None)
 
 
@@ -72,35 +72,35 @@ def test_p1_a_running_job_is_not_claimed_again(store: Store, enqueue: Enqueue, w
     enqueue()
     claim_one(store, "w1")
 
-    assert store.claim("w2", 5) == []
-    assert store.claim("w1", 5) == []
+    assert store.leases.claim("w2", 5) == []
+    assert store.leases.claim("w1", 5) == []
 
 
 def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = enqueue(max_retries=9)
 
-    store.release(claim_one(store).lease)
-    store.snooze(claim_one(store).lease, _now(store, job_id))
-    store.fail(claim_one(store).lease, BROKEN, retry_at=_now(store, job_id))
+    store.leases.release(claim_one(store).lease)
+    store.leases.snooze(claim_one(store).lease, _now(store, job_id))
+    store.leases.fail(claim_one(store).lease, BROKEN, retry_at=_now(store, job_id))
     claim_one(store)
-    store.requeue("w1")
-    store.register(new_worker())
-    store.fail(claim_one(store).lease, BROKEN, retry_at=None)
-    store.retry(ids(job_id), actor="ann")
+    store.leases.requeue("w1")
+    store.leases.register(new_worker())
+    store.leases.fail(claim_one(store).lease, BROKEN, retry_at=None)
+    store.steering.retry(ids(job_id), actor="ann")
     end(store, claim_one(store).lease, Status.CANCELLED)
-    store.retry(ids(job_id), actor="ann")
-    store.complete(claim_one(store).lease)
+    store.steering.retry(ids(job_id), actor="ann")
+    store.leases.complete(claim_one(store).lease)
 
     wanted = ["released", "snoozed", "retry", "requeued", "failed", "cancelled", "completed"]
     assert _outcomes(store, job_id) == wanted
-    assert [attempt.fence for attempt in store.attempts(job_id)] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(attempt.ended_at for attempt in store.attempts(job_id))
+    assert [attempt.fence for attempt in store.reading.attempts(job_id)] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(attempt.ended_at for attempt in store.reading.attempts(job_id))
 
 
 def _now(store: Store, job_id: int) -> datetime:
     """A time that has come: when the job was inserted."""
-    return from_text(store.get(job_id).created_at)
+    return from_text(store.reading.get(job_id).created_at)
 
 
 def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -108,9 +108,9 @@ def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: E
     job_id = enqueue()
     usage = Usage(cpu_seconds=1.5, memory_peak_bytes=1000, signal="SIGKILL")
 
-    store.fail(claim_one(store).lease, Failure("OOM", "out of memory", usage), retry_at=None)
+    store.leases.fail(claim_one(store).lease, Failure("OOM", "out of memory", usage), retry_at=None)
 
-    (attempt,) = store.attempts(job_id)
+    (attempt,) = store.reading.attempts(job_id)
     assert (attempt.error_code, attempt.error_message, attempt.signal) == ("OOM", "out of memory", "SIGKILL")
     assert (attempt.cpu_seconds, attempt.memory_peak_bytes) == (1.5, 1000)
 
@@ -118,10 +118,10 @@ def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: E
 def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = enqueue()
-    store.release(claim_one(store).lease)
-    store.complete(claim_one(store).lease)
+    store.leases.release(claim_one(store).lease)
+    store.leases.complete(claim_one(store).lease)
 
-    moves = [(event.fence, event.from_status, event.to_status) for event in store.events(job_id)]
+    moves = [(event.fence, event.from_status, event.to_status) for event in store.reading.events(job_id)]
 
     assert moves == [
         (1, "pending", "running"),
@@ -137,13 +137,13 @@ Loss = Callable[[Store, Lease], None]
 
 
 def _requeued(store: Store, lease: Lease) -> None:
-    store.requeue(lease.worker_id)
-    store.register(new_worker(lease.worker_id))
+    store.leases.requeue(lease.worker_id)
+    store.leases.register(new_worker(lease.worker_id))
 
 
 def _requeued_and_claimed_by_another(store: Store, lease: Lease) -> None:
     _requeued(store, lease)
-    store.register(new_worker("other"))
+    store.leases.register(new_worker("other"))
     claim_one(store, "other")
 
 
@@ -153,28 +153,28 @@ def _requeued_and_claimed_again_by_the_same(store: Store, lease: Lease) -> None:
 
 
 def _completed(store: Store, lease: Lease) -> None:
-    store.complete(lease)
+    store.leases.complete(lease)
 
 
 def _failed(store: Store, lease: Lease) -> None:
-    store.fail(lease, BROKEN, retry_at=None)
+    store.leases.fail(lease, BROKEN, retry_at=None)
 
 
 def _released(store: Store, lease: Lease) -> None:
-    store.release(lease)
+    store.leases.release(lease)
 
 
 def _released_and_claimed_again(store: Store, lease: Lease) -> None:
-    store.release(lease)
+    store.leases.release(lease)
     claim_one(store, lease.worker_id)
 
 
 def _snoozed(store: Store, lease: Lease) -> None:
-    store.snooze(lease, from_text("2030-01-01 00:00:00.000"))
+    store.leases.snooze(lease, from_text("2030-01-01 00:00:00.000"))
 
 
 def _backing_off(store: Store, lease: Lease) -> None:
-    store.fail(lease, BROKEN, retry_at=from_text("2030-01-01 00:00:00.000"))
+    store.leases.fail(lease, BROKEN, retry_at=from_text("2030-01-01 00:00:00.000"))
 
 
 def _cancelled(store: Store, lease: Lease) -> None:
@@ -182,18 +182,18 @@ def _cancelled(store: Store, lease: Lease) -> None:
 
 
 def _deleted(store: Store, lease: Lease) -> None:
-    store.complete(lease)
-    store.delete(ids(lease.job_id), actor="ann")
+    store.leases.complete(lease)
+    store.steering.delete(ids(lease.job_id), actor="ann")
 
 
 def _pruned(store: Store, lease: Lease) -> None:
-    store.complete(lease)
-    assert store.prune(ids(lease.job_id)) == 1
+    store.leases.complete(lease)
+    assert store.steering.prune(ids(lease.job_id)) == 1
 
 
 def _retried_and_claimed_again(store: Store, lease: Lease) -> None:
-    store.complete(lease)
-    store.retry(ids(lease.job_id), actor="ann")
+    store.leases.complete(lease)
+    store.steering.retry(ids(lease.job_id), actor="ann")
     claim_one(store, lease.worker_id)
 
 
@@ -221,27 +221,27 @@ def test_p2_a_lost_lease_writes_nothing(
     worker("slow")
     enqueue()
     lease = claim_one(store, "slow").lease
-    store.report([Report(lease, 20, "two of ten", ["begun"])])
+    store.leases.report([Report(lease, 20, "two of ten", ["begun"])])
     lose(store, lease)
     before = by_hand.dump()
     follow_ups = [NewJob("assemble", unique_key="late")]
 
     late: list[Callable[[], None]] = [
-        lambda: store.complete(lease, '{"late":true}', follow_ups),
-        lambda: store.fail(lease, BROKEN, retry_at=None),
-        lambda: store.fail(lease, BROKEN, retry_at=clock.after(5)),
-        lambda: store.release(lease),
-        lambda: store.snooze(lease, clock.after(5)),
-        lambda: store.confirm_cancel(lease),
+        lambda: store.leases.complete(lease, '{"late":true}', follow_ups),
+        lambda: store.leases.fail(lease, BROKEN, retry_at=None),
+        lambda: store.leases.fail(lease, BROKEN, retry_at=clock.after(5)),
+        lambda: store.leases.release(lease),
+        lambda: store.leases.snooze(lease, clock.after(5)),
+        lambda: store.leases.confirm_cancel(lease),
     ]
     for write in late:
         with pytest.raises(LeaseLost):
             write()
         assert by_hand.dump() == before
 
-    assert store.complete_many([Completion(lease, "{}", follow_ups)]) == [lease]
-    assert store.report([Report(lease, 99, "late", ["late"])]) == [lease]
-    assert list(store.beat("slow", [lease]).lost) == [lease]
+    assert store.leases.complete_many([Completion(lease, "{}", follow_ups)]) == [lease]
+    assert store.leases.report([Report(lease, 99, "late", ["late"])]) == [lease]
+    assert list(store.leases.beat("slow", [lease]).lost) == [lease]
     assert by_hand.dump() == before
 
 
@@ -261,12 +261,12 @@ def test_p2_a_lease_of_another_worker_or_fence_writes_nothing(
     ]
     for wrong in forged:
         with pytest.raises(LeaseLost):
-            store.complete(wrong)
+            store.leases.complete(wrong)
         with pytest.raises(LeaseLost):
-            store.fail(wrong, BROKEN, retry_at=None)
+            store.leases.fail(wrong, BROKEN, retry_at=None)
         with pytest.raises(LeaseLost):
-            store.release(wrong)
-    assert store.report([Report(wrong, 50, "x", ["x"]) for wrong in forged]) == forged
+            store.leases.release(wrong)
+    assert store.leases.report([Report(wrong, 50, "x", ["x"]) for wrong in forged]) == forged
 
     assert by_hand.dump() == before
 
@@ -276,15 +276,15 @@ def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(
 ) -> None:
     worker()
     first, second = enqueue(), enqueue()
-    a, b = (job.lease for job in store.claim("w1", 2))
-    store.complete(a)
+    a, b = (job.lease for job in store.leases.claim("w1", 2))
+    store.leases.complete(a)
 
-    lost = store.report([Report(a, 50, "a", ["a"]), Report(b, 60, "b", ["b"])])
+    lost = store.leases.report([Report(a, 50, "a", ["a"]), Report(b, 60, "b", ["b"])])
 
     assert lost == [a]
-    assert store.logs(first) == []
-    assert [line.line for line in store.logs(second)] == ["b"]
-    assert store.get(second).progress_percent == 60
+    assert store.reading.logs(first) == []
+    assert [line.line for line in store.reading.logs(second)] == ["b"]
+    assert store.reading.get(second).progress_percent == 60
 
 
 def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(
@@ -292,16 +292,16 @@ def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(
 ) -> None:
     worker()
     first, second, third = enqueue(), enqueue(), enqueue()
-    a, b, c = (job.lease for job in store.claim("w1", 3))
-    store.release(b)
+    a, b, c = (job.lease for job in store.leases.claim("w1", 3))
+    store.leases.release(b)
 
-    lost = store.complete_many(
+    lost = store.leases.complete_many(
         [Completion(lease, f'"{lease.job_id}"', [NewJob("assemble", account=str(lease.job_id))]) for lease in (a, b, c)]
     )
 
     assert lost == [b]
     assert [status_of(store, each) for each in (first, second, third)] == ["completed", "pending", "completed"]
-    assert store.get(first).result == f'"{first}"'
+    assert store.reading.get(first).result == f'"{first}"'
     followers = [job for job in everything(store).values() if job.job_type == "assemble"]
     assert sorted((job.account, job.parent_id) for job in followers) == [(str(first), first), (str(third), third)]
 
@@ -312,10 +312,10 @@ def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(
     worker()
     job_id = enqueue()
     old = claim_one(store).lease
-    store.release(old)
+    store.leases.release(old)
     new = claim_one(store).lease
 
-    lost = store.complete_many(
+    lost = store.leases.complete_many(
         [
             Completion(old, '"old"', [NewJob("assemble", account="old")]),
             Completion(new, '"new"', [NewJob("assemble", account="new")]),
@@ -323,7 +323,7 @@ def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(
     )
 
     assert lost == [old]
-    assert store.get(job_id).result == '"new"'
+    assert store.reading.get(job_id).result == '"new"'
     assert [job.account for job in everything(store).values() if job.job_type == "assemble"] == ["new"]
 
 
@@ -334,7 +334,7 @@ def test_p5_the_same_completion_twice_in_one_batch_lands_once(
     enqueue()
     done = Completion(claim_one(store).lease, '"x"', [NewJob("assemble")])
 
-    store.complete_many([done, done])
+    store.leases.complete_many([done, done])
 
     assert [job.job_type for job in everything(store).values()].count("assemble") == 1
 
@@ -345,14 +345,14 @@ def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(
     worker()
     job_id = enqueue()
     old = claim_one(store).lease
-    store.release(old)
+    store.leases.release(old)
     new = claim_one(store).lease
 
-    lost = store.report([Report(old, 90, "old", ["old"]), Report(new, 10, "new", ["new"])])
+    lost = store.leases.report([Report(old, 90, "old", ["old"]), Report(new, 10, "new", ["new"])])
 
     assert lost == [old]
-    assert [line.line for line in store.logs(job_id)] == ["new"]
-    assert (store.get(job_id).progress_percent, store.get(job_id).progress_message) == (10, "new")
+    assert [line.line for line in store.reading.logs(job_id)] == ["new"]
+    assert (store.reading.get(job_id).progress_percent, store.reading.get(job_id).progress_message) == (10, "new")
 
 
 @pytest.mark.parametrize("percent", [float("nan"), float("inf"), float("-inf"), 1e300])
@@ -361,12 +361,12 @@ def test_p10_a_percentage_that_is_no_number_neither_lands_nor_stops_the_others(
 ) -> None:
     worker()
     first, second = enqueue(), enqueue()
-    a, b = (job.lease for job in store.claim("w1", 2))
+    a, b = (job.lease for job in store.leases.claim("w1", 2))
 
-    assert store.report([Report(a, percent, "odd"), Report(b, 50)]) == []
+    assert store.leases.report([Report(a, percent, "odd"), Report(b, 50)]) == []
 
-    assert 0 <= store.get(first).progress_percent <= 100
-    assert store.get(second).progress_percent == 50
+    assert 0 <= store.reading.get(first).progress_percent <= 100
+    assert store.reading.get(second).progress_percent == 50
 
 
 # ── P5: result and follow-up jobs land with the completion or not at all ────────────────────────────────────────────
@@ -376,7 +376,7 @@ def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue, 
     worker()
     job_id = enqueue()
 
-    store.complete(claim_one(store).lease, '{"pages":3}', [NewJob("assemble"), NewJob("download", priority=2)])
+    store.leases.complete(claim_one(store).lease, '{"pages":3}', [NewJob("assemble"), NewJob("download", priority=2)])
 
     parent, *children = sorted(everything(store).values(), key=lambda job: job.id)
     assert (parent.status, parent.result) == (Status.COMPLETED, '{"pages":3}')
@@ -400,10 +400,10 @@ def test_p5_a_bad_follow_up_refuses_the_completion_and_all_its_siblings(
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.complete(lease, "{}", [NewJob("assemble"), bad])
+        store.leases.complete(lease, "{}", [NewJob("assemble"), bad])
 
     assert by_hand.dump() == before
-    store.complete(lease)
+    store.leases.complete(lease)
 
 
 def test_p5_a_result_that_is_not_json_is_refused(
@@ -415,7 +415,7 @@ def test_p5_a_result_that_is_not_json_is_refused(
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.complete(lease, "not json")
+        store.leases.complete(lease, "not json")
 
     assert by_hand.dump() == before
 
@@ -426,7 +426,7 @@ def test_p5_a_follow_up_whose_unique_key_is_live_is_that_live_job(
     worker()
     job_id, live = enqueue(priority=1), enqueue("assemble", unique_key="doc-1")
 
-    store.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="doc-1")])
+    store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="doc-1")])
 
     assert status_of(store, job_id) is Status.COMPLETED
     assert set(everything(store)) == {job_id, live}
@@ -438,7 +438,7 @@ def test_p5_a_follow_up_may_have_the_unique_key_of_the_job_that_ends(
     worker()
     job_id = enqueue(unique_key="crawl")
 
-    store.complete(claim_one(store).lease, None, [NewJob("ocr_pages", unique_key="crawl")])
+    store.leases.complete(claim_one(store).lease, None, [NewJob("ocr_pages", unique_key="crawl")])
 
     assert status_of(store, job_id) is Status.COMPLETED
     assert len(everything(store)) == 2
@@ -454,16 +454,16 @@ def test_p6_a_job_fails_for_good_after_max_retries(
     job_id = enqueue(max_retries=2)
 
     for number in (1, 2):
-        store.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
-        job = store.get(job_id)
+        store.leases.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
+        job = store.reading.get(job_id)
         assert (job.status, job.retry_count) == (Status.PENDING, number)
         assert codes(store, job_id) == ["BACKOFF"]
         assert claimed_ids(store) == []
         clock.advance(10)
         assert codes(store, job_id) == []
-    store.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
+    store.leases.fail(claim_one(store).lease, BROKEN, retry_at=clock.after(10))
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert (job.status, job.retry_count, job.error_code, job.error_message) == (Status.FAILED, 2, "BROKEN", "it broke")
     assert job.completed_at == clock.text
     assert claimed_ids(store) == []
@@ -475,7 +475,7 @@ def test_p6_a_permanent_failure_ends_the_job_with_retries_left(
     worker()
     job_id = enqueue(max_retries=3)
 
-    store.fail(claim_one(store).lease, BROKEN, retry_at=None)
+    store.leases.fail(claim_one(store).lease, BROKEN, retry_at=None)
 
     assert status_of(store, job_id) is Status.FAILED
 
@@ -483,15 +483,15 @@ def test_p6_a_permanent_failure_ends_the_job_with_retries_left(
 def test_how_a_running_job_is_getting_on_is_told_by_its_worker_and_its_limits(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    store.register(Worker("w1", "here", "boot", 1, "0", 8, 8, [HandlerFacts("ocr_pages", timeout_seconds=90)]))
+    store.leases.register(Worker("w1", "here", "boot", 1, "0", 8, 8, [HandlerFacts("ocr_pages", timeout_seconds=90)]))
     usual, own, waiting = enqueue(), enqueue(timeout_seconds=3600), enqueue()
     leases = [claim_one(store).lease for _ in range(2)]
     clock.advance(30)
-    store.report([Report(leases[1], lines=["a line"])])
+    store.leases.report([Report(leases[1], lines=["a line"])])
 
-    assert store.course(usual) == Course("2026-11-18 10:00:00.000", "2026-11-18 10:01:30.000")
-    assert store.course(own) == Course("2026-11-18 10:00:30.000", "2026-11-18 11:00:00.000")
-    assert store.course(waiting) is None
+    assert store.reading.course(usual) == Course("2026-11-18 10:00:00.000", "2026-11-18 10:01:30.000")
+    assert store.reading.course(own) == Course("2026-11-18 10:00:30.000", "2026-11-18 11:00:00.000")
+    assert store.reading.course(waiting) is None
 
 
 def test_p6_a_release_and_a_snooze_cost_no_retry(
@@ -501,14 +501,14 @@ def test_p6_a_release_and_a_snooze_cost_no_retry(
     job_id = enqueue(max_retries=0)
 
     for _ in range(10):
-        store.release(claim_one(store).lease)
-        store.snooze(claim_one(store).lease, clock.after(60))
+        store.leases.release(claim_one(store).lease)
+        store.leases.snooze(claim_one(store).lease, clock.after(60))
         assert codes(store, job_id) == ["NOT_YET"]
         assert claimed_ids(store) == []
         clock.advance(60)
-        store.beat("w1", [])
+        store.leases.beat("w1", [])
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert (job.status, job.retry_count, job.requeue_count) == (Status.PENDING, 0, 0)
 
 
@@ -516,11 +516,11 @@ def test_p6_a_released_job_begins_with_clean_hands(store: Store, enqueue: Enqueu
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    store.report([Report(lease, 70, "seven of ten")])
+    store.leases.report([Report(lease, 70, "seven of ten")])
 
-    store.release(lease)
+    store.leases.release(lease)
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert (job.worker_id, job.started_at, job.heartbeat_at) == (None, None, None)
     assert claim_one(store).progress_percent == 0
 
@@ -531,17 +531,17 @@ def test_p6_requeues_are_capped(store: Store, enqueue: Enqueue, worker: AddWorke
     for number in range(1, REQUEUES_MAX + 1):
         worker("w1")
         claim_one(store)
-        (job,) = store.requeue("w1")
+        (job,) = store.leases.requeue("w1")
         assert (job.status, job.requeue_count) == (Status.PENDING, number)
     worker("w1")
     claim_one(store)
-    (last,) = store.requeue("w1")
+    (last,) = store.leases.requeue("w1")
 
     assert last.status is Status.FAILED
     assert last.error_code
     assert last.error_message
     assert last.requeue_count <= REQUEUES_MAX + 1
-    assert last == store.get(job_id)
+    assert last == store.reading.get(job_id)
     assert last.retry_count == 0
 
 
@@ -554,14 +554,14 @@ def test_requeue_takes_every_job_of_the_worker_and_its_row(store: Store, enqueue
     kept = enqueue()
     assert claimed_ids(store, "here") == [kept]
 
-    back = store.requeue("gone")
+    back = store.leases.requeue("gone")
 
     assert sorted(job.id for job in back) == lost
     assert all(job.status is Status.PENDING and job.worker_id is None for job in back)
     assert status_of(store, kept) is Status.RUNNING
     with pytest.raises(WorkerUnknown):
-        store.beat("gone", [])
-    assert store.requeue("gone") == []
+        store.leases.beat("gone", [])
+    assert store.leases.requeue("gone") == []
 
 
 def test_an_orphan_that_may_run_at_most_once_fails(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -569,7 +569,7 @@ def test_an_orphan_that_may_run_at_most_once_fails(store: Store, enqueue: Enqueu
     job_id = enqueue()
     claim_one(store)
 
-    (job,) = store.requeue("w1")
+    (job,) = store.leases.requeue("w1")
 
     assert (job.id, job.status) == (job_id, Status.FAILED)
     assert job.error_code
@@ -585,7 +585,7 @@ def test_a_requeued_job_is_claimable_at_once_in_its_old_place(
     enqueue()
     claim_one(store)
 
-    store.requeue("w1")
+    store.leases.requeue("w1")
     worker("w2")
 
     job = claim_one(store, "w2")
@@ -601,26 +601,26 @@ def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    changed = store.cancel(ids(job_id), actor="ann")
+    changed = store.steering.cancel(ids(job_id), actor="ann")
     before = by_hand.dump()
 
     late: list[Callable[[], None]] = [
-        lambda: store.complete(lease, "{}", [NewJob("assemble")]),
-        lambda: store.fail(lease, BROKEN, retry_at=None),
-        lambda: store.fail(lease, BROKEN, retry_at=clock.after(5)),
-        lambda: store.release(lease),
-        lambda: store.snooze(lease, clock.after(5)),
+        lambda: store.leases.complete(lease, "{}", [NewJob("assemble")]),
+        lambda: store.leases.fail(lease, BROKEN, retry_at=None),
+        lambda: store.leases.fail(lease, BROKEN, retry_at=clock.after(5)),
+        lambda: store.leases.release(lease),
+        lambda: store.leases.snooze(lease, clock.after(5)),
     ]
     for write in late:
         with pytest.raises(CancelRequested):
             write()
         assert by_hand.dump() == before
-    assert store.complete_many([Completion(lease)]) == [lease]
+    assert store.leases.complete_many([Completion(lease)]) == [lease]
     assert by_hand.dump() == before
 
     assert list(changed.asked) == [job_id]
     assert status_of(store, job_id) is Status.RUNNING
-    store.confirm_cancel(lease, Usage(signal="SIGTERM"))
+    store.leases.confirm_cancel(lease, Usage(signal="SIGTERM"))
     assert status_of(store, job_id) is Status.CANCELLED
     assert _outcomes(store, job_id) == ["cancelled"]
 
@@ -630,10 +630,10 @@ def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(
 ) -> None:
     worker()
     first, _ = enqueue(), enqueue()
-    a, b = (job.lease for job in store.claim("w1", 2))
-    store.cancel(ids(first), actor="ann")
+    a, b = (job.lease for job in store.leases.claim("w1", 2))
+    store.steering.cancel(ids(first), actor="ann")
 
-    beat = store.beat("w1", [a, b])
+    beat = store.leases.beat("w1", [a, b])
 
     assert (list(beat.to_cancel), list(beat.lost)) == ([a], [])
 
@@ -644,9 +644,9 @@ def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(
     worker()
     job_id = enqueue()
     claim_one(store)
-    store.cancel(ids(job_id), actor="ann")
+    store.steering.cancel(ids(job_id), actor="ann")
 
-    (job,) = store.requeue("w1")
+    (job,) = store.leases.requeue("w1")
 
     assert job.status is Status.CANCELLED
     assert status_of(store, job_id) is Status.CANCELLED
@@ -656,9 +656,9 @@ def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(
 def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = enqueue()
-    store.complete(claim_one(store).lease)
+    store.leases.complete(claim_one(store).lease)
 
-    changed = store.cancel(ids(job_id), actor="ann")
+    changed = store.steering.cancel(ids(job_id), actor="ann")
 
     assert status_of(store, job_id) is Status.COMPLETED
     assert list(changed.job_ids) == []
@@ -673,7 +673,7 @@ def test_p7_a_job_that_nobody_asked_to_stop_cannot_be_confirmed_cancelled(
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.confirm_cancel(lease)
+        store.leases.confirm_cancel(lease)
 
     assert by_hand.dump() == before
 
@@ -683,11 +683,11 @@ def test_p7_after_a_retry_by_a_person_the_job_can_complete(store: Store, enqueue
     job_id = enqueue()
     end(store, claim_one(store).lease, Status.CANCELLED)
 
-    store.retry(ids(job_id), actor="ann")
-    store.complete(claim_one(store).lease)
+    store.steering.retry(ids(job_id), actor="ann")
+    store.leases.complete(claim_one(store).lease)
 
     assert status_of(store, job_id) is Status.COMPLETED
-    assert store.get(job_id).cancel_requested_at is None
+    assert store.reading.get(job_id).cancel_requested_at is None
 
 
 # ── P10: progress never falls; log lines are appended ───────────────────────────────────────────────────────────────
@@ -700,8 +700,8 @@ def test_p10_progress_never_falls(store: Store, enqueue: Enqueue, worker: AddWor
 
     seen = []
     for percent in (10, 40, 20, 40.9, 39, -5, 80, 300, 50):
-        assert store.report([Report(lease, percent, f"at {percent}")]) == []
-        seen.append(store.get(job_id).progress_percent)
+        assert store.leases.report([Report(lease, percent, f"at {percent}")]) == []
+        seen.append(store.reading.get(job_id).progress_percent)
 
     assert seen == sorted(seen)
     assert seen[:3] == [10, 40, 40]
@@ -716,21 +716,23 @@ def test_p10_the_highest_of_several_reports_in_one_batch_stands(
     job_id = enqueue()
     lease = claim_one(store).lease
 
-    store.report([Report(lease, 30, "c", ["one"]), Report(lease, 90, "b", ["two"]), Report(lease, 10, "a", ["three"])])
+    store.leases.report(
+        [Report(lease, 30, "c", ["one"]), Report(lease, 90, "b", ["two"]), Report(lease, 10, "a", ["three"])]
+    )
 
-    assert store.get(job_id).progress_percent == 90
-    assert [line.line for line in store.logs(job_id)] == ["one", "two", "three"]
+    assert store.reading.get(job_id).progress_percent == 90
+    assert [line.line for line in store.reading.logs(job_id)] == ["one", "two", "three"]
 
 
 def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    store.report([Report(lease, 30, "page 3")])
+    store.leases.report([Report(lease, 30, "page 3")])
 
-    store.report([Report(lease, None, "page 4"), Report(lease, None, None, ["still here"])])
+    store.leases.report([Report(lease, None, "page 4"), Report(lease, None, None, ["still here"])])
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert (job.progress_percent, job.progress_message) == (30, "page 4")
 
 
@@ -740,12 +742,12 @@ def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enque
     lease = claim_one(store).lease
 
     for part in range(4):
-        store.report([Report(lease, lines=[f"line {part * 1000 + number}" for number in range(1000)])])
+        store.leases.report([Report(lease, lines=[f"line {part * 1000 + number}" for number in range(1000)])])
 
-    lines = store.logs(job_id, most=10_000)
+    lines = store.reading.logs(job_id, most=10_000)
     assert [line.line for line in lines] == [f"line {number}" for number in range(1000, 4000)]
     assert [line.id for line in lines] == sorted(line.id for line in lines)
-    page = store.logs(job_id, after_id=lines[99].id, most=10)
+    page = store.reading.logs(job_id, after_id=lines[99].id, most=10)
     assert list(page) == list(lines[100:110])
 
 
@@ -753,14 +755,14 @@ def test_p10_a_failed_job_stays_failed(store: Store, enqueue: Enqueue, worker: A
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    store.fail(lease, BROKEN, retry_at=None)
-    before = store.get(job_id)
+    store.leases.fail(lease, BROKEN, retry_at=None)
+    before = store.reading.get(job_id)
 
-    assert store.report([Report(lease, 100)]) == [lease]
-    store.cancel(ids(job_id), actor="ann")
-    store.priority(ids(job_id), 1, actor="ann")
+    assert store.leases.report([Report(lease, 100)]) == [lease]
+    store.steering.cancel(ids(job_id), actor="ann")
+    store.steering.priority(ids(job_id), 1, actor="ann")
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
 
 
 # ── Beats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -773,14 +775,14 @@ def test_a_beat_marks_the_worker_and_its_leases(
     job_id = enqueue()
     lease = claim_one(store).lease
     clock.advance(299)
-    assert [each.id for each in store.silent_workers(clock.after(-300))] == []
+    assert [each.id for each in store.leases.silent_workers(clock.after(-300))] == []
 
-    store.beat("w1", [lease])
+    store.leases.beat("w1", [lease])
     clock.advance(200)
 
-    assert store.get(job_id).heartbeat_at == "2026-11-18 10:04:59.000"
-    assert [each.id for each in store.silent_workers(clock.after(-300))] == []
-    assert [each.id for each in store.silent_workers(clock.after(-199))] == ["w1"]
+    assert store.reading.get(job_id).heartbeat_at == "2026-11-18 10:04:59.000"
+    assert [each.id for each in store.leases.silent_workers(clock.after(-300))] == []
+    assert [each.id for each in store.leases.silent_workers(clock.after(-199))] == ["w1"]
 
 
 def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
@@ -789,14 +791,14 @@ def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
     worker()
     job_id = enqueue()
     old = claim_one(store).lease
-    store.release(old)
+    store.leases.release(old)
     claim_one(store)
-    before = store.get(job_id)
+    before = store.reading.get(job_id)
     clock.advance(30)
 
-    assert list(store.beat("w1", [old]).lost) == [old]
+    assert list(store.leases.beat("w1", [old]).lost) == [old]
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
 
 
 def test_a_worker_without_a_row_may_neither_beat_nor_claim(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
@@ -804,9 +806,9 @@ def test_a_worker_without_a_row_may_neither_beat_nor_claim(store: Store, enqueue
     before = by_hand.dump()
 
     with pytest.raises(WorkerUnknown):
-        store.beat("nobody", [])
+        store.leases.beat("nobody", [])
     with pytest.raises(WorkerUnknown):
-        store.claim("nobody", 1)
+        store.leases.claim("nobody", 1)
 
     assert by_hand.dump() == before
 
@@ -830,9 +832,9 @@ def test_an_attempt_keeps_the_process_that_its_worker_told_of(
     job = claim_one(store)
     child = Child(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
 
-    assert store.report([Report(job.lease, child=child)]) == []
-    store.release(job.lease)
-    assert store.report([Report(job.lease, child=Child(1, 1, "none"))]) == [job.lease]
+    assert store.leases.report([Report(job.lease, child=child)]) == []
+    store.leases.release(job.lease)
+    assert store.leases.report([Report(job.lease, child=Child(1, 1, "none"))]) == [job.lease]
 
-    [attempt] = store.attempts(job.id)
+    [attempt] = store.reading.attempts(job.id)
     assert Child(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child

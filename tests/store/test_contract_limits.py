@@ -28,11 +28,11 @@ def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqu
     worker()
     first, second, other = enqueue(concurrency_key="k"), enqueue(concurrency_key="k"), enqueue(concurrency_key="l")
 
-    taken = store.claim("w1", 10)
+    taken = store.leases.claim("w1", 10)
 
     assert [job.id for job in taken] == [first, other]
     assert codes(store, second) == ["KEY_BUSY"]
-    store.complete(taken[0].lease)
+    store.leases.complete(taken[0].lease)
     assert codes(store, second) == []
     assert claimed_ids(store) == [second]
 
@@ -56,25 +56,25 @@ def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(
     holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
     lease = claim_one(store).lease
     assert lease.job_id == holder
-    store.priority(ids(following), 1, actor="ann")
+    store.steering.priority(ids(following), 1, actor="ann")
 
     match ending:
         case "complete":
-            store.complete(lease)
+            store.leases.complete(lease)
         case "fail":
-            store.fail(lease, Failure("X", "x"), retry_at=None)
+            store.leases.fail(lease, Failure("X", "x"), retry_at=None)
         case "retry":
-            store.fail(lease, Failure("X", "x"), retry_at=clock.after(60))
+            store.leases.fail(lease, Failure("X", "x"), retry_at=clock.after(60))
         case "snooze":
-            store.snooze(lease, clock.after(60))
+            store.leases.snooze(lease, clock.after(60))
         case "release":
-            store.release(lease)
+            store.leases.release(lease)
         case "requeue":
-            store.requeue("w1")
+            store.leases.requeue("w1")
             worker("w1")
         case _:
-            store.cancel(ids(holder), actor="ann")
-            store.confirm_cancel(lease)
+            store.steering.cancel(ids(holder), actor="ann")
+            store.leases.confirm_cancel(lease)
 
     assert codes(store, following) == []
     assert claimed_ids(store) == [following]
@@ -86,9 +86,9 @@ def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_
     worker()
     heads = [enqueue(concurrency_key="k") for _ in range(5)]
 
-    store.cancel(ids(heads[0]), actor="ann")
+    store.steering.cancel(ids(heads[0]), actor="ann")
     assert codes(store, heads[1]) == []
-    store.delete(ids(heads[1]), actor="ann")
+    store.steering.delete(ids(heads[1]), actor="ann")
     assert codes(store, heads[2]) == []
     by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {heads[2]}")
     assert codes(store, heads[3]) == []
@@ -112,7 +112,7 @@ def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: 
     worker()
     first, second = enqueue(concurrency_key="k"), enqueue(concurrency_key="k")
 
-    store.priority(ids(second), 1, actor="ann")
+    store.steering.priority(ids(second), 1, actor="ann")
 
     assert codes(store, second) == []
     assert codes(store, first) != []
@@ -121,29 +121,29 @@ def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: 
 
 def test_p8_no_more_jobs_of_an_owner_than_the_owners_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(cpu=20)
-    store.set_limits("owner", {"ann": 1, "*": 2})
+    store.leases.set_limits("owner", {"ann": 1, "*": 2})
     ann = [enqueue(owner="ann") for _ in range(3)]
     bob = [enqueue(owner="bob") for _ in range(3)]
     nobody = [enqueue() for _ in range(4)]
 
-    taken = store.claim("w1", 20)
+    taken = store.leases.claim("w1", 20)
 
     assert Counter(job.owner for job in taken) == {"ann": 1, "bob": 2, "": 4}
     assert len(nobody) == 4
     assert "OWNER_BUSY" in codes(store, ann[1])
     assert "OWNER_BUSY" in codes(store, bob[2])
-    store.complete(next(job for job in taken if job.owner == "ann").lease)
+    store.leases.complete(next(job for job in taken if job.owner == "ann").lease)
     assert claimed_ids(store, most=20) == [ann[1]]
 
 
 def test_p8_no_more_jobs_of_a_type_than_the_types_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     worker("w2")
-    store.set_limits("type", {"ocr_pages": 2})
+    store.leases.set_limits("type", {"ocr_pages": 2})
     read = [enqueue("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid", "")]
     build = [enqueue("assemble") for _ in range(3)]
 
-    taken = [*store.claim("w1", 8), *store.claim("w2", 8)]
+    taken = [*store.leases.claim("w1", 8), *store.leases.claim("w2", 8)]
 
     assert Counter(job.job_type for job in taken) == {"ocr_pages": 2, "assemble": 3}
     assert len(build) == 3
@@ -154,11 +154,11 @@ def test_p8_no_more_jobs_of_a_type_than_the_types_limit(store: Store, enqueue: E
 def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     worker("w2")
-    store.set_limits("class", {"cpu": 3})
+    store.leases.set_limits("class", {"cpu": 3})
     jobs = [enqueue(job_type) for job_type in ("ocr_pages", "assemble") for _ in range(3)]
     loads = [enqueue("download") for _ in range(2)]
 
-    taken = [*store.claim("w1", 2), *store.claim("w2", 8), *store.claim("w1", 8)]
+    taken = [*store.leases.claim("w1", 2), *store.leases.claim("w2", 8), *store.leases.claim("w1", 8)]
 
     assert len(taken) == 3
     assert codes(store, jobs[-1])
@@ -169,12 +169,12 @@ def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(
     store: Store, enqueue: Enqueue, worker: AddWorker
 ) -> None:
     worker()
-    store.set_limits("type", {"ocr_pages": 0})
+    store.leases.set_limits("type", {"ocr_pages": 0})
     job_id = enqueue()
     assert codes(store, job_id) == ["TYPE_FULL"]
     assert claimed_ids(store) == []
 
-    store.set_limits("type", {})
+    store.leases.set_limits("type", {})
 
     assert codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
@@ -183,9 +183,9 @@ def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(
 def test_p8_limits_of_every_kind_hold_together(store: Store, worker: AddWorker) -> None:
     worker("w1", cpu=5)
     worker("w2", cpu=5)
-    store.set_limits("owner", {"*": 2, "": 3})
-    store.set_limits("type", {"ocr_pages": 3, "assemble": 4})
-    store.enqueue_many(
+    store.leases.set_limits("owner", {"*": 2, "": 3})
+    store.leases.set_limits("type", {"ocr_pages": 3, "assemble": 4})
+    store.intake.enqueue_many(
         [
             NewJob(
                 ("ocr_pages", "assemble")[number % 2],
@@ -200,7 +200,7 @@ def test_p8_limits_of_every_kind_hold_together(store: Store, worker: AddWorker) 
     done = 0
 
     for turn in range(400):
-        running.extend(store.claim(("w1", "w2")[turn % 2], (1, 3, 5)[turn % 3]))
+        running.extend(store.leases.claim(("w1", "w2")[turn % 2], (1, 3, 5)[turn % 3]))
         now = [job for job in everything(store).values() if job.status is Status.RUNNING]
         assert max(Counter(job.owner for job in now if job.owner).values(), default=0) <= 2
         assert sum(job.owner == "" for job in now) <= 3
@@ -211,7 +211,7 @@ def test_p8_limits_of_every_kind_hold_together(store: Store, worker: AddWorker) 
         if not now:
             break
         for _ in range(min(len(running), 1 + turn % 3)):
-            store.complete(running.popleft().lease)
+            store.leases.complete(running.popleft().lease)
             done += 1
 
     assert done == 120
@@ -226,8 +226,8 @@ def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
 ) -> None:
     worker(cpu=slots)
     owners = {"ann": 90, "bob": 12, "cid": 9, "": 30}
-    store.enqueue_many([NewJob("ocr_pages", owner=owner, priority=1) for owner in ("ann",) for _ in range(90)])
-    store.enqueue_many(
+    store.intake.enqueue_many([NewJob("ocr_pages", owner=owner, priority=1) for owner in ("ann",) for _ in range(90)])
+    store.intake.enqueue_many(
         [
             NewJob("ocr_pages", owner=owner, priority=9)
             for owner, many in owners.items()
@@ -240,7 +240,7 @@ def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
     running: deque[Job] = deque()
 
     while waiting.total():
-        taken = store.claim("w1", most)
+        taken = store.leases.claim("w1", most)
         assert taken or running, f"nothing runs and nothing is claimed, though {waiting} wait"
         for job in taken:
             for owner in +waiting:
@@ -250,7 +250,7 @@ def test_p9_every_waiting_owner_is_served_within_owners_times_slots_claims(
             unserved[job.owner], rivals[job.owner] = 0, len(+waiting)
             waiting[job.owner] -= 1
             running.append(job)
-        store.complete(running.popleft().lease)
+        store.leases.complete(running.popleft().lease)
 
     assert waiting.total() == 0
 
@@ -259,25 +259,25 @@ def test_p9_a_newcomer_does_not_wait_for_the_backlog_of_another(
     store: Store, enqueue: Enqueue, worker: AddWorker
 ) -> None:
     worker(cpu=1)
-    store.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(500)])
+    store.intake.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(500)])
     for _ in range(20):
-        store.complete(claim_one(store).lease)
+        store.leases.complete(claim_one(store).lease)
 
     newcomer = enqueue(owner="bob", priority=10)
     taken = []
     for _ in range(2):
         job = claim_one(store)
         taken.append(job.id)
-        store.complete(job.lease)
+        store.leases.complete(job.lease)
 
     assert newcomer in taken
 
 
 def test_p9_a_batch_is_shared_between_the_owners(store: Store, worker: AddWorker) -> None:
     worker(cpu=9)
-    store.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid") for _ in range(50)])
+    store.intake.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid") for _ in range(50)])
 
-    assert Counter(job.owner for job in store.claim("w1", 9)) == {"ann": 3, "bob": 3, "cid": 3}
+    assert Counter(job.owner for job in store.leases.claim("w1", 9)) == {"ann": 3, "bob": 3, "cid": 3}
 
 
 def test_p9_within_an_owner_the_order_is_priority_then_age(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -292,8 +292,8 @@ def test_p9_within_an_owner_the_order_is_priority_then_age(store: Store, enqueue
 
 def test_a_batch_over_many_lanes_keeps_the_order_of_unowned_jobs(store: Store, worker: AddWorker) -> None:
     worker(cpu=200)
-    urgent = store.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(60)])
-    store.enqueue_many([NewJob("ocr_pages", source=f"drive:{number}") for number in range(80)])
+    urgent = store.intake.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(60)])
+    store.intake.enqueue_many([NewJob("ocr_pages", source=f"drive:{number}") for number in range(80)])
 
     taken = claimed_ids(store, most=100)
 
@@ -303,8 +303,8 @@ def test_a_batch_over_many_lanes_keeps_the_order_of_unowned_jobs(store: Store, w
 
 def test_an_owner_at_its_limit_leaves_the_rest_of_a_batch_to_the_others(store: Store, worker: AddWorker) -> None:
     worker(cpu=20)
-    store.set_limits("owner", {"ann": 2})
-    store.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(30)])
-    store.enqueue_many([NewJob("ocr_pages", owner="bob", priority=9) for _ in range(30)])
+    store.leases.set_limits("owner", {"ann": 2})
+    store.intake.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(30)])
+    store.intake.enqueue_many([NewJob("ocr_pages", owner="bob", priority=9) for _ in range(30)])
 
-    assert Counter(job.owner for job in store.claim("w1", 10)) == {"ann": 2, "bob": 8}
+    assert Counter(job.owner for job in store.leases.claim("w1", 10)) == {"ann": 2, "bob": 8}

@@ -32,11 +32,11 @@ PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 
 
 def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
-    made = [each.job_id for each in store.enqueue_many([NewJob("ocr_pages") for _ in range(25)])]
+    made = [each.job_id for each in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(25)])]
     pages = []
     before_id: int | None = None
 
-    while page := store.list(EVERY_JOB, most=10, before_id=before_id):
+    while page := store.reading.list(EVERY_JOB, most=10, before_id=before_id):
         pages.append([job.id for job in page])
         before_id = page[-1].id
 
@@ -45,12 +45,12 @@ def test_a_list_is_the_newest_first_and_pages_by_key(store: Store) -> None:
 
 
 def test_a_page_does_not_shift_when_jobs_arrive_or_go_between(store: Store, enqueue: Enqueue) -> None:
-    made = [each.job_id for each in store.enqueue_many([NewJob("ocr_pages") for _ in range(20)])]
-    first = store.list(EVERY_JOB, most=10)
+    made = [each.job_id for each in store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(20)])]
+    first = store.reading.list(EVERY_JOB, most=10)
 
     enqueue()
-    store.delete(ids(first[3].id), actor="ann")
-    second = store.list(EVERY_JOB, most=10, before_id=first[-1].id)
+    store.steering.delete(ids(first[3].id), actor="ann")
+    second = store.reading.list(EVERY_JOB, most=10, before_id=first[-1].id)
 
     assert [job.id for job in second] == made[9::-1]
 
@@ -58,20 +58,22 @@ def test_a_page_does_not_shift_when_jobs_arrive_or_go_between(store: Store, enqu
 def _filled(store: Store, worker: AddWorker, clock: MovableClock) -> dict[str, int]:
     worker()
     made = {}
-    made["completed"] = store.enqueue(
+    made["completed"] = store.intake.enqueue(
         NewJob("ocr_pages", owner="ann", batch_id=1, payload='{"file_id":"abc","page_range":[1,12],"n":1}')
     ).job_id
-    store.complete(claim_one(store).lease)
+    store.leases.complete(claim_one(store).lease)
     clock.advance(60)
-    made["failed"] = store.enqueue(
+    made["failed"] = store.intake.enqueue(
         NewJob("assemble", platform="gdrive", owner="bob", payload='{"file_id":"def"}')
     ).job_id
-    store.fail(claim_one(store).lease, Failure("OOM", "no memory"), retry_at=None)
+    store.leases.fail(claim_one(store).lease, Failure("OOM", "no memory"), retry_at=None)
     clock.advance(60)
-    made["running"] = store.enqueue(NewJob("assemble", owner="ann", payload='{"file_id":null,"n":"1"}')).job_id
+    made["running"] = store.intake.enqueue(NewJob("assemble", owner="ann", payload='{"file_id":null,"n":"1"}')).job_id
     claim_one(store)
     clock.advance(60)
-    made["pending"] = store.enqueue(NewJob("ocr_pages", batch_id=1, payload='{"deep":{"er":[{"x":true}]}}')).job_id
+    made["pending"] = store.intake.enqueue(
+        NewJob("ocr_pages", batch_id=1, payload='{"deep":{"er":[{"x":true}]}}')
+    ).job_id
     return made
 
 
@@ -109,10 +111,10 @@ def test_a_selector_means_the_jobs_that_match_all_of_it(
 ) -> None:
     made = _filled(store, worker, clock)
 
-    found = {job.id for job in store.list(selector)}
+    found = {job.id for job in store.reading.list(selector)}
 
     assert found == {made[name] for name in names}
-    assert store.count(selector) == len(names)
+    assert store.reading.count(selector) == len(names)
 
 
 @pytest.mark.parametrize("place", ["a'b", 'a"b', "[", "a[", "$", "a..b", "a[x]", "é", ""])
@@ -120,7 +122,7 @@ def test_a_strange_path_matches_nothing_or_is_refused_in_words(store: Store, enq
     enqueue(payload='{"a":1}')
 
     try:
-        is_told = store.count(Selector(match=((place, "1"),))) == 0
+        is_told = store.reading.count(Selector(match=((place, "1"),))) == 0
     except BadInput as refusal:
         is_told = "path" in str(refusal)
 
@@ -132,17 +134,17 @@ def test_a_payload_that_is_no_object_matches_nothing(store: Store, enqueue: Enqu
     enqueue(payload=None)
     enqueue(payload='"text"')
 
-    assert store.count(Selector(match=(("a", 1),))) == 0
+    assert store.reading.count(Selector(match=(("a", 1),))) == 0
 
 
 # ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: AddWorker, clock: MovableClock) -> None:
-    assert store.counts().oldest_pending_at is None
+    assert store.reading.counts().oldest_pending_at is None
     _filled(store, worker, clock)
 
-    counts = store.counts()
+    counts = store.reading.counts()
 
     assert {status: number for status, number in counts.by_status.items() if number} == {
         COMPLETED: 1,
@@ -155,11 +157,11 @@ def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: 
 
 def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, clock: MovableClock) -> None:
     _filled(store, worker, clock)
-    store.enqueue(NewJob("assemble", run_at=clock.after(60)))
+    store.intake.enqueue(NewJob("assemble", run_at=clock.after(60)))
 
     found = {
         each.job_type: (each.pending, each.held, each.running, each.completed, each.failed, each.cancelled)
-        for each in store.counts_by_type()
+        for each in store.reading.counts_by_type()
     }
 
     assert found["ocr_pages"] == (1, 0, 0, 1, 0, 0)
@@ -172,9 +174,9 @@ def test_errors_are_counted_by_code_and_type_with_the_newest_message(
     worker()
     for number, code in enumerate(("OOM", "NET", "OOM")):
         enqueue()
-        store.fail(claim_one(store).lease, Failure(code, f"message {number}"), retry_at=None)
+        store.leases.fail(claim_one(store).lease, Failure(code, f"message {number}"), retry_at=None)
 
-    first, second = store.errors(since="2026-11-18 00:00:00.000")
+    first, second = store.reading.errors(since="2026-11-18 00:00:00.000")
 
     assert (first.code, first.job_type, first.jobs, first.newest_job_id, first.newest_message) == (
         "OOM",
@@ -185,20 +187,20 @@ def test_errors_are_counted_by_code_and_type_with_the_newest_message(
     )
     assert (second.code, second.jobs) == ("NET", 1)
     clock.advance(1)
-    assert list(store.errors(since=clock.text)) == []
+    assert list(store.reading.errors(since=clock.text)) == []
 
 
 def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue) -> None:
     for job_type, owner in (("ocr_pages", "ann"), ("ocr_rows", "anton"), ("assemble", "bob"), ("ocr%", "")):
         enqueue(job_type, owner=owner)
 
-    assert sorted(store.names("job_type", "ocr_")) == ["ocr_pages", "ocr_rows"]
-    assert sorted(store.names("job_type", "")) == ["assemble", "ocr%", "ocr_pages", "ocr_rows"]
-    assert sorted(store.names("job_type", "%")) == []
-    assert sorted(store.names("owner", "an")) == ["ann", "anton"]
-    assert "" not in store.names("owner", "")
-    assert sorted(store.names("id", "")) == ["1", "2", "3", "4"]
-    assert len(store.names("id", "", most=2)) == 2
+    assert sorted(store.reading.names("job_type", "ocr_")) == ["ocr_pages", "ocr_rows"]
+    assert sorted(store.reading.names("job_type", "")) == ["assemble", "ocr%", "ocr_pages", "ocr_rows"]
+    assert sorted(store.reading.names("job_type", "%")) == []
+    assert sorted(store.reading.names("owner", "an")) == ["ann", "anton"]
+    assert "" not in store.reading.names("owner", "")
+    assert sorted(store.reading.names("id", "")) == ["1", "2", "3", "4"]
+    assert len(store.reading.names("id", "", most=2)) == 2
 
 
 # ── What a reader may rely on ───────────────────────────────────────────────────────────────────────────────────────
@@ -208,18 +210,18 @@ def test_the_change_counter_moves_when_anybody_else_commits_and_only_then(
     store: Store, path: Path, kind: Kind, clock: MovableClock, by_hand: ByHand
 ) -> None:
     watcher = kind.open(path, clock)
-    seen = [watcher.change_counter()]
-    assert watcher.change_counter() == seen[0]
+    seen = [watcher.reading.change_counter()]
+    assert watcher.reading.change_counter() == seen[0]
 
     by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', 'x')")
-    seen.append(watcher.change_counter())
-    store.enqueue(NewJob("ocr_pages"))
-    seen.append(watcher.change_counter())
+    seen.append(watcher.reading.change_counter())
+    store.intake.enqueue(NewJob("ocr_pages"))
+    seen.append(watcher.reading.change_counter())
 
     assert len(set(seen)) == 3
-    assert watcher.change_counter() == seen[-1]
+    assert watcher.reading.change_counter() == seen[-1]
     by_hand("SELECT count(*) FROM worker_job_queue")
-    assert watcher.change_counter() == seen[-1]
+    assert watcher.reading.change_counter() == seen[-1]
     watcher.close()
 
 
@@ -227,16 +229,33 @@ def test_reading_never_writes(
     store: Store, worker: AddWorker, clock: MovableClock, by_hand: ByHand, reopen: Reopen
 ) -> None:
     made = _filled(store, worker, clock)
-    store.pause("all", until=clock.after(1))
-    store.enqueue(NewJob("ocr_pages", run_at=clock.after(1), after=(made["pending"],)))
+    store.steering.pause("all", until=clock.after(1))
+    store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(1), after=(made["pending"],)))
     clock.advance(5)
     before = by_hand.dump()
 
-    store.counts(), store.counts_by_type(), store.next_deadline(), store.pauses(), store.actions()
+    (
+        store.reading.counts(),
+        store.reading.counts_by_type(),
+        store.reading.next_deadline(),
+        store.reading.pauses(),
+        store.reading.actions(),
+    )
     for job_id in everything(store):
-        store.explain(job_id), store.attempts(job_id), store.events(job_id), store.logs(job_id), store.waits_for(job_id)
-    store.list(EVERY_JOB), store.count(EVERY_JOB), store.errors(since="2000"), store.names("id", "")
-    store.silent_workers(clock.now)
+        (
+            store.reading.explain(job_id),
+            store.reading.attempts(job_id),
+            store.reading.events(job_id),
+            store.reading.logs(job_id),
+            store.reading.waits_for(job_id),
+        )
+    (
+        store.reading.list(EVERY_JOB),
+        store.reading.count(EVERY_JOB),
+        store.reading.errors(since="2000"),
+        store.reading.names("id", ""),
+    )
+    store.leases.silent_workers(clock.now)
 
     assert by_hand.dump() == before
 
@@ -245,13 +264,13 @@ def test_readers_see_a_commit_of_somebody_else_at_once(
     store: Store, kind: Kind, path: Path, clock: MovableClock, worker: AddWorker
 ) -> None:
     reader = kind.open(path, clock)
-    assert reader.count(EVERY_JOB) == 0
+    assert reader.reading.count(EVERY_JOB) == 0
 
     worker()
-    job_id = store.enqueue(NewJob("ocr_pages")).job_id
-    store.report([Report(claim_one(store).lease, 30)])
+    job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    store.leases.report([Report(claim_one(store).lease, 30)])
 
-    assert reader.get(job_id).progress_percent == 30
+    assert reader.reading.get(job_id).progress_percent == 30
     reader.close()
 
 
@@ -264,14 +283,14 @@ def test_a_backup_is_a_sound_copy_that_can_be_opened(
     made = _filled(store, worker, clock)
     target = tmp_path / "copy.db"
 
-    store.backup(target)
+    store.upkeep.backup(target)
 
     copy = kind.open(target, clock)
     assert everything(copy) == everything(store)
-    assert all(check.is_good for check in copy.check() if check.name in {"integrity", "schema"})
+    assert all(check.is_good for check in copy.upkeep.check() if check.name in {"integrity", "schema"})
     assert claimed_ids(copy) == [made["pending"]]
     copy.close()
-    assert store.get(made["pending"]).status is PENDING
+    assert store.reading.get(made["pending"]).status is PENDING
 
 
 def test_a_backup_never_overwrites(store: Store, tmp_path: Path) -> None:
@@ -279,7 +298,7 @@ def test_a_backup_never_overwrites(store: Store, tmp_path: Path) -> None:
     target.write_text("precious")
 
     with pytest.raises(PagemillError):
-        store.backup(target)
+        store.upkeep.backup(target)
 
     assert target.read_text() == "precious"
 
@@ -289,7 +308,7 @@ def test_check_finds_nothing_wrong_with_a_healthy_database(
 ) -> None:
     _filled(store, worker, clock)
 
-    checks = store.check()
+    checks = store.upkeep.check()
 
     # The programs and the disk around the database are the machine's own affair.
     ours = [check for check in checks if check.name in {"integrity", "promises", "library", "write-ahead log"}]
@@ -304,14 +323,14 @@ def test_check_finds_a_page_that_is_damaged(
 ) -> None:
     enqueue(owner="ann")
     copy = tmp_path / "copy.db"
-    store.backup(copy)
+    store.upkeep.backup(copy)
     page = ByHand(copy).one(f"SELECT rootpage FROM sqlite_schema WHERE name = '{index}'")
     with copy.open("r+b") as file:
         file.seek((int(str(page)) - 1) * 4096)
         file.write(b"\xff" * 4096)
 
     damaged = kind.open(copy, clock)
-    bad = [check for check in damaged.check() if not check.is_good]
+    bad = [check for check in damaged.upkeep.check() if not check.is_good]
 
     assert "integrity" in [check.name for check in bad]
     assert all(check.detail and check.fix for check in bad)
@@ -324,7 +343,7 @@ def test_check_finds_a_broken_promise(store: Store, enqueue: Enqueue, worker: Ad
     claim_one(store)
     by_hand("DROP TRIGGER attempt_delete_guard; DELETE FROM worker_job_attempt")
 
-    (bad,) = [check for check in store.check() if check.name == "promises"]
+    (bad,) = [check for check in store.upkeep.check() if check.name == "promises"]
 
     assert not bad.is_good
     assert "P1" in bad.detail
@@ -333,23 +352,23 @@ def test_check_finds_a_broken_promise(store: Store, enqueue: Enqueue, worker: Ad
 def test_a_checkpoint_moves_everything_into_the_file(store: Store, enqueue: Enqueue, path: Path) -> None:
     job_id = enqueue(account="in-the-file")
 
-    store.shorten_log()
+    store.upkeep.shorten_log()
 
     # immutable: this reader does not look at the write-ahead log.
     main_file_only = ByHand(Path(f"file:{path}?immutable=1"))
     assert main_file_only.one(f"SELECT account FROM worker_job_queue WHERE id = {job_id}") == "in-the-file"
-    assert store.get(job_id).account == "in-the-file"
+    assert store.reading.get(job_id).account == "in-the-file"
 
 
 def test_an_ended_job_lists_its_whole_history(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    store.report([Report(lease, 10, None, ["one", "two"])])
+    store.leases.report([Report(lease, 10, None, ["one", "two"])])
     end(store, lease, COMPLETED)
 
-    assert [line.line for line in store.logs(job_id)] == ["one", "two"]
-    assert [line.fence for line in store.logs(job_id)] == [1, 1]
-    assert len(store.attempts(job_id)) == 1
-    assert len(store.events(job_id)) == 2
-    assert store.get(job_id).progress_percent == 100
+    assert [line.line for line in store.reading.logs(job_id)] == ["one", "two"]
+    assert [line.fence for line in store.reading.logs(job_id)] == [1, 1]
+    assert len(store.reading.attempts(job_id)) == 1
+    assert len(store.reading.events(job_id)) == 2
+    assert store.reading.get(job_id).progress_percent == 100

@@ -47,13 +47,13 @@ def test_cancel_ends_pending_jobs_and_asks_running_ones(
     claim_one(store)
     pending, held = enqueue(), enqueue(run_at=clock.after(60))
 
-    changed = store.cancel(Selector(job_types=("ocr_pages",)), actor="ann")
+    changed = store.steering.cancel(Selector(job_types=("ocr_pages",)), actor="ann")
 
     assert sorted(changed.job_ids) == [pending, held] or sorted(changed.job_ids) == [running, pending, held]
     assert list(changed.asked) == [running]
     assert [status_of(store, each) for each in (pending, held, running)] == [CANCELLED, CANCELLED, RUNNING]
-    assert store.get(running).cancel_requested_at == clock.text
-    assert store.get(pending).completed_at == clock.text
+    assert store.reading.get(running).cancel_requested_at == clock.text
+    assert store.reading.get(pending).completed_at == clock.text
     assert claimed_ids(store) == []
 
 
@@ -63,12 +63,12 @@ def test_p4_cancel_and_priority_leave_an_ended_job_as_it_is(
 ) -> None:
     worker()
     job_id = _ended(store, enqueue, how)
-    before = store.get(job_id)
+    before = store.reading.get(job_id)
 
-    cancelled = store.cancel(ids(job_id), actor="ann")
-    moved = store.priority(ids(job_id), 9, actor="ann")
+    cancelled = store.steering.cancel(ids(job_id), actor="ann")
+    moved = store.steering.priority(ids(job_id), 9, actor="ann")
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
     assert (list(cancelled.job_ids), list(moved.job_ids)) == ([], [])
     assert cancelled.action_id is None or job_id in cancelled.refused
 
@@ -77,13 +77,13 @@ def test_cancelling_twice_asks_once(store: Store, enqueue: Enqueue, worker: AddW
     worker()
     job_id = enqueue()
     claim_one(store)
-    store.cancel(ids(job_id), actor="ann")
-    asked_at = store.get(job_id).cancel_requested_at
+    store.steering.cancel(ids(job_id), actor="ann")
+    asked_at = store.reading.get(job_id).cancel_requested_at
     clock.advance(5)
 
-    store.cancel(ids(job_id), actor="bob")
+    store.steering.cancel(ids(job_id), actor="bob")
 
-    assert store.get(job_id).cancel_requested_at == asked_at
+    assert store.reading.get(job_id).cancel_requested_at == asked_at
 
 
 # ── retry ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,20 +95,20 @@ def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
 ) -> None:
     worker()
     job_id = enqueue(max_retries=3)
-    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.now)
+    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.now)
     lease = claim_one(store).lease
-    store.report([Report(lease, 50, "half")])
+    store.leases.report([Report(lease, 50, "half")])
     end(store, lease, how)
 
-    changed = store.retry(ids(job_id), actor="ann")
+    changed = store.steering.retry(ids(job_id), actor="ann")
 
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     assert list(changed.job_ids) == [job_id]
     assert (job.status, job.fence, job.retry_count, job.requeue_count) == (PENDING, 2, 0, 0)
     assert (job.error_code, job.error_message, job.result, job.cancel_requested_at) == (None, None, None, None)
     assert (job.run_at, job.started_at, job.completed_at, job.worker_id) == (None, None, None, None)
     assert (job.progress_percent, job.progress_message) == (0, None)
-    assert [attempt.fence for attempt in store.attempts(job_id)] == [1, 2]
+    assert [attempt.fence for attempt in store.reading.attempts(job_id)] == [1, 2]
     assert claim_one(store).fence == 3
 
 
@@ -118,18 +118,18 @@ def test_a_retry_keeps_a_start_that_is_still_to_come_and_not_when_the_job_was_to
     worker(cpu=1)
     tonight = clock.after(3600)
     tried, snoozed = enqueue(), enqueue()
-    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=tonight)
-    store.snooze(claim_one(store).lease, tonight)
+    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=tonight)
+    store.leases.snooze(claim_one(store).lease, tonight)
     scheduled = [enqueue(run_at=tonight) for _ in range(2)]
     ran = enqueue(run_at=clock.now)
     end(store, claim_one(store).lease, FAILED)
-    store.cancel(ids(tried, snoozed, *scheduled), actor="ann")
+    store.steering.cancel(ids(tried, snoozed, *scheduled), actor="ann")
 
-    store.retry(ids(tried, snoozed, scheduled[0], ran), actor="ann")
+    store.steering.retry(ids(tried, snoozed, scheduled[0], ran), actor="ann")
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {scheduled[1]}")
 
-    assert [store.get(job_id).run_at for job_id in (tried, snoozed, ran)] == [None] * 3
-    assert [(store.get(job_id).run_at, codes(store, job_id)) for job_id in scheduled] == [
+    assert [store.reading.get(job_id).run_at for job_id in (tried, snoozed, ran)] == [None] * 3
+    assert [(store.reading.get(job_id).run_at, codes(store, job_id)) for job_id in scheduled] == [
         (as_text(tonight), ["NOT_YET"])
     ] * 2
 
@@ -140,7 +140,7 @@ def test_a_job_that_has_not_ended_is_not_retried(store: Store, enqueue: Enqueue,
     claim_one(store)
     before = everything(store)
 
-    changed = store.retry(ids(running, pending), actor="ann")
+    changed = store.steering.retry(ids(running, pending), actor="ann")
 
     assert list(changed.job_ids) == []
     assert everything(store) == before
@@ -153,7 +153,7 @@ def test_retrying_a_job_whose_unique_key_is_live_again_names_the_live_one(
     first = _ended(store, enqueue, FAILED, unique_key="u")
     live = enqueue(unique_key="u")
 
-    changed = store.retry(ids(first), actor="ann")
+    changed = store.steering.retry(ids(first), actor="ann")
 
     assert status_of(store, first) is FAILED
     assert list(changed.job_ids) == []
@@ -166,7 +166,7 @@ def test_of_two_ended_jobs_with_one_unique_key_a_bulk_retry_runs_one(
     worker()
     both = [_ended(store, enqueue, FAILED, unique_key="u") for _ in range(2)]
 
-    changed = store.retry(Selector(statuses=(FAILED,)), actor="ann")
+    changed = store.steering.retry(Selector(statuses=(FAILED,)), actor="ann")
 
     assert len(changed.job_ids) == 1
     assert sorted([*changed.job_ids, *changed.refused]) == both
@@ -183,19 +183,19 @@ def test_delete_removes_what_is_not_running(store: Store, enqueue: Enqueue, work
     claim_one(store)
     pending = enqueue()
 
-    changed = store.delete(ids(done, running, pending), actor="ann")
+    changed = store.steering.delete(ids(done, running, pending), actor="ann")
 
     assert sorted(changed.job_ids) == [done, pending]
     assert list(changed.refused) == [running]
     assert set(everything(store)) == {running}
     with pytest.raises(JobNotFound):
-        store.get(pending)
+        store.reading.get(pending)
 
 
 def test_an_id_is_never_used_twice(store: Store, enqueue: Enqueue) -> None:
     last = [enqueue() for _ in range(3)][-1]
 
-    store.delete(ids(last), actor="ann")
+    store.steering.delete(ids(last), actor="ann")
 
     assert enqueue() > last
 
@@ -209,10 +209,10 @@ def test_priority_moves_pending_jobs(store: Store, enqueue: Enqueue, worker: Add
     claim_one(store)
     first, second = enqueue(), enqueue()
 
-    changed = store.priority(ids(running, second), 2, actor="ann")
+    changed = store.steering.priority(ids(running, second), 2, actor="ann")
 
     assert list(changed.job_ids) == [second]
-    assert store.get(running).priority == 1
+    assert store.reading.get(running).priority == 1
     assert claimed_ids(store) == [second, first]
 
 
@@ -221,9 +221,9 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
     job_id = enqueue()
 
     with pytest.raises(RuleBroken, match="priority is 1"):
-        store.priority(ids(job_id), priority, actor="ann")
+        store.steering.priority(ids(job_id), priority, actor="ann")
 
-    assert (store.get(job_id).priority, list(store.actions())) == (5, [])
+    assert (store.reading.get(job_id).priority, list(store.reading.actions())) == (5, [])
 
 
 # ── Actions and undo ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,12 +235,12 @@ def test_each_bulk_change_is_one_action_with_its_actor(
     worker()
     one, two = enqueue(), enqueue()
 
-    store.priority(ids(one, two), 3, actor="ann")
-    store.cancel(ids(one), actor="bob")
-    store.retry(ids(one), actor="cid")
-    store.delete(ids(two), actor="dan")
+    store.steering.priority(ids(one, two), 3, actor="ann")
+    store.steering.cancel(ids(one), actor="bob")
+    store.steering.retry(ids(one), actor="cid")
+    store.steering.delete(ids(two), actor="dan")
 
-    assert [(each.verb, each.actor, each.jobs, each.at, each.undone_at) for each in store.actions()] == [
+    assert [(each.verb, each.actor, each.jobs, each.at, each.undone_at) for each in store.reading.actions()] == [
         ("delete", "dan", 1, clock.text, None),
         ("retry", "cid", 1, clock.text, None),
         ("cancel", "bob", 1, clock.text, None),
@@ -251,18 +251,18 @@ def test_each_bulk_change_is_one_action_with_its_actor(
 def test_what_changes_nothing_is_no_action(store: Store, enqueue: Enqueue) -> None:
     enqueue()
 
-    changed = store.cancel(Selector(owners=("nobody",)), actor="ann")
+    changed = store.steering.cancel(Selector(owners=("nobody",)), actor="ann")
 
     assert changed.action_id is None
-    assert list(store.actions()) == []
+    assert list(store.reading.actions()) == []
 
 
 Verb = Callable[[Store, Selector], Changed]
 VERBS: dict[str, Verb] = {
-    "cancel": lambda store, which: store.cancel(which, actor="ann"),
-    "retry": lambda store, which: store.retry(which, actor="ann"),
-    "delete": lambda store, which: store.delete(which, actor="ann"),
-    "priority": lambda store, which: store.priority(which, 9, actor="ann"),
+    "cancel": lambda store, which: store.steering.cancel(which, actor="ann"),
+    "retry": lambda store, which: store.steering.retry(which, actor="ann"),
+    "delete": lambda store, which: store.steering.delete(which, actor="ann"),
+    "priority": lambda store, which: store.steering.priority(which, 9, actor="ann"),
 }
 UNDOABLE = [
     ("cancel", PENDING),
@@ -284,9 +284,9 @@ def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
         after=(needed,),
     )
     lease = claim_one(store).lease
-    store.report([Report(lease, 40, "page 4", ["begun"])])
+    store.leases.report([Report(lease, 40, "page 4", ["begun"])])
     if status is PENDING:
-        store.release(lease)
+        store.leases.release(lease)
     else:
         end(store, lease, status)
     return job_id
@@ -298,19 +298,19 @@ def test_undo_puts_the_row_back_as_it_was(
 ) -> None:
     worker()
     job_id = _in_state(store, enqueue, status)
-    before = store.get(job_id)
-    kept = (store.attempts(job_id), store.logs(job_id), store.waits_for(job_id))
+    before = store.reading.get(job_id)
+    kept = (store.reading.attempts(job_id), store.reading.logs(job_id), store.reading.waits_for(job_id))
     changed = VERBS[verb](store, ids(job_id))
     assert list(changed.job_ids) == [job_id]
     clock.advance(1)
 
-    undone = store.undo(changed.action_id, actor="bob")
+    undone = store.steering.undo(changed.action_id, actor="bob")
 
     assert list(undone.job_ids) == [job_id]
     assert not undone.refused
-    assert store.get(job_id) == before
-    assert (store.attempts(job_id), store.logs(job_id), store.waits_for(job_id)) == kept
-    assert store.actions()[0].undone_at == clock.text
+    assert store.reading.get(job_id) == before
+    assert (store.reading.attempts(job_id), store.reading.logs(job_id), store.reading.waits_for(job_id)) == kept
+    assert store.reading.actions()[0].undone_at == clock.text
     if status is PENDING:
         assert claimed_ids(store) == [job_id]
     else:
@@ -324,10 +324,10 @@ def test_undo_of_a_delete_of_many_brings_all_of_them_back_in_their_order(
     first = enqueue()
     chain = [first, enqueue(after=(first,)), enqueue(run_at=clock.after(60)), enqueue(concurrency_key="k")]
     before = everything(store)
-    store.delete(Selector(), actor="ann")
+    store.steering.delete(Selector(), actor="ann")
     assert everything(store) == {}
 
-    store.undo(None, actor="ann")
+    store.steering.undo(None, actor="ann")
 
     assert everything(store) == before
     assert codes(store, chain[1]) == ["WAITS_FOR"]
@@ -344,33 +344,33 @@ def test_undo_leaves_and_names_what_has_moved_since(
         stays, moves = (_ended(store, enqueue, FAILED) for _ in range(2))
     else:
         stays, moves = enqueue(), enqueue()
-    before = store.get(stays)
+    before = store.reading.get(stays)
     changed = VERBS[verb](store, ids(stays, moves))
     assert sorted(changed.job_ids) == [stays, moves]
     if verb == "cancel":
-        store.retry(ids(moves), actor="cid")
-    store.priority(ids(moves), 4, actor="cid")
-    moved = store.get(moves)
+        store.steering.retry(ids(moves), actor="cid")
+    store.steering.priority(ids(moves), 4, actor="cid")
+    moved = store.reading.get(moves)
 
-    undone = store.undo(changed.action_id, actor="bob")
+    undone = store.steering.undo(changed.action_id, actor="bob")
 
     assert list(undone.job_ids) == [stays]
     assert list(undone.refused) == [moves]
     assert undone.refused[moves]
-    assert store.get(stays) == before
-    assert store.get(moves) == moved
+    assert store.reading.get(stays) == before
+    assert store.reading.get(moves) == moved
 
 
 def test_undo_of_a_retry_leaves_a_job_that_runs_by_now(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     job_id = _ended(store, enqueue, FAILED)
-    changed = store.retry(ids(job_id), actor="ann")
+    changed = store.steering.retry(ids(job_id), actor="ann")
     lease = claim_one(store).lease
 
-    undone = store.undo(changed.action_id, actor="ann")
+    undone = store.steering.undo(changed.action_id, actor="ann")
 
     assert list(undone.refused) == [job_id]
-    store.complete(lease)
+    store.leases.complete(lease)
     assert status_of(store, job_id) is COMPLETED
 
 
@@ -378,23 +378,23 @@ def test_p7_undo_does_not_take_back_a_request_to_stop(store: Store, enqueue: Enq
     worker()
     job_id, pending = enqueue(), enqueue()
     lease = claim_one(store).lease
-    changed = store.cancel(ids(job_id, pending), actor="ann")
+    changed = store.steering.cancel(ids(job_id, pending), actor="ann")
 
-    undone = store.undo(changed.action_id, actor="ann")
+    undone = store.steering.undo(changed.action_id, actor="ann")
 
     assert list(undone.job_ids) == [pending]
     assert list(undone.refused) == [job_id]
-    assert store.get(job_id).cancel_requested_at is not None
-    store.confirm_cancel(lease)
+    assert store.reading.get(job_id).cancel_requested_at is not None
+    store.leases.confirm_cancel(lease)
     assert status_of(store, job_id) is CANCELLED
 
 
 def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store, enqueue: Enqueue) -> None:
     first = enqueue(unique_key="u")
-    changed = store.cancel(ids(first), actor="ann")
+    changed = store.steering.cancel(ids(first), actor="ann")
     live = enqueue(unique_key="u")
 
-    undone = store.undo(changed.action_id, actor="ann")
+    undone = store.steering.undo(changed.action_id, actor="ann")
 
     assert list(undone.refused) == [first]
     assert [status_of(store, each) for each in (first, live)] == [CANCELLED, PENDING]
@@ -402,10 +402,10 @@ def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store
 
 def test_undo_of_a_delete_whose_unique_key_is_live_again_is_refused(store: Store, enqueue: Enqueue) -> None:
     first = enqueue(unique_key="u")
-    changed = store.delete(ids(first), actor="ann")
+    changed = store.steering.delete(ids(first), actor="ann")
     live = enqueue(unique_key="u")
 
-    undone = store.undo(changed.action_id, actor="ann")
+    undone = store.steering.undo(changed.action_id, actor="ann")
 
     assert list(undone.refused) == [first]
     assert set(everything(store)) == {live}
@@ -413,28 +413,28 @@ def test_undo_of_a_delete_whose_unique_key_is_live_again_is_refused(store: Store
 
 def test_undo_without_a_number_takes_the_newest_action_and_then_the_one_before(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(priority=5)
-    store.priority(ids(job_id), 3, actor="ann")
-    store.priority(ids(job_id), 1, actor="ann")
+    store.steering.priority(ids(job_id), 3, actor="ann")
+    store.steering.priority(ids(job_id), 1, actor="ann")
 
-    store.undo(None, actor="ann")
-    assert store.get(job_id).priority == 3
-    store.undo(None, actor="ann")
-    assert store.get(job_id).priority == 5
+    store.steering.undo(None, actor="ann")
+    assert store.reading.get(job_id).priority == 3
+    store.steering.undo(None, actor="ann")
+    assert store.reading.get(job_id).priority == 5
 
 
 def test_an_action_is_undone_once_and_one_that_is_not_there_is_refused(store: Store, enqueue: Enqueue) -> None:
     with pytest.raises(PagemillError):
-        store.undo(None, actor="ann")
+        store.steering.undo(None, actor="ann")
     job_id = enqueue()
-    changed = store.priority(ids(job_id), 3, actor="ann")
-    store.undo(changed.action_id, actor="ann")
+    changed = store.steering.priority(ids(job_id), 3, actor="ann")
+    store.steering.undo(changed.action_id, actor="ann")
 
     with pytest.raises(PagemillError):
-        store.undo(changed.action_id, actor="ann")
+        store.steering.undo(changed.action_id, actor="ann")
     with pytest.raises(PagemillError):
-        store.undo(12345, actor="ann")
+        store.steering.undo(12345, actor="ann")
 
-    assert store.get(job_id).priority == 5
+    assert store.reading.get(job_id).priority == 5
 
 
 def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(
@@ -445,12 +445,12 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(
     claim_one(store)
     held = [enqueue(run_at=clock.after(60)), enqueue(after=(first,)), enqueue(concurrency_key="k")]
     gates = [codes(store, each) for each in held]
-    before = [store.get(each) for each in held]
-    changed = store.cancel(ids(*held), actor="ann")
+    before = [store.reading.get(each) for each in held]
+    changed = store.steering.cancel(ids(*held), actor="ann")
 
-    store.undo(changed.action_id, actor="ann")
+    store.steering.undo(changed.action_id, actor="ann")
 
-    assert [store.get(each) for each in held] == before
+    assert [store.reading.get(each) for each in held] == before
     assert [codes(store, each) for each in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
 
 
@@ -459,12 +459,12 @@ def test_undo_of_a_delete_brings_a_job_back_into_the_wait_that_it_was_in(
 ) -> None:
     worker()
     retried = enqueue()
-    store.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
+    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
     held = [retried, enqueue(run_at=clock.after(60)), enqueue(after=(retried,), run_at=clock.after(60))]
     gates = [codes(store, each) for each in held]
-    changed = store.delete(ids(*held), actor="ann")
+    changed = store.steering.delete(ids(*held), actor="ann")
 
-    store.undo(changed.action_id, actor="ann")
+    store.steering.undo(changed.action_id, actor="ann")
 
     assert [codes(store, each) for each in held] == gates == [["BACKOFF"], ["NOT_YET"], ["NOT_YET", "WAITS_FOR"]]
 
@@ -475,11 +475,11 @@ def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(
     worker()
     first = enqueue()
     after = enqueue(after=(first,))
-    changed = store.cancel(ids(first), actor="ann")
+    changed = store.steering.cancel(ids(first), actor="ann")
     assert claimed_ids(store) == []
     assert status_of(store, after) is FAILED
 
-    store.undo(changed.action_id, actor="ann")
+    store.steering.undo(changed.action_id, actor="ann")
 
     assert claimed_ids(store) == [first]
     assert status_of(store, after) is PENDING
@@ -491,11 +491,11 @@ def test_the_undo_of_a_delete_of_a_need_revives_what_failed_because_of_it(
     worker()
     first = enqueue()
     after = enqueue(after=(first,))
-    changed = store.delete(ids(first), actor="ann")
+    changed = store.steering.delete(ids(first), actor="ann")
     assert claimed_ids(store) == []
     assert status_of(store, after) is FAILED
 
-    store.undo(changed.action_id, actor="ann")
+    store.steering.undo(changed.action_id, actor="ann")
 
     assert claimed_ids(store) == [first]
     assert (status_of(store, after), codes(store, after)) == (PENDING, ["WAITS_FOR"])
@@ -506,15 +506,15 @@ def test_an_open_action_gives_a_hand_no_leave_to_end_a_running_job(
 ) -> None:
     worker()
     job_id = _ended(store, enqueue, FAILED)
-    store.retry(ids(job_id), actor="ann")
+    store.steering.retry(ids(job_id), actor="ann")
     claim_one(store)
-    before = store.get(job_id)
+    before = store.reading.get(job_id)
 
     by_hand.try_each(
         [f"UPDATE worker_job_queue SET status = 'failed', completed_at = '2026-11-18 10:00:00.000' WHERE id = {job_id}"]
     )
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
 
 
 def test_an_open_action_gives_a_hand_no_leave_to_start_an_ended_job(
@@ -522,14 +522,14 @@ def test_an_open_action_gives_a_hand_no_leave_to_start_an_ended_job(
 ) -> None:
     worker()
     job_id = _ended(store, enqueue, CANCELLED)
-    before = store.get(job_id)
+    before = store.reading.get(job_id)
     assert before.started_at
 
     by_hand.try_each(
         [f"UPDATE worker_job_queue SET status = 'running', completed_at = NULL, held = 0 WHERE id = {job_id}"]
     )
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
 
 
 def test_an_open_action_gives_a_hand_no_leave_to_rewrite_a_result(
@@ -537,13 +537,13 @@ def test_an_open_action_gives_a_hand_no_leave_to_rewrite_a_result(
 ) -> None:
     worker()
     job_id = _ended(store, enqueue, FAILED)
-    store.retry(ids(job_id), actor="ann")
+    store.steering.retry(ids(job_id), actor="ann")
     end(store, claim_one(store).lease, FAILED)
-    before = store.get(job_id)
+    before = store.reading.get(job_id)
 
     by_hand.try_each([f"UPDATE worker_job_queue SET error_message = 'forged', status = 'failed' WHERE id = {job_id}"])
 
-    assert store.get(job_id) == before
+    assert store.reading.get(job_id) == before
 
 
 # ── pause ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -556,19 +556,19 @@ def test_a_pause_starts_no_more_jobs_of_its_scope_until_it_is_taken_back(
     worker()
     held, other = enqueue("ocr_pages", owner="ann"), enqueue("assemble", owner="bob")
 
-    store.pause(scope, name, reason="the scanner is dirty")
+    store.steering.pause(scope, name, reason="the scanner is dirty")
 
-    (gate,) = store.explain(held)
+    (gate,) = store.reading.explain(held)
     assert gate.code == "PAUSED"
     assert "the scanner is dirty" in gate.detail
     assert claimed_ids(store) == ([] if scope == "all" else [other])
-    assert [(each.scope, each.name, each.until, each.reason) for each in store.pauses()] == [
+    assert [(each.scope, each.name, each.until, each.reason) for each in store.reading.pauses()] == [
         (scope, name, None, "the scanner is dirty")
     ]
-    assert store.unpause(scope, name)
-    assert not store.unpause(scope, name)
+    assert store.steering.unpause(scope, name)
+    assert not store.steering.unpause(scope, name)
     assert held in claimed_ids(store)
-    assert list(store.pauses()) == []
+    assert list(store.reading.pauses()) == []
 
 
 def test_what_runs_goes_on_through_a_pause(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -576,10 +576,10 @@ def test_what_runs_goes_on_through_a_pause(store: Store, enqueue: Enqueue, worke
     job_id = enqueue()
     lease = claim_one(store).lease
 
-    store.pause("all")
+    store.steering.pause("all")
 
-    assert list(store.beat("w1", [lease]).lost) == []
-    store.complete(lease)
+    assert list(store.leases.beat("w1", [lease]).lost) == []
+    store.leases.complete(lease)
     assert status_of(store, job_id) is COMPLETED
 
 
@@ -588,24 +588,24 @@ def test_a_pause_with_an_end_ends_by_itself(
 ) -> None:
     worker()
     job_id = enqueue()
-    store.pause("all", until=clock.after(60))
+    store.steering.pause("all", until=clock.after(60))
     assert codes(store, job_id) == ["PAUSED"]
-    assert store.next_deadline() == clock.after(60)
+    assert store.reading.next_deadline() == clock.after(60)
 
     clock.advance(60)
 
     assert codes(store, job_id) == []
-    assert list(store.pauses()) == []
-    assert store.next_deadline() is None
+    assert list(store.reading.pauses()) == []
+    assert store.reading.next_deadline() is None
     assert claimed_ids(store) == [job_id]
 
 
 def test_a_second_pause_replaces_the_first(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
-    store.pause("type", "ocr_pages", until=clock.after(60), reason="first")
+    store.steering.pause("type", "ocr_pages", until=clock.after(60), reason="first")
 
-    store.pause("type", "ocr_pages", reason="second")
+    store.steering.pause("type", "ocr_pages", reason="second")
 
-    (pause,) = store.pauses()
+    (pause,) = store.reading.pauses()
     assert (pause.until, pause.reason) == (None, "second")
 
 
@@ -614,7 +614,7 @@ def test_a_pause_of_nothing_is_refused(store: Store, by_hand: ByHand, scope: str
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.pause(scope, name)
+        store.steering.pause(scope, name)
 
     assert by_hand.dump() == before
 
@@ -628,12 +628,12 @@ def test_a_resting_source_holds_its_jobs_and_no_others(
     worker()
     held, other = enqueue(source="drive:ann"), enqueue(source="drive:bob")
 
-    store.rest_source("drive:ann", clock.after(60), "quota")
+    store.leases.rest_source("drive:ann", clock.after(60), "quota")
 
-    (gate,) = store.explain(held)
+    (gate,) = store.reading.explain(held)
     assert (gate.code, "quota" in gate.detail) == ("SOURCE_RESTING", True)
     assert claimed_ids(store) == [other]
-    store.rest_source("drive:ann", clock.after(30), "a shorter wish")
+    store.leases.rest_source("drive:ann", clock.after(30), "a shorter wish")
     clock.advance(30)
     assert claimed_ids(store) == []
     clock.advance(30)
@@ -651,28 +651,28 @@ def test_p4_prune_removes_ended_jobs_and_all_that_was_kept_about_them(
     for how in ENDS:
         job_id = enqueue(priority=1)
         lease = claim_one(store).lease
-        store.report([Report(lease, 10, "x", ["a line"])])
+        store.leases.report([Report(lease, 10, "x", ["a line"])])
         end(store, lease, how)
         ended.append(job_id)
     running = enqueue(priority=1)
     claim_one(store)
     pending = enqueue()
 
-    removed = store.prune(Selector())
+    removed = store.steering.prune(Selector())
 
     assert removed == 3
     assert set(everything(store)) == {running, pending}
     for table in ("worker_job_attempt", "worker_job_event", "worker_job_log"):
         assert by_hand(f"SELECT job_id FROM {table} WHERE job_id IN ({', '.join(map(str, ended))})") == [], table
-    assert store.prune(Selector()) == 0
+    assert store.steering.prune(Selector()) == 0
 
 
 def test_prune_goes_in_steps_until_nothing_is_left(store: Store, worker: AddWorker) -> None:
     worker()
-    store.enqueue_many([NewJob("ocr_pages") for _ in range(25)])
-    store.cancel(Selector(), actor="ann")
+    store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(25)])
+    store.steering.cancel(Selector(), actor="ann")
 
-    assert [store.prune(Selector(), most=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert [store.steering.prune(Selector(), most=10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_prune_takes_only_what_the_selector_means(
@@ -683,10 +683,10 @@ def test_prune_takes_only_what_the_selector_means(
     old_failed = _ended(store, enqueue, FAILED)
     clock.advance(100)
     cut = clock.text
-    store.beat("w1", [])
+    store.leases.beat("w1", [])
     young = _ended(store, enqueue, COMPLETED)
 
-    assert store.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
+    assert store.steering.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
     assert set(everything(store)) == {old_failed, young}
     assert old not in everything(store)
 
@@ -697,27 +697,27 @@ def test_a_week_after_a_delete_prune_forgets_it_for_good(
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    store.report([Report(lease, 10, "x", ["a line"])])
-    store.complete(lease)
-    changed = store.delete(ids(job_id), actor="ann")
-    store.prune(Selector())
-    assert len(store.logs(job_id)) == 1
+    store.leases.report([Report(lease, 10, "x", ["a line"])])
+    store.leases.complete(lease)
+    changed = store.steering.delete(ids(job_id), actor="ann")
+    store.steering.prune(Selector())
+    assert len(store.reading.logs(job_id)) == 1
 
     clock.advance(8 * 86_400)
-    store.prune(Selector())
+    store.steering.prune(Selector())
 
     for table in ("worker_job_attempt", "worker_job_event", "worker_job_log", "worker_action", "worker_action_item"):
         assert by_hand(f"SELECT * FROM {table}") == [], table
     with pytest.raises(Refused):
-        store.undo(changed.action_id, actor="ann")
+        store.steering.undo(changed.action_id, actor="ann")
 
 
 def test_what_was_pruned_is_left_and_named_by_an_undo(store: Store, enqueue: Enqueue) -> None:
     job_id, other = enqueue(), enqueue()
-    changed = store.cancel(ids(job_id, other), actor="ann")
-    assert store.prune(ids(job_id)) == 1
+    changed = store.steering.cancel(ids(job_id, other), actor="ann")
+    assert store.steering.prune(ids(job_id)) == 1
 
-    undone = store.undo(changed.action_id, actor="ann")
+    undone = store.steering.undo(changed.action_id, actor="ann")
 
     assert list(undone.job_ids) == [other]
     assert list(undone.refused) == [job_id]
@@ -728,11 +728,11 @@ def test_a_refused_verb_says_why_in_words(store: Store, enqueue: Enqueue, worker
     job_id = enqueue()
     claim_one(store)
 
-    changed = store.delete(ids(job_id), actor="ann")
+    changed = store.steering.delete(ids(job_id), actor="ann")
 
     assert "running" in changed.refused[job_id]
 
 
 def test_the_refusal_of_an_undo_is_a_refusal(store: Store) -> None:
     with pytest.raises(Refused):
-        store.undo(7, actor="ann")
+        store.steering.undo(7, actor="ann")

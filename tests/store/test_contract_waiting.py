@@ -30,9 +30,9 @@ BROKEN = Failure("BROKEN", "it broke")
 
 def _settle(store: Store) -> None:
     """A claim at the latest settles what waits; this one takes nothing."""
-    store.pause("all")
-    assert store.claim("w1", 5) == []
-    store.unpause("all")
+    store.steering.pause("all")
+    assert store.leases.claim("w1", 5) == []
+    store.steering.unpause("all")
 
 
 def _run(store: Store, job_id: int, how: Status) -> None:
@@ -51,18 +51,18 @@ def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueu
     first, second = enqueue(), enqueue()
     last = enqueue(after=(first, second), priority=1)
 
-    (gate,) = store.explain(last)
+    (gate,) = store.reading.explain(last)
     assert gate.code == "WAITS_FOR"
     assert f"{first}" in gate.detail
-    assert list(store.waits_for(last)) == [(first, "pending"), (second, "pending")]
+    assert list(store.reading.waits_for(last)) == [(first, "pending"), (second, "pending")]
     assert claimed_ids(store, most=1) == [first]
-    store.complete(store.get(first).lease)
+    store.leases.complete(store.reading.get(first).lease)
     assert codes(store, last) == ["WAITS_FOR"]
     _run(store, second, COMPLETED)
 
     assert codes(store, last) == []
     assert claimed_ids(store) == [last]
-    assert list(store.waits_for(last)) == [(first, "completed"), (second, "completed")]
+    assert list(store.reading.waits_for(last)) == [(first, "completed"), (second, "completed")]
 
 
 def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(
@@ -89,7 +89,7 @@ def test_when_a_need_fails_or_is_cancelled_the_waiting_job_fails(
     _run(store, first, how)
     _settle(store)
 
-    job = store.get(waiting)
+    job = store.reading.get(waiting)
     assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
     assert str(first) in (job.error_message or "")
     assert job.completed_at
@@ -103,7 +103,7 @@ def test_a_job_that_needs_one_that_has_already_failed_fails(store: Store, enqueu
     waiting = enqueue(after=(first,))
     _settle(store)
 
-    assert store.get(waiting).error_code == "DEPENDENCY_FAILED"
+    assert store.reading.get(waiting).error_code == "DEPENDENCY_FAILED"
 
 
 @pytest.mark.parametrize("how", [COMPLETED, FAILED, CANCELLED])
@@ -129,7 +129,7 @@ def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
     waiting = enqueue(after=(first,))
     lease = claim_one(store).lease
 
-    store.release(lease)
+    store.leases.release(lease)
     _settle(store)
 
     assert status_of(store, waiting) is PENDING
@@ -137,7 +137,7 @@ def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
 
 
 def _delete(store: Store, job_id: int, by_hand: ByHand) -> None:
-    store.delete(ids(job_id), actor="ann")
+    store.steering.delete(ids(job_id), actor="ann")
 
 
 def _delete_by_hand(store: Store, job_id: int, by_hand: ByHand) -> None:
@@ -145,7 +145,7 @@ def _delete_by_hand(store: Store, job_id: int, by_hand: ByHand) -> None:
 
 
 def _prune(store: Store, job_id: int, by_hand: ByHand) -> None:
-    store.prune(ids(job_id))
+    store.steering.prune(ids(job_id))
 
 
 Removal = Callable[[Store, int, ByHand], None]
@@ -162,7 +162,7 @@ def test_when_a_pending_need_is_deleted_the_waiting_job_fails(
     remove(store, first, by_hand)
     _settle(store)
 
-    job = store.get(waiting)
+    job = store.reading.get(waiting)
     assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
 
 
@@ -205,7 +205,7 @@ def test_a_chain_of_five_runs_from_its_head_to_its_tail(store: Store, enqueue: E
 
     for job_id in chain:
         assert claimed_ids(store, most=5) == [job_id]
-        store.complete(store.get(job_id).lease)
+        store.leases.complete(store.reading.get(job_id).lease)
 
     assert all(status_of(store, job_id) is COMPLETED for job_id in chain)
 
@@ -221,9 +221,9 @@ def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_t
     _run(store, chain[0], FAILED)
     _settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [FAILED] * 5
-    assert {store.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
+    assert {store.reading.get(job_id).error_code for job_id in chain[1:]} == {"DEPENDENCY_FAILED"}
 
-    store.retry(ids(chain[0]), actor="ann")
+    store.steering.retry(ids(chain[0]), actor="ann")
     _settle(store)
     assert [status_of(store, job_id) for job_id in chain] == [PENDING] * 5
     for job_id in chain:
@@ -257,7 +257,7 @@ def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(
     _run(store, right, COMPLETED)
     assert status_of(store, bottom) is FAILED
 
-    store.retry(ids(left), actor="ann")
+    store.steering.retry(ids(left), actor="ann")
     _run(store, left, COMPLETED)
 
     assert claimed_ids(store) == [bottom]
@@ -272,10 +272,10 @@ def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
     _run(store, one, FAILED)
     _run(store, two, FAILED)
 
-    store.retry(ids(one), actor="ann")
+    store.steering.retry(ids(one), actor="ann")
     _settle(store)
     assert status_of(store, last) is FAILED
-    store.retry(ids(two), actor="ann")
+    store.steering.retry(ids(two), actor="ann")
     _settle(store)
 
     assert status_of(store, last) is PENDING
@@ -293,11 +293,11 @@ def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(
     _run(store, first, COMPLETED)
     _run(store, after, FAILED)
 
-    store.retry(ids(first), actor="ann")
+    store.steering.retry(ids(first), actor="ann")
     _settle(store)
 
     assert status_of(store, after) is FAILED
-    assert store.get(after).error_code == "BROKEN"
+    assert store.reading.get(after).error_code == "BROKEN"
 
 
 def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
@@ -309,11 +309,11 @@ def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
     _run(store, first, FAILED)
     _settle(store)
 
-    store.retry(Selector(statuses=(FAILED,)), actor="ann")
+    store.steering.retry(Selector(statuses=(FAILED,)), actor="ann")
 
     assert claimed_ids(store) == [first]
     assert codes(store, after) == ["WAITS_FOR"]
-    store.complete(store.get(first).lease)
+    store.leases.complete(store.reading.get(first).lease)
     assert claimed_ids(store) == [after]
 
 
@@ -324,9 +324,9 @@ def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(
     first = enqueue()
     waiting = enqueue(after=(first,))
 
-    store.cancel(ids(waiting), actor="ann")
+    store.steering.cancel(ids(waiting), actor="ann")
     assert status_of(store, waiting) is CANCELLED
-    store.retry(ids(waiting), actor="ann")
+    store.steering.retry(ids(waiting), actor="ann")
 
     assert codes(store, waiting) == ["WAITS_FOR"]
     _run(store, first, COMPLETED)
@@ -337,9 +337,9 @@ def test_a_follow_up_may_wait_for_the_job_that_asks_for_it(store: Store, enqueue
     worker()
     first = enqueue()
 
-    store.complete(claim_one(store).lease, None, [NewJob("assemble", after=(first,))])
+    store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", after=(first,))])
 
-    (follow_up,) = store.claim("w1", 5)
+    (follow_up,) = store.leases.claim("w1", 5)
     assert (follow_up.job_type, follow_up.parent_id) == ("assemble", first)
 
 
@@ -350,7 +350,7 @@ def test_a_job_can_wait_for_another_of_the_same_enqueue_many_only_by_an_id_that_
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.enqueue(NewJob("assemble", after=(99,)))
+        store.intake.enqueue(NewJob("assemble", after=(99,)))
 
     assert by_hand.dump() == before
 
@@ -376,7 +376,7 @@ def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, worker: Ad
     _settle(store)
     assert status_of(store, waiting) is FAILED
 
-    store.retry(ids(first), actor="ann")
+    store.steering.retry(ids(first), actor="ann")
     _run(store, first, COMPLETED)
 
     assert codes(store, waiting) == ["NOT_YET"]
@@ -390,10 +390,10 @@ def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: Ad
     last = enqueue(concurrency_key="k", priority=9)
 
     assert claimed_ids(store) == [first]
-    store.complete(store.get(first).lease)
+    store.leases.complete(store.reading.get(first).lease)
 
     assert claimed_ids(store) == [waiting]
-    store.complete(store.get(waiting).lease)
+    store.leases.complete(store.reading.get(waiting).lease)
     assert claimed_ids(store) == [last]
 
 
@@ -407,7 +407,7 @@ def test_a_need_broken_by_hand_is_settled_by_the_next_claim(
     by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {first}")
     assert codes(store, waiting) == ["WAITS_FOR"]
     assert claimed_ids(store) == []
-    assert store.get(waiting).error_code == "DEPENDENCY_FAILED"
+    assert store.reading.get(waiting).error_code == "DEPENDENCY_FAILED"
     by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {first}")
 
     assert claimed_ids(store) == [first]

@@ -51,13 +51,13 @@ def _no_worker(scene: _Scene) -> int:
 
 def _paused(scene: _Scene) -> int:
     scene.worker()
-    scene.store.pause("all")
+    scene.store.steering.pause("all")
     return scene.enqueue()
 
 
 def _draining(scene: _Scene) -> int:
     scene.worker()
-    scene.store.set_worker_state("w1", draining=True, disk_low=False)
+    scene.store.leases.set_worker_state("w1", draining=True, disk_low=False)
     return scene.enqueue()
 
 
@@ -69,7 +69,7 @@ def _not_yet(scene: _Scene) -> int:
 def _backoff(scene: _Scene) -> int:
     scene.worker()
     job_id = scene.enqueue()
-    scene.store.fail(claim_one(scene.store).lease, Failure("X", "x"), retry_at=scene.clock.after(1))
+    scene.store.leases.fail(claim_one(scene.store).lease, Failure("X", "x"), retry_at=scene.clock.after(1))
     return job_id
 
 
@@ -80,7 +80,7 @@ def _waits_for(scene: _Scene) -> int:
 
 def _owner_busy(scene: _Scene) -> int:
     scene.worker()
-    scene.store.set_limits("owner", {"ann": 1})
+    scene.store.leases.set_limits("owner", {"ann": 1})
     scene.enqueue(owner="ann")
     claim_one(scene.store)
     return scene.enqueue(owner="ann")
@@ -95,7 +95,7 @@ def _key_busy(scene: _Scene) -> int:
 
 def _type_full(scene: _Scene) -> int:
     scene.worker()
-    scene.store.set_limits("type", {"ocr_pages": 1})
+    scene.store.leases.set_limits("type", {"ocr_pages": 1})
     scene.enqueue()
     claim_one(scene.store)
     return scene.enqueue()
@@ -120,13 +120,13 @@ def _unknown_type(scene: _Scene) -> int:
 
 def _disk_low(scene: _Scene) -> int:
     scene.worker()
-    scene.store.set_worker_state("w1", draining=False, disk_low=True)
+    scene.store.leases.set_worker_state("w1", draining=False, disk_low=True)
     return scene.enqueue()
 
 
 def _source_resting(scene: _Scene) -> int:
     scene.worker()
-    scene.store.rest_source("drive", scene.clock.after(1), "quota")
+    scene.store.leases.rest_source("drive", scene.clock.after(1), "quota")
     return scene.enqueue(source="drive")
 
 
@@ -161,7 +161,7 @@ def test_p12_every_gate_can_be_met_and_is_told_alone(
 ) -> None:
     job_id = GATES[code](_Scene(store, enqueue, worker, clock))
 
-    (gate,) = store.explain(job_id)
+    (gate,) = store.reading.explain(job_id)
 
     assert gate.code == code
     assert len(gate.detail) > 5
@@ -171,14 +171,14 @@ def test_p12_gates_are_told_in_their_order(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker(cpu=1)
-    store.set_limits("owner", {"ann": 1})
-    store.set_limits("type", {"ocr_pages": 1})
+    store.leases.set_limits("owner", {"ann": 1})
+    store.leases.set_limits("type", {"ocr_pages": 1})
     first = enqueue(owner="ann", concurrency_key="k")
     claim_one(store)
     held = enqueue(owner="ann", concurrency_key="k", after=(first,), run_at=clock.after(60), source="drive")
-    store.rest_source("drive", clock.after(60), "quota")
-    store.pause("owner", "ann")
-    store.set_worker_state("w1", draining=True, disk_low=True)
+    store.leases.rest_source("drive", clock.after(60), "quota")
+    store.steering.pause("owner", "ann")
+    store.leases.set_worker_state("w1", draining=True, disk_low=True)
 
     found = codes(store, held)
 
@@ -196,34 +196,34 @@ def test_the_queue_stands_still_where_no_ready_job_can_start_before_somebody_doe
 ) -> None:
     job_id = GATES[code](_Scene(store, enqueue, worker, clock))
 
-    assert list(store.standstill()) == (list(store.explain(job_id)) if code in NEEDS_SOMEBODY else [])
+    assert list(store.reading.standstill()) == (list(store.reading.explain(job_id)) if code in NEEDS_SOMEBODY else [])
 
     worker("w2")
-    store.unpause("all")
+    store.steering.unpause("all")
     enqueue(owner="bob")
-    assert list(store.standstill()) == []
-    assert {gate.code for gate in store.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"}
+    assert list(store.reading.standstill()) == []
+    assert {gate.code for gate in store.reading.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"}
 
 
 def test_a_worker_that_is_known_to_be_dead_takes_no_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     job_id, behind = enqueue(), enqueue()
-    assert list(store.explain(job_id)) == []
+    assert list(store.reading.explain(job_id)) == []
 
-    gates = [list(store.explain(one, dead=["w1"])) for one in (job_id, behind)]
+    gates = [list(store.reading.explain(one, dead=["w1"])) for one in (job_id, behind)]
 
     assert [[(gate.code, gate.detail) for gate in found] for found in gates] == [
         [("WORKER_DOWN", "worker w1 is dead")]
     ] * 2
     worker("w2")
-    assert list(store.explain(job_id, dead=["w1"])) == []
+    assert list(store.reading.explain(job_id, dead=["w1"])) == []
 
 
 def test_ahead_in_queue_counts_the_jobs_ahead(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     jobs = [enqueue(priority=priority) for priority in (3, 1, 2, 5, 4)]
 
-    counts = {job_id: [gate.count for gate in store.explain(job_id)] for job_id in jobs}
+    counts = {job_id: [gate.count for gate in store.reading.explain(job_id)] for job_id in jobs}
 
     assert counts == dict(zip(jobs, ([2], [], [1], [4], [3]), strict=True))
 
@@ -232,11 +232,11 @@ def test_a_job_that_is_not_pending_has_no_gate(store: Store, enqueue: Enqueue, w
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    assert list(store.explain(job_id)) == []
+    assert list(store.reading.explain(job_id)) == []
 
-    store.complete(lease)
+    store.leases.complete(lease)
 
-    assert list(store.explain(job_id)) == []
+    assert list(store.reading.explain(job_id)) == []
 
 
 # ── The gates are the claim's own predicates ────────────────────────────────────────────────────────────────────────
@@ -281,7 +281,7 @@ def test_p12_progress_of_others_does_not_change_what_holds_a_job(
     lease = claim_one(store).lease
     waiting, never = enqueue(), enqueue(run_at=FAR_FUTURE)
 
-    store.report([Report(lease, 50, "half", ["a line"])])
+    store.leases.report([Report(lease, 50, "half", ["a line"])])
 
     assert codes(store, waiting) == ["SLOTS_FULL"]
     assert codes(store, never) == ["NOT_YET", "SLOTS_FULL"]
@@ -296,10 +296,10 @@ def test_a_job_that_comes_back_says_what_sent_it_away(
     worker()
     later = clock.after(60)
     scheduled, snoozed, retried = enqueue(run_at=later), enqueue(), enqueue()
-    store.snooze(claim_one(store).lease, later, Failure("RESTING", "the host asks for fewer requests\nand more"))
-    store.fail(claim_one(store).lease, Failure("HTTP_503", "the server is busy\nTraceback"), retry_at=later)
+    store.leases.snooze(claim_one(store).lease, later, Failure("RESTING", "the host asks for fewer requests\nand more"))
+    store.leases.fail(claim_one(store).lease, Failure("HTTP_503", "the server is busy\nTraceback"), retry_at=later)
 
-    details = [gate.detail for job_id in (scheduled, snoozed, retried) for gate in store.explain(job_id)]
+    details = [gate.detail for job_id in (scheduled, snoozed, retried) for gate in store.reading.explain(job_id)]
 
     assert details == [
         "it starts at 2026-11-18 10:01:00.000",

@@ -13,7 +13,7 @@ from worker_service.jobs.model import Failure, Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
-from worker_service.store.history import SENTENCES_MOST
+from worker_service.store.upkeep import SENTENCES_MOST
 
 TRIGGERS = ("job_guard", "job_moved", "job_starts", "attempt_guard", "event_guard", "attempt_insert_guard")
 
@@ -21,11 +21,11 @@ TRIGGERS = ("job_guard", "job_moved", "job_starts", "attempt_guard", "event_guar
 @pytest.fixture
 def begin(store: Store) -> Callable[..., Lease]:
     """Enqueue a job and claim it."""
-    store.register(new_worker("w1"))
+    store.leases.register(new_worker("w1"))
 
     def _begin(key: str | None = None) -> Lease:
-        store.enqueue(NewJob("ocr_pages", concurrency_key=key))
-        return store.claim("w1", 1)[0].lease
+        store.intake.enqueue(NewJob("ocr_pages", concurrency_key=key))
+        return store.leases.claim("w1", 1)[0].lease
 
     return _begin
 
@@ -34,46 +34,46 @@ def tampered(store: Store, path: Path, statements: str) -> Sequence[str]:
     """What the audit says after somebody has taken the guards away and written into the books."""
     dropped = "".join(f"DROP TRIGGER {name};" for name in TRIGGERS)
     subprocess.run(["sqlite3", str(path), f"{dropped} DROP INDEX job_key_running; {statements}"], check=True)
-    return store.audit()
+    return store.upkeep.audit()
 
 
 def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lease], clock: MovableClock) -> None:
-    store.complete(begin("k"))
-    store.release(begin("k"))
-    store.complete(store.claim("w1", 1)[0].lease)
-    store.snooze(begin(), clock.after(5))
+    store.leases.complete(begin("k"))
+    store.leases.release(begin("k"))
+    store.leases.complete(store.leases.claim("w1", 1)[0].lease)
+    store.leases.snooze(begin(), clock.after(5))
     failing = begin()
-    store.fail(failing, Failure("X", "x"), retry_at=clock.after(1))
+    store.leases.fail(failing, Failure("X", "x"), retry_at=clock.after(1))
     clock.advance(10)
-    for job in store.claim("w1", 9):
-        store.fail(job.lease, Failure("X", "x"), retry_at=None)
+    for job in store.leases.claim("w1", 9):
+        store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
     begin()
     for _ in range(REQUEUES_MAX + 1):
-        store.requeue("w1")
-        store.register(new_worker("w1"))
-        store.claim("w1", 1)
+        store.leases.requeue("w1")
+        store.leases.register(new_worker("w1"))
+        store.leases.claim("w1", 1)
     ended = Selector(statuses=(Status.FAILED,))
-    assert store.count(ended) > 1
-    store.undo(store.retry(ended, actor="ann").action_id, actor="ann")
-    store.undo(store.delete(ended, actor="ann").action_id, actor="ann")
-    store.retry(ended, actor="ann")
-    store.cancel(Selector(statuses=(Status.PENDING,)), actor="ann")
+    assert store.reading.count(ended) > 1
+    store.steering.undo(store.steering.retry(ended, actor="ann").action_id, actor="ann")
+    store.steering.undo(store.steering.delete(ended, actor="ann").action_id, actor="ann")
+    store.steering.retry(ended, actor="ann")
+    store.steering.cancel(Selector(statuses=(Status.PENDING,)), actor="ann")
     cancelled = begin()
-    store.cancel(Selector(ids=(cancelled.job_id,)), actor="ann")
-    store.confirm_cancel(cancelled)
+    store.steering.cancel(Selector(ids=(cancelled.job_id,)), actor="ann")
+    store.leases.confirm_cancel(cancelled)
 
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
     store: Store, begin: Callable[..., Lease], clock: MovableClock
 ) -> None:
-    store.release(begin("k"))
+    store.leases.release(begin("k"))
     clock.advance(-3600)
 
-    store.complete(store.claim("w1", 1)[0].lease)
+    store.leases.complete(store.leases.claim("w1", 1)[0].lease)
 
-    assert store.audit() == []
+    assert store.upkeep.audit() == []
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
 def test_books_that_do_not_agree_are_told(
     store: Store, begin: Callable[..., Lease], path: Path, statements: str, said: str
 ) -> None:
-    store.complete(begin())
+    store.leases.complete(begin())
 
     told = tampered(store, path, statements)
 
     assert [line for line in told if said in line], told
-    assert [check.detail for check in store.check() if check.name == "promises"] == ["; ".join(told)]
+    assert [check.detail for check in store.upkeep.check() if check.name == "promises"] == ["; ".join(told)]
 
 
 def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
     first, second = begin("k"), begin("other")
-    store.complete(first)
-    store.complete(second)
-    assert store.audit() == []
+    store.leases.complete(first)
+    store.leases.complete(second)
+    assert store.upkeep.audit() == []
 
     told = tampered(store, path, "UPDATE worker_job_queue SET concurrency_key = 'k'")
 
@@ -118,8 +118,8 @@ def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Calla
 
 def test_a_requeue_too_many_is_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
     begin()
-    store.requeue("w1")
-    assert store.audit() == []
+    store.leases.requeue("w1")
+    assert store.upkeep.audit() == []
 
     told = tampered(store, path, "UPDATE worker_job_queue SET requeue_count = 0")
 
@@ -127,10 +127,10 @@ def test_a_requeue_too_many_is_told(store: Store, begin: Callable[..., Lease], p
 
 
 def test_of_what_broke_a_thousand_times_a_few_are_told(store: Store, path: Path) -> None:
-    store.register(new_worker("w1", cpu=1000))
-    store.enqueue_many([NewJob("ocr_pages")] * 200)
-    for job in store.claim("w1", 200):
-        store.complete(job.lease)
+    store.leases.register(new_worker("w1", cpu=1000))
+    store.intake.enqueue_many([NewJob("ocr_pages")] * 200)
+    for job in store.leases.claim("w1", 200):
+        store.leases.complete(job.lease)
 
     told = tampered(store, path, "UPDATE worker_job_queue SET status = 'failed'")
 

@@ -15,7 +15,7 @@ from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
 from worker_service.jobs.library import DocumentSelector, KeywordCount
 from worker_service.jobs.model import Completion, Failure, NewJob
-from worker_service.store import sqlite_library
+from worker_service.store import library
 from worker_service.store.base import Store
 
 
@@ -25,7 +25,7 @@ def worker_is_there(store: Store) -> None:
 
 
 def found(store: Store, query: str, **where: object) -> list[tuple[int, int]]:
-    return [(hit.document_id, hit.number) for hit in store.search(query, **where).hits]  # type: ignore[arg-type]
+    return [(hit.document_id, hit.number) for hit in store.library.search(query, **where).hits]  # type: ignore[arg-type]
 
 
 # ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -36,9 +36,9 @@ def test_a_document_is_shown_with_all_that_is_known_of_it(store: Store, clock: M
     job = claim(store)
     save(store, job.lease, "one")
     facts = DocumentFacts(kind="pdf", pages=2, note="repaired")
-    store.complete_many([Completion(job.lease, document=facts, publishes=True)])
+    store.leases.complete_many([Completion(job.lease, document=facts, publishes=True)])
 
-    document = store.document(asked.document_id or 0)
+    document = store.library.document(asked.document_id or 0)
 
     assert (document.owner, document.platform, document.source_key) == ("ann", "gdrive", "report.pdf")
     assert (document.status, document.percent, document.pages, document.kind) == (IndexStatus.SUCCESS, 100, 2, "pdf")
@@ -49,8 +49,8 @@ def test_a_document_is_shown_with_all_that_is_known_of_it(store: Store, clock: M
 def test_documents_are_listed_newest_first_and_page_by_page(store: Store) -> None:
     made = [publish(store, f"{number}.pdf", "text") for number in range(5)]
 
-    first = store.documents(DocumentSelector(), most=2)
-    rest = store.documents(DocumentSelector(), most=9, before_id=first[-1].id)
+    first = store.library.documents(DocumentSelector(), most=2)
+    rest = store.library.documents(DocumentSelector(), most=9, before_id=first[-1].id)
 
     assert [document.id for document in [*first, *rest]] == made[::-1]
 
@@ -73,14 +73,14 @@ def test_a_selector_chooses_documents(store: Store, selector: DocumentSelector, 
     publish(store, "Climate 2025.pdf", "a", owner="ann")
     publish(store, "b.pdf", "b", owner="bob")
     ask_for(store, "c.pdf", owner="ann")
-    store.fail(claim(store).lease, Failure("X", "x"), retry_at=None)
+    store.leases.fail(claim(store).lease, Failure("X", "x"), retry_at=None)
 
-    assert [document.id for document in store.documents(selector)] == expected
+    assert [document.id for document in store.library.documents(selector)] == expected
 
 
 def test_a_document_that_is_not_there_is_named(store: Store) -> None:
     with pytest.raises(DocumentNotFound, match="no document 7"):
-        store.document(7)
+        store.library.document(7)
 
 
 def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
@@ -88,14 +88,14 @@ def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
 ) -> None:
     def fail(name: str, owner: str = "ann") -> int:
         asked = NewJob("download", "gdrive", name=name, source_key=f"key of {name}", owner=owner)
-        job_id = store.enqueue(asked).job_id
-        [job] = store.claim("w1", 1, "io") or store.claim("w1", 1)
-        store.fail(job.lease, Failure("NOT_WHAT_IT_SAYS", "it is HTML"), retry_at=None)
+        job_id = store.intake.enqueue(asked).job_id
+        [job] = store.leases.claim("w1", 1, "io") or store.leases.claim("w1", 1)
+        store.leases.fail(job.lease, Failure("NOT_WHAT_IT_SAYS", "it is HTML"), retry_at=None)
         clock.advance(seconds=1)
         return job_id
 
     def told(**chosen: Any) -> list[int]:
-        return [job.id for job in store.not_brought_in(DocumentSelector(**chosen))]
+        return [job.id for job in store.library.not_brought_in(DocumentSelector(**chosen))]
 
     slides, others, again = fail("slides.pdf"), fail("slides.pdf", "bob"), fail("again.pdf")
 
@@ -104,7 +104,7 @@ def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
     assert told(statuses=(IndexStatus.FAILED,)) == [again, others, slides]
     assert told(statuses=(IndexStatus.SUCCESS,)) == told(ids=(1,)) == []
 
-    store.enqueue(NewJob("download", "gdrive", name="slides.pdf", source_key="key of slides.pdf", owner="ann"))
+    store.intake.enqueue(NewJob("download", "gdrive", name="slides.pdf", source_key="key of slides.pdf", owner="ann"))
     publish(store, "key of again.pdf", owner="ann")
 
     assert told() == [others]
@@ -114,15 +114,17 @@ def test_pages_are_summed_up_and_read(store: Store) -> None:
     ask_for(store)
     job = claim(store)
     pages = [PageResult(1, "a", "Grüße", "layer"), PageResult(2, "b", "scan", "ocr", 87.5, '{"words": []}')]
-    store.save_pages([(job.lease, page) for page in pages])
-    assert store.page_texts(1) == []
-    store.complete_many([Completion(job.lease, publishes=True)])
+    store.leases.save_pages([(job.lease, page) for page in pages])
+    assert store.library.page_texts(1) == []
+    store.leases.complete_many([Completion(job.lease, publishes=True)])
 
-    summaries = [(page.number, page.method, page.confidence, page.characters) for page in store.page_summaries(1)]
+    summaries = [
+        (page.number, page.method, page.confidence, page.characters) for page in store.library.page_summaries(1)
+    ]
 
     assert summaries == [(1, "layer", None, 5), (2, "ocr", 87.5, 4)]
-    assert store.page_texts(1, 2, 2, with_layout=True) == [pages[1]]
-    assert [page.text for page in store.page_texts(1, 1, 1)] == ["Grüße"]
+    assert store.library.page_texts(1, 2, 2, with_layout=True) == [pages[1]]
+    assert [page.text for page in store.library.page_texts(1, 1, 1)] == ["Grüße"]
 
 
 def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_together(store: Store) -> None:
@@ -130,29 +132,29 @@ def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_toge
     other = NewFile("a.txt", "objects/1-1/a.txt", "text", note="of no original")
     ask_for(store)
     job = claim(store)
-    store.complete_many([Completion(job.lease, files=[first, other], publishes=True)])
-    alone = store.document(1).note
+    store.leases.complete_many([Completion(job.lease, files=[first, other], publishes=True)])
+    alone = store.library.document(1).note
     ask_for(store, is_forced=True)
     job = claim(store)
-    store.complete_many([Completion(job.lease, document=DocumentFacts(note="repaired"), publishes=True)])
-    both = store.document(1).note
+    store.leases.complete_many([Completion(job.lease, document=DocumentFacts(note="repaired"), publishes=True)])
+    both = store.library.document(1).note
     ask_for(store, is_forced=True)
     job = claim(store)
     named = NewFile("a.pdf", "objects/3-1/a.pdf", "original")
-    store.complete_many([Completion(job.lease, files=[named], publishes=True)])
+    store.leases.complete_many([Completion(job.lease, files=[named], publishes=True)])
 
     assert (alone, both) == ("nobody named a digest", "repaired; nobody named a digest")
-    assert store.document(1).note is None
+    assert store.library.document(1).note is None
 
 
 def test_files_of_a_document_are_listed_newest_first(store: Store) -> None:
     ask_for(store)
     job = claim(store)
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text"), NewFile("a.json", "objects/1-1/a.json", "pages")]
-    store.complete_many([Completion(job.lease, files=files, publishes=True)])
+    store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
 
-    assert [file.name for file in store.files(1)] == ["a.json", "a.txt"]
-    assert store.files(2) == []
+    assert [file.name for file in store.library.files(1)] == ["a.json", "a.txt"]
+    assert store.library.files(2) == []
 
 
 # ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +201,7 @@ def test_near_between_two_words_is_understood_as_people_write_it(store: Store) -
 def test_a_hit_shows_its_words_in_their_place(store: Store) -> None:
     publish(store, "report.pdf", "x " * 200 + "the risk of climate change" + " y" * 200, owner="ann")
 
-    [hit] = store.search("climate", marks=("<b>", "</b>")).hits
+    [hit] = store.library.search("climate", marks=("<b>", "</b>")).hits
 
     assert "the risk of <b>climate</b> change" in hit.snippet
     assert len(hit.snippet) < 200
@@ -230,10 +232,10 @@ def test_p11_only_the_current_generation_is_found(store: Store) -> None:
 
     assert [found(store, word) for word in ("old", "new", "words")] == [[(1, 1)], [], [(1, 1), (1, 2)]]
 
-    store.complete_many([Completion(job.lease, publishes=True)])
+    store.leases.complete_many([Completion(job.lease, publishes=True)])
 
     assert [found(store, word) for word in ("old", "new", "words")] == [[], [(1, 1)], [(1, 1)]]
-    assert [page.text for page in store.page_texts(1)] == ["new words"]
+    assert [page.text for page in store.library.page_texts(1)] == ["new words"]
 
 
 def test_one_page_of_two_documents_is_found_in_both(store: Store) -> None:
@@ -247,11 +249,11 @@ def test_of_very_many_hits_the_newest_are_compared_and_that_is_said(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(store, "report.pdf", *(f"climate {number}" for number in range(9)))
-    assert not store.search("climate", most=3).is_partial
+    assert not store.library.search("climate", most=3).is_partial
 
-    monkeypatch.setattr(sqlite_library, "RANKED_MOST", 4)
+    monkeypatch.setattr(library, "RANKED_MOST", 4)
 
-    some = store.search("climate", most=9)
+    some = store.library.search("climate", most=9)
     assert (some.is_partial, sorted(hit.number for hit in some.hits)) == (True, [6, 7, 8, 9])
 
 
@@ -290,9 +292,9 @@ def test_no_text_at_all_is_an_error_of_syntax(store: Store) -> None:
     def search(parts: list[str], between: str) -> None:
         said = between.join(parts)
         for ask in (
-            store.search,
-            lambda said: store.search(said, document_id=1),
-            lambda said: store.keyword_counts([said]),
+            store.library.search,
+            lambda said: store.library.search(said, document_id=1),
+            lambda said: store.library.keyword_counts([said]),
         ):
             if any(one.isalnum() for one in said):
                 ask(said)
@@ -307,14 +309,14 @@ def test_however_long_and_deep_a_search_is_it_is_one(store: Store) -> None:
     publish(store, "report.pdf", "a b c")
 
     for query in ("(a OR (b NOT (c " * 200, "a NOT " * 2000 + "b", "NEAR(" * 2000 + "a", "a AND " * 2000 + "a"):
-        store.search(query)
+        store.library.search(query)
 
 
 def test_keywords_are_counted_by_document_and_page(store: Store) -> None:
     publish(store, "a.pdf", "climate, Climate and climatic", "nothing", "climate risk", owner="ann")
     publish(store, "b.pdf", "climate risk climate risk", owner="bob")
 
-    assert store.keyword_counts(["climate", "climate risk", "clim*", 'ris"k']) == [
+    assert store.library.keyword_counts(["climate", "climate risk", "clim*", 'ris"k']) == [
         KeywordCount("climate", 1, 1, 2),
         KeywordCount("climate", 1, 3, 1),
         KeywordCount("climate", 2, 1, 2),
@@ -324,10 +326,10 @@ def test_keywords_are_counted_by_document_and_page(store: Store) -> None:
         KeywordCount("clim*", 1, 3, 1),
         KeywordCount("clim*", 2, 1, 2),
     ]
-    assert [count.document_id for count in store.keyword_counts(["climate"], owner="bob")] == [2]
+    assert [count.document_id for count in store.library.keyword_counts(["climate"], owner="bob")] == [2]
 
 
 @pytest.mark.parametrize("term", ["", "*", '"', " - "])
 def test_a_term_without_a_letter_is_refused(store: Store, term: str) -> None:
     with pytest.raises(BadInput, match="no letter and no digit"):
-        store.keyword_counts([term])
+        store.library.keyword_counts([term])

@@ -51,7 +51,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.ended: dict[int, Job] = {}
         self.percents: dict[tuple[int, int], int] = {}
         for worker in WORKERS:
-            self.store.register(new_worker(worker, cpu=SLOTS))
+            self.store.leases.register(new_worker(worker, cpu=SLOTS))
 
     def teardown(self) -> None:
         self.store.close()
@@ -70,7 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
         run_at = None if wait is None else self.clock.after(wait)
         live = self.model.live_with(unique)
 
-        added = self.store.enqueue(
+        added = self.store.intake.enqueue(
             NewJob(
                 "ocr_pages",
                 priority=priority,
@@ -94,7 +94,7 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, worker: str, most: int) -> object:
         wanted = self.model.claim(worker, most, self.clock.now)
 
-        taken = self.store.claim(worker, most)
+        taken = self.store.leases.claim(worker, most)
 
         assert [job.lease for job in taken] == [Lease(job.id, job.fence, worker) for job in wanted]
         return multiple(*(job.lease for job in taken))
@@ -103,37 +103,37 @@ class QueueMachine(RuleBasedStateMachine):
     def report(self, lease: Lease, percent: int) -> None:
         is_held = self.model.report(lease, percent)
 
-        assert self.store.report([Report(lease, percent, "at work", ["a line"])]) == ([] if is_held else [lease])
+        assert self.store.leases.report([Report(lease, percent, "at work", ["a line"])]) == ([] if is_held else [lease])
 
     @rule(lease=leases)
     def complete(self, lease: Lease) -> None:
-        self._write(self.model.complete(lease), lambda: self.store.complete(lease, '{"by":"machine"}'))
+        self._write(self.model.complete(lease), lambda: self.store.leases.complete(lease, '{"by":"machine"}'))
 
     @rule(lease=leases, wait=st.sampled_from([None, 0, 10]))
     def fail(self, lease: Lease, wait: int | None) -> None:
         retry_at = None if wait is None else self.clock.after(wait)
         landed = self.model.fail(lease, retry_at)
-        self._write(landed, lambda: self.store.fail(lease, Failure("BROKEN", "it broke"), retry_at=retry_at))
+        self._write(landed, lambda: self.store.leases.fail(lease, Failure("BROKEN", "it broke"), retry_at=retry_at))
 
     @rule(lease=leases)
     def snooze(self, lease: Lease) -> None:
         until = self.clock.after(10)
-        self._write(self.model.give_back(lease, "snoozed", until), lambda: self.store.snooze(lease, until))
+        self._write(self.model.give_back(lease, "snoozed", until), lambda: self.store.leases.snooze(lease, until))
 
     @rule(lease=leases)
     def release(self, lease: Lease) -> None:
-        self._write(self.model.give_back(lease, "released", None), lambda: self.store.release(lease))
+        self._write(self.model.give_back(lease, "released", None), lambda: self.store.leases.release(lease))
 
     @rule(lease=leases)
     def confirm_cancel(self, lease: Lease) -> None:
-        self._write(self.model.confirm_cancel(lease), lambda: self.store.confirm_cancel(lease))
+        self._write(self.model.confirm_cancel(lease), lambda: self.store.leases.confirm_cancel(lease))
 
     @rule(worker=_worker)
     def die_and_come_back(self, worker: str) -> None:
         wanted = self.model.requeue(worker)
 
-        assert sorted(job.id for job in self.store.requeue(worker)) == sorted(wanted)
-        self.store.register(new_worker(worker, cpu=SLOTS))
+        assert sorted(job.id for job in self.store.leases.requeue(worker)) == sorted(wanted)
+        self.store.leases.register(new_worker(worker, cpu=SLOTS))
 
     @rule(lease=leases, seconds=_seconds)
     def beat(self, lease: Lease, seconds: int) -> None:
@@ -141,7 +141,7 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.model.jobs.get(lease.job_id)
         is_held = job is not None and job.holds(lease)
 
-        beat = self.store.beat(lease.worker_id, [lease])
+        beat = self.store.leases.beat(lease.worker_id, [lease])
 
         assert list(beat.lost) == ([] if is_held else [lease])
         assert list(beat.to_cancel) == ([lease] if job is not None and is_held and job.is_asked else [])
@@ -156,35 +156,35 @@ class QueueMachine(RuleBasedStateMachine):
             if is_by_hand:
                 ByHand(self.path)(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job_id}")
             else:
-                self.store.cancel(ids(job_id), actor="ann")
+                self.store.steering.cancel(ids(job_id), actor="ann")
 
     @rule(pick=_pick)
     def retry(self, pick: int) -> None:
         if job_id := self._pick(pick):
             self.model.retry(job_id)
-            self.store.retry(ids(job_id), actor="ann")
+            self.store.steering.retry(ids(job_id), actor="ann")
             self.ended.pop(job_id, None)
 
     @rule(pick=_pick, priority=st.integers(1, 3))
     def reprioritise(self, pick: int, priority: int) -> None:
         if job_id := self._pick(pick):
             self.model.reprioritise(job_id, priority)
-            self.store.priority(ids(job_id), priority, actor="ann")
+            self.store.steering.priority(ids(job_id), priority, actor="ann")
 
     @rule(pick=_pick)
     def delete(self, pick: int) -> None:
         if job_id := self._pick(pick):
             is_removed = self.model.remove(job_id)
-            assert list(self.store.delete(ids(job_id), actor="ann").job_ids) == [job_id] * is_removed
+            assert list(self.store.steering.delete(ids(job_id), actor="ann").job_ids) == [job_id] * is_removed
             if is_removed:
                 self.ended.pop(job_id, None)
 
     @rule(is_paused=st.booleans())
     def pause(self, is_paused: bool) -> None:
         if is_paused:
-            self.store.pause("all")
+            self.store.steering.pause("all")
         else:
-            assert self.store.unpause("all") == self.model.is_paused
+            assert self.store.steering.unpause("all") == self.model.is_paused
         self.model.is_paused = is_paused
 
     @rule(seconds=_seconds)
@@ -199,7 +199,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _move_clock(self, seconds: int) -> None:
         self.clock.advance(seconds)
         for worker in WORKERS:
-            self.store.beat(worker, [])
+            self.store.leases.beat(worker, [])
 
     def _pick(self, pick: int) -> int | None:
         known = sorted(self.model.jobs)
@@ -216,13 +216,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
-        jobs = {job.id: job for job in self.store.list(EVERY_JOB, most=1000)}
+        jobs = {job.id: job for job in self.store.reading.list(EVERY_JOB, most=1000)}
         # P3: what was inserted is there.
         assert set(jobs) == set(self.model.jobs)
         running_keys: list[str] = []
         for job_id, job in jobs.items():
             wanted = self.model.jobs[job_id]
-            outcomes = [attempt.outcome for attempt in self.store.attempts(job_id)]
+            outcomes = [attempt.outcome for attempt in self.store.reading.attempts(job_id)]
 
             # P2: nothing but what landed. Fences, attempts and statuses are exactly those of the model.
             assert (job.status, job.fence) == (wanted.status, wanted.fence)

@@ -130,14 +130,14 @@ def test_every_row_of_the_original_table_is_adopted_with_its_id(
     store = open_store(path, clock=clock)
     assert sorted(everything(store)) == list(range(1, len(ROWS) + 1))
     assert all(CANONICAL.fullmatch(job.created_at) for job in everything(store).values())
-    assert all(check.is_good for check in store.check() if check.name in {"integrity", "promises"})
+    assert all(check.is_good for check in store.upkeep.check() if check.name in {"integrity", "promises"})
     store.close()
 
 
 def test_an_adopted_row_says_what_the_original_said(original: ByHand, path: Path, clock: MovableClock) -> None:
     migrate(path)
     store = open_store(path, clock=clock)
-    jobs = {name: store.get(number) for number, name in enumerate(ROWS, 1)}
+    jobs = {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
     store.close()
 
     plain = jobs["plain"]
@@ -165,7 +165,7 @@ def test_what_cannot_run_ends_failed_with_a_code_and_its_text_kept(
 ) -> None:
     migrate(path)
     store = open_store(path, clock=clock)
-    jobs = {name: store.get(number) for number, name in enumerate(ROWS, 1)}
+    jobs = {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
     store.close()
 
     unreadable, paused = jobs["payload that is not JSON"], jobs["unknown status"]
@@ -193,16 +193,16 @@ def test_adopted_jobs_are_claimed_in_their_order_and_complete(
 ) -> None:
     migrate(path)
     store = open_store(path, clock=clock)
-    store.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
+    store.leases.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
     pending = [job.id for job in everything(store).values() if job.status is PENDING]
 
-    taken = store.claim("w1", 100)
+    taken = store.leases.claim("w1", 100)
 
     assert sorted(job.id for job in taken) == sorted(pending)
     assert [job.priority for job in taken] == sorted(job.priority for job in taken)
-    assert store.complete_many([]) == []
+    assert store.leases.complete_many([]) == []
     for job in taken:
-        store.complete(job.lease)
+        store.leases.complete(job.lease)
     assert {job.status for job in everything(store).values()} == {COMPLETED, FAILED, CANCELLED}
     store.close()
 
@@ -216,7 +216,7 @@ def test_an_adopted_running_job_may_still_fail_and_be_retried_by_hand(
 
     original(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {failed}")
 
-    assert (store.get(failed).status, store.get(failed).retry_count) == (PENDING, 0)
+    assert (store.reading.get(failed).status, store.reading.get(failed).retry_count) == (PENDING, 0)
     store.close()
 
 
@@ -236,7 +236,7 @@ def test_an_id_of_the_original_table_is_never_used_again(original: ByHand, path:
     migrate(path)
 
     store = open_store(path, clock=clock)
-    assert store.enqueue(NewJob("ocr_pages")).job_id == 501
+    assert store.intake.enqueue(NewJob("ocr_pages")).job_id == 501
     store.close()
 
 
@@ -282,7 +282,7 @@ def test_a_value_kept_as_a_blob_is_adopted_as_text(path: Path, clock: MovableClo
     migrate(path)
 
     store = open_store(path, clock=clock)
-    job = store.get(1)
+    job = store.reading.get(1)
     assert job.payload == ("[1]" if column == "payload" else None)
     assert job.account == ("[1]" if column == "account" else None)
     assert job.status is (FAILED if column == "status" else PENDING)
@@ -295,8 +295,8 @@ def test_an_empty_original_table_is_adopted(path: Path, clock: MovableClock) -> 
     migrate(path)
 
     store = open_store(path, clock=clock)
-    store.register(new_worker())
-    job_id = store.enqueue(NewJob("ocr_pages")).job_id
+    store.leases.register(new_worker())
+    job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
     assert claimed_ids(store) == [job_id]
     store.close()
 
@@ -384,13 +384,13 @@ def test_somebody_elses_database_is_not_taken_for_ours(path: Path) -> None:
 def test_initialising_twice_keeps_the_jobs(path: Path, clock: MovableClock) -> None:
     initialise(path)
     store: Store = open_store(path, clock=clock)
-    store.register(new_worker())
-    store.enqueue(NewJob("ocr_pages"))
+    store.leases.register(new_worker())
+    store.intake.enqueue(NewJob("ocr_pages"))
     job = claim_one(store)
     store.close()
 
     initialise(path)
 
     again = open_store(path, clock=clock)
-    assert again.get(job.id) == job
+    assert again.reading.get(job.id) == job
     again.close()

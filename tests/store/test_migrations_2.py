@@ -10,9 +10,9 @@ from tests.store.kit import ByHand, MovableClock, claimed_ids, everything, new_w
 from tests.store.papers import publish, work_as
 from worker_service.errors import SchemaMismatch
 from worker_service.jobs.model import Status
+from worker_service.store.database import create
 from worker_service.store.migrations import SCHEMA_VERSION
 from worker_service.store.opening import initialise, migrate, open_store, schema_version
-from worker_service.store.sqlite_connection import create
 
 EARLIER = Path(__file__).parent / "earlier"
 
@@ -209,19 +209,19 @@ def test_the_jobs_go_on_where_they_were(earlier: ByHand, path: Path, clock: Mova
     migrate(path)
 
     store = open_store(path, clock=clock)
-    assert store.audit() == []
-    assert store.undo(None, actor="ann").job_ids == [6]
-    assert [job.id for job in store.requeue("w1")] == [2]
+    assert store.upkeep.audit() == []
+    assert store.steering.undo(None, actor="ann").job_ids == [6]
+    assert [job.id for job in store.leases.requeue("w1")] == [2]
     assert status_of(store, 2) is Status.CANCELLED
-    store.register(new_worker())
+    store.leases.register(new_worker())
     earlier("UPDATE worker_job_queue SET status = 'pending' WHERE id = 4")
     assert claimed_ids(store) == [1, 4, 6]
     for job in everything(store).values():
         if job.status is Status.RUNNING:
-            store.complete(job.lease)
+            store.leases.complete(job.lease)
     work_as(store)
     publish(store, "report.pdf", "text")
-    assert [hit.number for hit in store.search("text").hits] == [1]
+    assert [hit.number for hit in store.library.search("text").hits] == [1]
     store.close()
 
 
@@ -231,7 +231,7 @@ def test_a_document_that_was_read_is_found_as_before(path: Path, clock: MovableC
     migrate(path)
 
     store = open_store(path, clock=clock)
-    assert [hit.document_id for hit in store.search("climate").hits] == [1]
+    assert [hit.document_id for hit in store.library.search("climate").hits] == [1]
     store.close()
     assert hand("SELECT status FROM v_documents ORDER BY id") == [{"status": "success"}, {"status": "not_indexed"}]
 

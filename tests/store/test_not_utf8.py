@@ -8,7 +8,7 @@ from tests.store.kit import AddWorker, ByHand, Enqueue, claim_one, status_of
 from worker_service.jobs.model import Completion, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
-from worker_service.store.sqlite_connection import create, mended_rows
+from worker_service.store.database import create, mended_rows
 
 BAD = "CAST(x'61ff62' AS TEXT)"
 
@@ -25,13 +25,13 @@ def test_every_row_can_be_read_with_what_is_not_text_replaced(
     by_hand(f"INSERT INTO document (platform, source_key, name) VALUES ('local', '/d', {BAD})")
     by_hand(f"UPDATE worker SET host = {BAD}")
 
-    assert store.get(job).account == "a�b"
-    assert [found.progress_message for found in store.list(Selector())] == ["a�b"]
-    assert [line.line for line in store.logs(job)] == ["a�b"]
-    assert [pause.reason for pause in store.pauses()] == ["a�b"]
-    assert store.limits()["owner"] == {"a�b": 1}
-    assert store.document(1).name == "a�b"
-    assert [found.host for found in store.workers()] == ["a�b"]
+    assert store.reading.get(job).account == "a�b"
+    assert [found.progress_message for found in store.reading.list(Selector())] == ["a�b"]
+    assert [line.line for line in store.reading.logs(job)] == ["a�b"]
+    assert [pause.reason for pause in store.reading.pauses()] == ["a�b"]
+    assert store.reading.limits()["owner"] == {"a�b": 1}
+    assert store.library.document(1).name == "a�b"
+    assert [found.host for found in store.reading.workers()] == ["a�b"]
 
 
 def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
@@ -42,19 +42,19 @@ def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
     by_hand(f"UPDATE worker_job_queue SET account = {BAD} WHERE id IN ({jobs[0]}, {jobs[2]})")
     by_hand(f"UPDATE worker_job_queue SET owner = {BAD} WHERE id = {jobs[2]}")
 
-    claimed = [job.id for job in store.claim("w1", 2)]
+    claimed = [job.id for job in store.leases.claim("w1", 2)]
 
     assert claimed == [jobs[1], jobs[3]]
-    failed = store.get(jobs[0])
+    failed = store.reading.get(jobs[0])
     assert (failed.status, failed.error_code) == (Status.FAILED, "NOT_UTF8")
     assert failed.error_message == "its account is not UTF-8 text: insert the job again, written as UTF-8"
-    assert "its account and owner is" in str(store.get(jobs[2]).error_message)
-    assert [attempt.outcome for attempt in store.attempts(jobs[0])] == ["failed"]
-    assert store.audit() == []
+    assert "its account and owner is" in str(store.reading.get(jobs[2]).error_message)
+    assert [attempt.outcome for attempt in store.reading.attempts(jobs[0])] == ["failed"]
+    assert store.upkeep.audit() == []
     # Where one alone is asked for, too.
     by_hand(f"INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', {BAD})")
-    assert store.claim("w1", 1) == []
-    assert store.count(Selector(statuses=(Status.FAILED,))) == 3
+    assert store.leases.claim("w1", 1) == []
+    assert store.reading.count(Selector(statuses=(Status.FAILED,))) == 3
 
 
 def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(
@@ -65,8 +65,8 @@ def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(
     leases = [claim_one(store).lease, claim_one(store).lease]
     by_hand(f"UPDATE worker_job_queue SET name = {BAD}, platform = {BAD}")
 
-    assert store.complete_many([Completion(leases[0])]) == []
-    store.release(leases[1])
+    assert store.leases.complete_many([Completion(leases[0])]) == []
+    store.leases.release(leases[1])
 
     assert (status_of(store, done), status_of(store, other)) == (Status.COMPLETED, Status.PENDING)
 

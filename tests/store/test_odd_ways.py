@@ -18,12 +18,14 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.store import intake, steering
 from worker_service.store.base import Store
+from worker_service.store.database import Database
 
 
 def _fail(store: Store) -> int:
     job = claim_one(store)
-    store.fail(job.lease, Failure("BROKEN", "it broke"), retry_at=None)
+    store.leases.fail(job.lease, Failure("BROKEN", "it broke"), retry_at=None)
     return job.id
 
 
@@ -47,36 +49,35 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
     store: Store, enqueue: Enqueue, worker: AddWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker(cpu=2000)
-    store.enqueue_many([NewJob("ocr_pages")] * 600)
-    deleted = store.delete(ids(*range(1, 601)), actor="ann")
+    store.intake.enqueue_many([NewJob("ocr_pages")] * 600)
+    deleted = store.steering.delete(ids(*range(1, 601)), actor="ann")
     cut = iter([None, OSError("the power went")])
-    whole = type(store)._settle  # type: ignore[attr-defined]
 
-    def settle(self: Store) -> None:
-        whole(self)
+    def settle(database: Database) -> None:
+        intake.settle(database)
         if (error := next(cut, None)) is not None:
             raise error
 
-    monkeypatch.setattr(type(store), "_settle", settle)
+    monkeypatch.setattr(steering, "settle", settle)
     with pytest.raises(OSError, match="power"):
-        store.undo(deleted.action_id, actor="ann")
+        store.steering.undo(deleted.action_id, actor="ann")
     monkeypatch.undo()
     done = claimed_ids(store, most=1000)
     assert len(done) == 500
     for job_id in done:
-        store.complete(store.get(job_id).lease)
+        store.leases.complete(store.reading.get(job_id).lease)
 
-    store.undo(deleted.action_id, actor="ann")
+    store.steering.undo(deleted.action_id, actor="ann")
 
     assert claimed_ids(store, most=1000) == list(range(501, 601))
-    assert all(store.get(job_id).status is Status.COMPLETED for job_id in done)
+    assert all(store.reading.get(job_id).status is Status.COMPLETED for job_id in done)
 
 
 def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
     worker()
     job_id = enqueue()
     end(store, claim_one(store).lease, Status.COMPLETED)
-    store.delete(ids(job_id), actor="ann")
+    store.steering.delete(ids(job_id), actor="ann")
 
     for chosen in (job_id, 9223372036854775807, -5):
         with pytest.raises(RefusedByHand, match="leave it out"):
@@ -91,10 +92,10 @@ def test_a_waiting_job_that_was_deleted_and_brought_back_learns_what_happened_me
     worker()
     need = enqueue()
     waiting = enqueue(after=(need,))
-    store.delete(ids(waiting), actor="ann")
+    store.steering.delete(ids(waiting), actor="ann")
     assert _fail(store) == need
 
-    store.undo(None, actor="ann")
+    store.steering.undo(None, actor="ann")
 
     assert status_of(store, waiting) is Status.FAILED
 
@@ -105,7 +106,7 @@ def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(
     worker()
     stuck = enqueue("nobody_knows_it", concurrency_key="k", priority=1)
     paused = enqueue("assemble", concurrency_key="k", priority=2)
-    store.pause("type", "assemble")
+    store.steering.pause("type", "assemble")
     good = enqueue("ocr_pages", concurrency_key="k", priority=9)
 
     assert codes(store, good) == []
@@ -124,7 +125,7 @@ def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
 
     for _ in range(6):
         [job_id] = claimed_ids(store, most=10)
-        store.complete(store.get(job_id).lease)
+        store.leases.complete(store.reading.get(job_id).lease)
 
     assert claimed_ids(store, most=10) == []
 
@@ -132,12 +133,12 @@ def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
 def test_an_undo_that_was_refused_for_a_job_can_be_tried_again(store: Store, enqueue: Enqueue) -> None:
     first = enqueue(unique_key="u")
     other = enqueue()
-    deleted = store.delete(ids(first, other), actor="ann")
+    deleted = store.steering.delete(ids(first, other), actor="ann")
     twin = enqueue(unique_key="u")
 
-    assert list(store.undo(deleted.action_id, actor="ann").refused) == [first]
-    store.delete(ids(twin), actor="ann")
-    again = store.undo(deleted.action_id, actor="ann")
+    assert list(store.steering.undo(deleted.action_id, actor="ann").refused) == [first]
+    store.steering.delete(ids(twin), actor="ann")
+    again = store.steering.undo(deleted.action_id, actor="ann")
 
     assert list(again.job_ids) == [first]
     assert status_of(store, first) is Status.PENDING
@@ -194,14 +195,14 @@ def test_a_hand_neither_opens_nor_removes_the_attempt_of_a_running_job(
     with pytest.raises(RefusedByHand, match="running job"):
         by_hand("DELETE FROM worker_job_attempt")
 
-    assert [job.id for job in store.requeue("w1")] == [job_id]
+    assert [job.id for job in store.leases.requeue("w1")] == [job_id]
 
 
 def test_an_end_of_a_pause_that_is_no_time_is_refused(store: Store, by_hand: ByHand) -> None:
     with pytest.raises(RefusedByHand, match="until is a time"):
         by_hand("INSERT INTO pause (scope, until) VALUES ('all', 'tomorrow')")
 
-    assert store.next_deadline() is None
+    assert store.reading.next_deadline() is None
 
 
 def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(
@@ -211,10 +212,10 @@ def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(
     need = enqueue()
     dependent = enqueue(after=(need,))
     end(store, claim_one(store).lease, Status.COMPLETED)
-    store.fail(claim_one(store).lease, Failure("BROKEN", "it broke"), retry_at=FAR_FUTURE)
+    store.leases.fail(claim_one(store).lease, Failure("BROKEN", "it broke"), retry_at=FAR_FUTURE)
 
-    store.retry(ids(need), actor="ann")
-    store.cancel(ids(need), actor="ann")
+    store.steering.retry(ids(need), actor="ann")
+    store.steering.cancel(ids(need), actor="ann")
 
     assert status_of(store, dependent) is Status.PENDING
 
@@ -224,13 +225,13 @@ def test_a_thousand_and_more_dependents_are_freed_in_several_short_waves(
 ) -> None:
     worker(cpu=5000)
     need = enqueue()
-    store.enqueue_many([NewJob("ocr_pages", after=(need,))] * 2500)
+    store.intake.enqueue_many([NewJob("ocr_pages", after=(need,))] * 2500)
     end(store, claim_one(store).lease, Status.COMPLETED)
 
-    assert store.next_deadline() is not None, "the daemon has to know that there is more to free"
+    assert store.reading.next_deadline() is not None, "the daemon has to know that there is more to free"
     claimed: list[int] = []
     while more := claimed_ids(store, most=5000):
         claimed += more
 
     assert len(claimed) == 2500
-    assert store.next_deadline() is None
+    assert store.reading.next_deadline() is None

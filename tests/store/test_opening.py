@@ -70,10 +70,12 @@ def test_whoever_wishes_for_a_job_it_gets_the_retries_that_the_settings_give_its
     rules = {"ingest": RetryRule(max=9), "ocr_pages": RetryRule(max=7)}
 
     with closing(open_store(path, clock=clock, retries=rules)) as store:
-        store.enqueue(NewJob("ingest"))
+        store.intake.enqueue(NewJob("ingest"))
         ingest = claim(store)
-        store.checkpoint(ingest.lease, Checkpoint("1", [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=3)]))
-        store.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
-        jobs = sorted(store.list(Selector()), key=lambda job: job.id)
+        store.leases.checkpoint(
+            ingest.lease, Checkpoint("1", [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=3)])
+        )
+        store.leases.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
+        jobs = sorted(store.reading.list(Selector()), key=lambda job: job.id)
 
     assert [job.max_retries for job in jobs] == [9, 7, 3, 7, 3]

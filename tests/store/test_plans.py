@@ -17,10 +17,10 @@ import pytest
 from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker
 from worker_service.jobs.model import Completion, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.history import RULES
+from worker_service.store.database import Database, connect
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
-from worker_service.store.sqlite_connection import connect
+from worker_service.store.upkeep import RULES
 
 MANY = 8_000
 STATEMENTS = sqlite_statements()
@@ -46,13 +46,13 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, clock = tmp_path_factory.mktemp("plans") / "large.db", MovableClock()
     initialise(path)
     store = _open(path, clock)
-    store.register(new_worker("w1", cpu=MANY))
-    store.enqueue_many([NewJob("ocr_pages", owner=("", "ann")[number % 2]) for number in range(MANY)])
-    while jobs := store.claim("w1", 500):
-        store.complete_many([Completion(job.lease) for job in jobs])
-    store.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
-    store.claim("w1", 1)
-    store.shorten_log()
+    store.leases.register(new_worker("w1", cpu=MANY))
+    store.intake.enqueue_many([NewJob("ocr_pages", owner=("", "ann")[number % 2]) for number in range(MANY)])
+    while jobs := store.leases.claim("w1", 500):
+        store.leases.complete_many([Completion(job.lease) for job in jobs])
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
+    store.leases.claim("w1", 1)
+    store.upkeep.shorten_log()
     store.close()
     return path
 
@@ -139,13 +139,13 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
 ) -> None:
     asked: list[str] = []
 
-    def spy(self: SqliteStore, sql: str, values: object) -> list[object]:
+    def spy(self: Database, sql: str, values: object) -> list[object]:
         asked.append(sql)
         return []
 
     store = _open(large_table, clock)
-    monkeypatch.setattr(SqliteStore, "_read_sql", spy)
-    store.list(selector, before_id=99)
+    monkeypatch.setattr(Database, "read_sql", spy)
+    store.reading.list(selector, before_id=99)
     store.close()
 
     steps = plan(asked[0].replace("?", "NULL"))
@@ -166,10 +166,10 @@ class _Steps:
 
     def of(self, deed: Callable[[], object]) -> int:
         self.count = 0
-        for connection in (self.store._writer, self.store._reader):
+        for connection in (self.store.database.writer, self.store.database.reader):
             connection.set_progress_handler(self._tick, 1)
         deed()
-        for connection in (self.store._writer, self.store._reader):
+        for connection in (self.store.database.writer, self.store.database.reader):
             connection.set_progress_handler(None, 1)
         return self.count
 
@@ -188,8 +188,8 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
         path = place / "prepared.db"
         initialise(path)
         store = _open(path, clock)
-        store.register(new_worker("w1", cpu=MANY))
-        store.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
+        store.leases.register(new_worker("w1", cpu=MANY))
+        store.intake.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
         prepare(store, clock)
         store.close()
         content = path.read_bytes()
@@ -200,8 +200,10 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
         path = place / "measured.db"
         path.write_bytes(prepared(prepare))
         store = _open(path, clock)
-        store.claim("w1", 1)  # what is due or settled is so by now
-        store.enqueue(NewJob("ocr_pages", unique_key="u0"))  # it is there; what an insert looks up first is known now
+        store.leases.claim("w1", 1)  # what is due or settled is so by now
+        store.intake.enqueue(
+            NewJob("ocr_pages", unique_key="u0")
+        )  # it is there; what an insert looks up first is known now
         number = _Steps(store).of(lambda: deed(store, clock))
         store.close()
         path.unlink()
@@ -215,42 +217,42 @@ def _nothing(store: SqliteStore, clock: MovableClock) -> None:
 
 
 def _backlog(store: SqliteStore, clock: MovableClock) -> None:
-    store.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
 
 
 def _completed(store: SqliteStore, clock: MovableClock) -> None:
-    store.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(MANY // 2)])
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(MANY // 2)])
     for _ in range(MANY // 1000):
-        store.complete_many([Completion(job.lease) for job in store.claim("w1", 500)])
+        store.leases.complete_many([Completion(job.lease) for job in store.leases.claim("w1", 500)])
 
 
 def _held(store: SqliteStore, clock: MovableClock) -> None:
-    store.enqueue_many([NewJob("ocr_pages", priority=1, run_at=FAR_FUTURE) for _ in range(MANY)])
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, run_at=FAR_FUTURE) for _ in range(MANY)])
 
 
 def _paused_type(store: SqliteStore, clock: MovableClock) -> None:
-    store.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
-    store.pause("type", "assemble")
+    store.intake.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
+    store.steering.pause("type", "assemble")
 
 
 def _full_type(store: SqliteStore, clock: MovableClock) -> None:
-    store.set_limits("type", {"assemble": 0})
-    store.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
+    store.leases.set_limits("type", {"assemble": 0})
+    store.intake.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
 
 
 def _busy_owner(store: SqliteStore, clock: MovableClock) -> None:
-    store.set_limits("owner", {"ann": 0})
-    store.enqueue_many([NewJob("ocr_pages", priority=1, owner="ann") for _ in range(MANY)])
+    store.leases.set_limits("owner", {"ann": 0})
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, owner="ann") for _ in range(MANY)])
 
 
 def _busy_key(store: SqliteStore, clock: MovableClock) -> None:
-    store.enqueue_many([NewJob("ocr_pages", priority=1, concurrency_key="k") for _ in range(MANY // 4)])
-    store.claim("w1", 1)
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, concurrency_key="k") for _ in range(MANY // 4)])
+    store.leases.claim("w1", 1)
 
 
 def _resting_source(store: SqliteStore, clock: MovableClock) -> None:
-    store.rest_source("drive", FAR_FUTURE, "quota")
-    store.enqueue_many([NewJob("ocr_pages", priority=1, source="drive") for _ in range(MANY)])
+    store.leases.rest_source("drive", FAR_FUTURE, "quota")
+    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, source="drive") for _ in range(MANY)])
 
 
 BEHIND: dict[str, tuple[Prepare, float]] = {
@@ -266,7 +268,7 @@ BEHIND: dict[str, tuple[Prepare, float]] = {
 
 
 def _claim(store: SqliteStore, clock: MovableClock) -> object:
-    jobs = store.claim("w1", 1)
+    jobs = store.leases.claim("w1", 1)
     assert len(jobs) == 1
     return jobs
 
@@ -283,19 +285,19 @@ def test_the_work_of_a_claim_does_not_grow(steps: StepsOf, behind: str) -> None:
 
 RUNNING = Selector(statuses=(Status.RUNNING,))
 VERBS: dict[str, Prepare] = {
-    "complete": lambda store, clock: store.complete(store.list(RUNNING)[0].lease),
-    "release": lambda store, clock: store.release(store.list(RUNNING)[0].lease),
-    "beat": lambda store, clock: store.beat("w1", [job.lease for job in store.list(RUNNING)]),
-    "enqueue": lambda store, clock: store.enqueue(NewJob("ocr_pages", unique_key="u39")),
-    "requeue": lambda store, clock: store.requeue("w1"),
-    "next_deadline": lambda store, clock: store.next_deadline(),
-    "explain": lambda store, clock: store.explain(40),
-    "get": lambda store, clock: store.get(5),
-    "list": lambda store, clock: store.list(EVERY_JOB, most=20),
-    "list running": lambda store, clock: store.list(RUNNING),
-    "cancel": lambda store, clock: store.cancel(ids(39), actor="ann"),
-    "prune": lambda store, clock: store.prune(Selector(older_than="2020-01-01 00:00:00.000")),
-    "change_counter": lambda store, clock: store.change_counter(),
+    "complete": lambda store, clock: store.leases.complete(store.reading.list(RUNNING)[0].lease),
+    "release": lambda store, clock: store.leases.release(store.reading.list(RUNNING)[0].lease),
+    "beat": lambda store, clock: store.leases.beat("w1", [job.lease for job in store.reading.list(RUNNING)]),
+    "enqueue": lambda store, clock: store.intake.enqueue(NewJob("ocr_pages", unique_key="u39")),
+    "requeue": lambda store, clock: store.leases.requeue("w1"),
+    "next_deadline": lambda store, clock: store.reading.next_deadline(),
+    "explain": lambda store, clock: store.reading.explain(40),
+    "get": lambda store, clock: store.reading.get(5),
+    "list": lambda store, clock: store.reading.list(EVERY_JOB, most=20),
+    "list running": lambda store, clock: store.reading.list(RUNNING),
+    "cancel": lambda store, clock: store.steering.cancel(ids(39), actor="ann"),
+    "prune": lambda store, clock: store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000")),
+    "change_counter": lambda store, clock: store.reading.change_counter(),
 }  # fmt: skip
 
 
@@ -320,10 +322,10 @@ def test_the_work_of_a_verb_does_not_grow(steps: StepsOf, verb: str, behind: str
 
 def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(steps: StepsOf) -> None:
     def prepare(store: SqliteStore, clock: MovableClock) -> None:
-        store.enqueue_many([NewJob("ocr_pages", concurrency_key="k") for _ in range(MANY)])
+        store.intake.enqueue_many([NewJob("ocr_pages", concurrency_key="k") for _ in range(MANY)])
 
     def insert(store: SqliteStore, clock: MovableClock) -> object:
-        return store.enqueue(NewJob("ocr_pages", concurrency_key="k"))
+        return store.intake.enqueue(NewJob("ocr_pages", concurrency_key="k"))
 
     few = steps(_nothing, insert)
 
@@ -334,15 +336,15 @@ def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> Non
     clock = MovableClock()
     initialise(tmp_path / "due.db")
     store = _open(tmp_path / "due.db", clock)
-    store.register(new_worker("w1", cpu=MANY))
-    store.enqueue_many([NewJob("ocr_pages", run_at=clock.after(5)) for _ in range(MANY)])
+    store.leases.register(new_worker("w1", cpu=MANY))
+    store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(5)) for _ in range(MANY)])
     clock.advance(10)
     count = _Steps(store)
 
-    first = count.of(lambda: store.claim("w1", 1))
-    second = count.of(lambda: store.claim("w1", 1))
+    first = count.of(lambda: store.leases.claim("w1", 1))
+    second = count.of(lambda: store.leases.claim("w1", 1))
 
-    ready = store.counts_by_type()[0].pending
+    ready = store.reading.counts_by_type()[0].pending
     assert ready <= 2000
     assert second <= first * 1.5
     store.close()

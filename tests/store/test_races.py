@@ -76,15 +76,15 @@ def wall_store(kind: Kind, path: Path) -> Iterator[Store]:
 
 
 def _claim_all(store: Store, say: Say, worker_id: str, most: int) -> None:
-    store.register(new_worker(worker_id))
-    while jobs := store.claim(worker_id, most):
+    store.leases.register(new_worker(worker_id))
+    while jobs := store.leases.claim(worker_id, most):
         for job in jobs:
             say((worker_id, job.id))
-            store.complete(job.lease)
+            store.leases.complete(job.lease)
 
 
 def test_p1_claimers_in_several_processes_take_each_job_exactly_once(wall_store: Store, kind: Kind, path: Path) -> None:
-    wanted = [each.job_id for each in wall_store.enqueue_many([NewJob("ocr_pages") for _ in range(300)])]
+    wanted = [each.job_id for each in wall_store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(300)])]
 
     said = _race(kind, path, *((_claim_all, f"w{number}", 1 + number) for number in range(4)))
 
@@ -94,7 +94,7 @@ def test_p1_claimers_in_several_processes_take_each_job_exactly_once(wall_store:
 
 def _insert_by_enqueue(store: Store, say: Say, number: int) -> None:
     for turn in range(40):
-        added = store.enqueue(NewJob("ocr_pages", account=str(number), unique_key=f"u{turn}"))
+        added = store.intake.enqueue(NewJob("ocr_pages", account=str(number), unique_key=f"u{turn}"))
         say(("existing" if added.existing else "new", (turn, added.job_id)))
 
 
@@ -108,7 +108,7 @@ def test_unique_enqueue_from_several_processes_makes_one_live_job_for_each_key(
     for _, (turn, job_id) in said:
         ids_of.setdefault(turn, set()).add(job_id)
     assert all(len(found) == 1 for found in ids_of.values())
-    assert wall_store.count(EVERY_JOB) == 40
+    assert wall_store.reading.count(EVERY_JOB) == 40
 
 
 # ── Two who want the same row ───────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +117,7 @@ def test_unique_enqueue_from_several_processes_makes_one_live_job_for_each_key(
 def _complete_each(store: Store, say: Say, leases: Sequence[Lease]) -> None:
     for lease in leases:
         try:
-            store.complete(lease, '{"done":true}', [NewJob("assemble", account=str(lease.job_id))])
+            store.leases.complete(lease, '{"done":true}', [NewJob("assemble", account=str(lease.job_id))])
             say(("completed", lease.job_id))
         except LeaseLost:
             say(("refused", lease.job_id))
@@ -125,14 +125,14 @@ def _complete_each(store: Store, say: Say, leases: Sequence[Lease]) -> None:
 
 def _cancel_each(store: Store, say: Say, job_ids: Sequence[int]) -> None:
     for job_id in job_ids:
-        changed = store.cancel(ids(job_id), actor="ann")
+        changed = store.steering.cancel(ids(job_id), actor="ann")
         say(("asked" if changed.asked else "too late", job_id))
 
 
 def test_p7_of_cancel_and_complete_exactly_one_lands(wall_store: Store, kind: Kind, path: Path) -> None:
-    wall_store.register(new_worker("w1", cpu=200))
-    wall_store.enqueue_many([NewJob("ocr_pages") for _ in range(120)])
-    leases = [job.lease for job in wall_store.claim("w1", 120)]
+    wall_store.leases.register(new_worker("w1", cpu=200))
+    wall_store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(120)])
+    leases = [job.lease for job in wall_store.leases.claim("w1", 120)]
     backwards = [lease.job_id for lease in reversed(leases)]
 
     said = _race(kind, path, (_complete_each, leases), (_cancel_each, backwards))
@@ -140,23 +140,25 @@ def test_p7_of_cancel_and_complete_exactly_one_lands(wall_store: Store, kind: Ki
     told: dict[int, set[str]] = {}
     for word, job_id in said:
         told.setdefault(job_id, set()).add(word)
-    followers = Counter(int(job.account or 0) for job in wall_store.list(Selector(job_types=("assemble",)), most=999))
+    followers = Counter(
+        int(job.account or 0) for job in wall_store.reading.list(Selector(job_types=("assemble",)), most=999)
+    )
     for lease in leases:
-        job = wall_store.get(lease.job_id)
+        job = wall_store.reading.get(lease.job_id)
         if job.status is Status.COMPLETED:
             assert told[job.id] == {"completed", "too late"}
             assert (followers[job.id], job.cancel_requested_at) == (1, None)
         else:
             assert told[job.id] == {"refused", "asked"}
             assert (job.status, followers[job.id], job.result) == (Status.RUNNING, 0, None)
-            wall_store.confirm_cancel(lease)
+            wall_store.leases.confirm_cancel(lease)
             assert status_of(wall_store, job.id) is Status.CANCELLED
     assert {word for words in told.values() for word in words} >= {"completed"}
 
 
 def _rescue(store: Store, say: Say, worker_ids: Sequence[str]) -> None:
     for worker_id in worker_ids:
-        for job in store.requeue(worker_id):
+        for job in store.leases.requeue(worker_id):
             say(("requeued", job.id))
 
 
@@ -164,8 +166,8 @@ def test_p2_of_requeue_and_a_late_complete_exactly_one_lands(wall_store: Store, 
     workers = [f"w{number}" for number in range(60)]
     leases = []
     for worker_id in workers:
-        wall_store.register(new_worker(worker_id))
-        wall_store.enqueue(NewJob("ocr_pages"))
+        wall_store.leases.register(new_worker(worker_id))
+        wall_store.intake.enqueue(NewJob("ocr_pages"))
         leases.append(claim_one(wall_store, worker_id).lease)
 
     said = _race(kind, path, (_complete_each, leases), (_rescue, workers[::-1]), (_rescue, workers))
@@ -173,16 +175,18 @@ def test_p2_of_requeue_and_a_late_complete_exactly_one_lands(wall_store: Store, 
     told: dict[int, list[str]] = {}
     for word, job_id in said:
         told.setdefault(job_id, []).append(word)
-    followers = Counter(int(job.account or 0) for job in wall_store.list(Selector(job_types=("assemble",)), most=999))
+    followers = Counter(
+        int(job.account or 0) for job in wall_store.reading.list(Selector(job_types=("assemble",)), most=999)
+    )
     for lease in leases:
-        job = wall_store.get(lease.job_id)
+        job = wall_store.reading.get(lease.job_id)
         if job.status is Status.COMPLETED:
             assert told[job.id] == ["completed"]
             assert (job.requeue_count, followers[job.id]) == (0, 1)
         else:
             assert sorted(told[job.id]) == ["refused", "requeued"]
             assert (job.status, job.requeue_count, followers[job.id]) == (Status.PENDING, 1, 0)
-        assert len(wall_store.attempts(job.id)) == 1
+        assert len(wall_store.reading.attempts(job.id)) == 1
 
 
 # ── Two daemons' worth of claimers ──────────────────────────────────────────────────────────────────────────────────
@@ -190,29 +194,29 @@ def test_p2_of_requeue_and_a_late_complete_exactly_one_lands(wall_store: Store, 
 
 def _work(store: Store, say: Say, worker_id: str, most: int) -> None:
     """Claim, hold for a moment, end in one way or another, until no job is left."""
-    store.register(new_worker(worker_id, cpu=6))
+    store.leases.register(new_worker(worker_id, cpu=6))
     held: list[Lease] = []
     turn = 0
-    while store.count(Selector(statuses=(Status.PENDING,))) or held:
+    while store.reading.count(Selector(statuses=(Status.PENDING,))) or held:
         turn += 1
-        held += [job.lease for job in store.claim(worker_id, most)]
+        held += [job.lease for job in store.leases.claim(worker_id, most)]
         for lease in held[: 1 + turn % 3]:
             match (turn + lease.job_id) % 4:
                 case 0:
-                    store.fail(lease, Failure("X", "x"), retry_at=wall_clock())
+                    store.leases.fail(lease, Failure("X", "x"), retry_at=wall_clock())
                 case 1:
-                    store.release(lease)
+                    store.leases.release(lease)
                 case _:
-                    store.complete(lease)
+                    store.leases.complete(lease)
             held.remove(lease)
             say((worker_id, lease.job_id))
 
 
 def test_p8_two_daemons_claimers_hold_every_limit_at_every_commit(wall_store: Store, kind: Kind, path: Path) -> None:
     limits = {"ann": 2, "bob": 3}
-    wall_store.set_limits("owner", limits)
-    wall_store.set_limits("type", {"ocr_pages": 4})
-    wall_store.enqueue_many(
+    wall_store.leases.set_limits("owner", limits)
+    wall_store.leases.set_limits("type", {"ocr_pages": 4})
+    wall_store.intake.enqueue_many(
         [
             NewJob(
                 ("ocr_pages", "assemble")[number % 2],
@@ -250,7 +254,7 @@ def test_p8_two_daemons_claimers_hold_every_limit_at_every_commit(wall_store: St
 def _initialise(store: Store, say: Say, kind: Kind, path: Path) -> None:
     kind.initialise(path)
     other = kind.open(path, wall_clock)
-    say(("opened", other.count(EVERY_JOB)))
+    say(("opened", other.reading.count(EVERY_JOB)))
     other.close()
 
 
@@ -272,11 +276,11 @@ def _insert_by_hand(store: Store, say: Say, path: Path) -> None:
 
 
 def test_p3_inserts_by_hand_beside_busy_claimers_are_all_run(wall_store: Store, kind: Kind, path: Path) -> None:
-    wall_store.enqueue_many([NewJob("ocr_pages") for _ in range(100)])
+    wall_store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(100)])
 
     said = _race(kind, path, (_insert_by_hand, path), (_claim_all, "w1", 1), (_claim_all, "w2", 3))
 
-    wall_store.register(new_worker("w9", cpu=500))
-    left = wall_store.claim("w9", 500)
+    wall_store.leases.register(new_worker("w9", cpu=500))
+    left = wall_store.leases.claim("w9", 500)
     taken = [job_id for word, job_id in said if word != "inserted"] + [job.id for job in left]
     assert sorted(taken) == list(range(1, 131))

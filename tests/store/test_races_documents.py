@@ -17,22 +17,22 @@ ROUNDS = 25
 
 def _wish_for(store: Store, say: Say, content: str) -> None:
     for number in range(ROUNDS):
-        asked = store.enqueue(wish(content=f"{content}{number}" if content else "c1"))
+        asked = store.intake.enqueue(wish(content=f"{content}{number}" if content else "c1"))
         say((str(asked.decision), asked.job_id))
 
 
 def _read(store: Store, say: Say, worker_id: str) -> None:
     """Take what can be had, save pages, publish; until nothing is left."""
     work_as(store, worker_id)
-    while jobs := store.claim(worker_id, 1):
+    while jobs := store.leases.claim(worker_id, 1):
         job = jobs[0]
         mark = f"g{job.generation} "
-        if not store.save_pages([(job.lease, page) for page in pages_of(mark, mark, mark=mark)]):
+        if not store.leases.save_pages([(job.lease, page) for page in pages_of(mark, mark, mark=mark)]):
             files = [NewFile("a.txt", f"objects/{job.id}-{job.fence}/a.txt", "text")]
-            if not store.complete_many([Completion(job.lease, files=files, publishes=True)]):
+            if not store.leases.complete_many([Completion(job.lease, files=files, publishes=True)]):
                 say(("published", job.generation))
                 continue
-        store.confirm_cancel(job.lease)
+        store.leases.confirm_cancel(job.lease)
         say(("stale", job.generation))
 
 
@@ -41,7 +41,7 @@ def test_p11_of_many_who_want_the_same_one_is_accepted(wall_store: Store, kind: 
 
     assert [decision for decision, _ in said].count(str(Decision.ACCEPTED)) == 1
     assert len({job_id for _, job_id in said}) == 1
-    assert wall_store.count(EVERY_JOB) == 1
+    assert wall_store.reading.count(EVERY_JOB) == 1
 
 
 def test_p11_readers_and_newer_wishes_leave_the_newest_generation_published_once(
@@ -49,7 +49,7 @@ def test_p11_readers_and_newer_wishes_leave_the_newest_generation_published_once
     kind: Kind,
     path: Path,
 ) -> None:
-    wall_store.enqueue(wish())
+    wall_store.intake.enqueue(wish())
 
     said = _race(kind, path, (_wish_for, "a"), (_wish_for, "b"), (_read, "w1"), (_read, "w2"))
     work_as(wall_store, "w3")
@@ -62,7 +62,9 @@ def test_p11_readers_and_newer_wishes_leave_the_newest_generation_published_once
     published = [generation for word, generation in said if word == "published"]
     assert published.count(newest) == 1
     assert len(published) == len(set(published))
-    assert {page.text for page in wall_store.page_texts(1)} == {f"g{newest} "}
-    assert all(job.status in (Status.COMPLETED, Status.CANCELLED) for job in wall_store.list(EVERY_JOB, most=999))
+    assert {page.text for page in wall_store.library.page_texts(1)} == {f"g{newest} "}
+    assert all(
+        job.status in (Status.COMPLETED, Status.CANCELLED) for job in wall_store.reading.list(EVERY_JOB, most=999)
+    )
     assert ByHand(path).one("SELECT current_generation FROM document") == newest
-    assert wall_store.audit() == []
+    assert wall_store.upkeep.audit() == []

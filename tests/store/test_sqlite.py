@@ -14,7 +14,7 @@ import pytest
 from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
 from worker_service.errors import DiskFull, StoreBusy
 from worker_service.jobs.model import NewJob, Report
-from worker_service.store import sqlite_connection
+from worker_service.store import database
 from worker_service.store.holding import holder_of, lasting_holder_of
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.sqlite import SqliteStore
@@ -54,13 +54,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(calls)
         return False
 
-    monkeypatch.setattr(sqlite_connection._wait_a_millisecond, "__call__", give_up)
+    monkeypatch.setattr(database._wait_a_millisecond, "__call__", give_up)
     return asked
 
 
 def test_what_is_acknowledged_survives_a_power_cut(sqlite: SqliteStore, path: Path) -> None:
     pragmas = {
-        name: sqlite._writer.execute(f"PRAGMA {name}").fetchall()[0][0] for name in ("journal_mode", "synchronous")
+        name: sqlite.database.writer.execute(f"PRAGMA {name}").fetchall()[0][0]
+        for name in ("journal_mode", "synchronous")
     }
 
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
@@ -70,32 +71,32 @@ def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: SqliteSt
     beats = open_store(path, is_durable=False)
     assert isinstance(beats, SqliteStore)
 
-    assert beats._writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
+    assert beats.database.writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
     beats.close()
 
 
 def test_the_write_ahead_log_stays_under_1000_pages(sqlite: SqliteStore, path: Path) -> None:
-    sqlite.register(new_worker())
+    sqlite.leases.register(new_worker())
     wal = path.with_name(path.name + "-wal")
 
     largest = 0
     for number in range(300):
-        sqlite.enqueue(NewJob("ocr_pages", payload='"' + "x" * 20_000 + '"', account=str(number)))
+        sqlite.intake.enqueue(NewJob("ocr_pages", payload='"' + "x" * 20_000 + '"', account=str(number)))
         largest = max(largest, wal.stat().st_size)
 
     assert largest < 1000 * 4096
 
 
 def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, tmp_path: Path) -> None:
-    sqlite.enqueue(NewJob("ocr_pages"))
+    sqlite.intake.enqueue(NewJob("ocr_pages"))
     copy = tmp_path / "copy.db"
-    sqlite.backup(copy)
+    sqlite.upkeep.backup(copy)
 
     restored = open_store(copy)
-    restored.enqueue(NewJob("ocr_pages"))
+    restored.intake.enqueue(NewJob("ocr_pages"))
 
     assert ByHand(copy).one("PRAGMA journal_mode") == "wal"
-    assert restored.count(EVERY_JOB) == 2
+    assert restored.reading.count(EVERY_JOB) == 2
     restored.close()
 
 
@@ -103,38 +104,43 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, tmp_path: Path) ->
 def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
     sqlite: SqliteStore, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    sqlite.register(new_worker())
-    job = sqlite.enqueue(NewJob("ocr_pages")).job_id
-    daemon, ask = open_store(path, clock=clock), sqlite._read
+    sqlite.leases.register(new_worker())
+    job = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
+    daemon, ask = open_store(path, clock=clock), sqlite.database.read
 
     def claimed_meanwhile(name: str, **values: object) -> list[tuple[object, ...]]:
         if name == moment:
-            daemon.claim("w1", 1)
+            daemon.leases.claim("w1", 1)
         return ask(name, **values)
 
-    monkeypatch.setattr(sqlite, "_read", claimed_meanwhile)
-    gates = sqlite.explain(job)
+    monkeypatch.setattr(sqlite.database, "read", claimed_meanwhile)
+    gates = sqlite.reading.explain(job)
     daemon.close()
 
     assert gates == []
-    assert sqlite.get(job).status == "running"
+    assert sqlite.reading.get(job).status == "running"
 
 
 def test_readers_never_wait_for_a_writer(
     sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
 ) -> None:
-    sqlite.register(new_worker())
-    running, ready = (sqlite.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
-    sqlite.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
+    sqlite.leases.register(new_worker())
+    running, ready = (sqlite.intake.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
+    sqlite.leases.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
     reader = open_store(path, clock=clock)
 
     with _write_lock(path):
-        assert [job.id for job in reader.list(EVERY_JOB)] == [ready, running]
-        assert reader.get(running).progress_percent == 10
-        assert len(reader.logs(running)) == len(reader.attempts(running)) == len(reader.events(running)) == 1
-        assert [worker.running for worker in reader.workers()] == [1]
-        assert reader.next_deadline() is None
-        assert (list(reader.pauses()), list(reader.actions())) == ([], [])
+        assert [job.id for job in reader.reading.list(EVERY_JOB)] == [ready, running]
+        assert reader.reading.get(running).progress_percent == 10
+        assert (
+            len(reader.reading.logs(running))
+            == len(reader.reading.attempts(running))
+            == len(reader.reading.events(running))
+            == 1
+        )
+        assert [worker.running for worker in reader.reading.workers()] == [1]
+        assert reader.reading.next_deadline() is None
+        assert (list(reader.reading.pauses()), list(reader.reading.actions())) == ([], [])
 
     assert waits == []
     reader.close()
@@ -143,9 +149,9 @@ def test_readers_never_wait_for_a_writer(
 def test_p12_explain_tells_the_truth_while_another_program_writes(
     sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
 ) -> None:
-    sqlite.register(new_worker())
-    ready = sqlite.enqueue(NewJob("ocr_pages")).job_id
-    after = sqlite.enqueue(NewJob("ocr_pages")).job_id
+    sqlite.leases.register(new_worker())
+    ready = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
+    after = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
 
     with _write_lock(path):
         assert codes(sqlite, after) == ["AHEAD_IN_QUEUE"]
@@ -156,15 +162,15 @@ def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
     sqlite: SqliteStore, path: Path, waits: list[int]
 ) -> None:
     with _write_lock(path) as pid, pytest.raises(StoreBusy, match=rf"by process {pid} \(sqlite3 .*try again"):
-        sqlite.enqueue(NewJob("ocr_pages"))
+        sqlite.intake.enqueue(NewJob("ocr_pages"))
 
     assert waits
-    assert sqlite.count(EVERY_JOB) == 0
-    assert sqlite.enqueue(NewJob("ocr_pages")).job_id == 1
+    assert sqlite.reading.count(EVERY_JOB) == 0
+    assert sqlite.intake.enqueue(NewJob("ocr_pages")).job_id == 1
 
 
 def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: SqliteStore, path: Path) -> None:
-    sqlite.enqueue(NewJob("ocr_pages"))
+    sqlite.intake.enqueue(NewJob("ocr_pages"))
     busy = subprocess.Popen(["sqlite3", "-cmd", ".timeout 5000", str(path)], stdin=subprocess.PIPE, text=True)
     assert busy.stdin is not None
     commits = Thread(target=busy.communicate, args=("UPDATE worker_job_queue SET priority = 3;\n" * 20_000,))
@@ -181,14 +187,14 @@ def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: SqliteStore
 
 
 def test_a_full_disk_is_told_in_words_and_changes_nothing(sqlite: SqliteStore) -> None:
-    sqlite.enqueue(NewJob("ocr_pages"))
+    sqlite.intake.enqueue(NewJob("ocr_pages"))
     before = everything(sqlite)
-    [(pages,)] = sqlite._writer.execute("PRAGMA page_count").fetchall()
-    sqlite._writer.execute(f"PRAGMA max_page_count = {pages}")
+    [(pages,)] = sqlite.database.writer.execute("PRAGMA page_count").fetchall()
+    sqlite.database.writer.execute(f"PRAGMA max_page_count = {pages}")
 
     with pytest.raises(DiskFull, match="free some space"):
-        sqlite.enqueue_many([NewJob("ocr_pages", payload='"' + "x" * 100_000 + '"')] * 20)
+        sqlite.intake.enqueue_many([NewJob("ocr_pages", payload='"' + "x" * 100_000 + '"')] * 20)
 
     assert everything(sqlite) == before
-    sqlite._writer.execute("PRAGMA max_page_count = 1000000")
-    assert sqlite.enqueue(NewJob("ocr_pages")).job_id == 2
+    sqlite.database.writer.execute("PRAGMA max_page_count = 1000000")
+    assert sqlite.intake.enqueue(NewJob("ocr_pages")).job_id == 2

@@ -19,13 +19,13 @@ from worker_service.store.base import Store
 def _act(store: Store, verb: str) -> Changed:
     match verb:
         case "cancel":
-            return store.cancel(EVERY_JOB, actor="ann")
+            return store.steering.cancel(EVERY_JOB, actor="ann")
         case "retry":
-            return store.retry(EVERY_JOB, actor="ann")
+            return store.steering.retry(EVERY_JOB, actor="ann")
         case "delete":
-            return store.delete(EVERY_JOB, actor="ann")
+            return store.steering.delete(EVERY_JOB, actor="ann")
         case _:
-            return store.priority(EVERY_JOB, 7, actor="ann")
+            return store.steering.priority(EVERY_JOB, 7, actor="ann")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -43,7 +43,7 @@ def test_an_undone_action_leaves_every_job_as_it_was(kind: Kind, steps: list[Ste
         if changed.action_id is None:
             assert everything(world.store) == before
             return
-        undone = world.store.undo(changed.action_id, actor="ann")
+        undone = world.store.steering.undo(changed.action_id, actor="ann")
 
         after = everything(world.store)
         assert sorted([*undone.job_ids, *undone.refused]) == sorted([*changed.job_ids, *changed.asked])

@@ -85,7 +85,7 @@ class World:
         self.store = kind.open(self.path, self.clock)
         self.by_hand = ByHand(self.path)
         self.limits: dict[str, dict[str, int]] = {}
-        self.store.register(new_worker("w1", cpu=3, io=1))
+        self.store.leases.register(new_worker("w1", cpu=3, io=1))
 
     def walk(self, steps: list[Step]) -> None:
         for verb, *values in steps:
@@ -103,7 +103,7 @@ class World:
     def _enqueue(
         self, kind: str, priority: int, owner: str, source: str, key: str | None, wait: int | None, after: int | None
     ) -> None:
-        self.store.enqueue(
+        self.store.intake.enqueue(
             NewJob(
                 kind,
                 priority=priority,
@@ -117,21 +117,21 @@ class World:
         )
 
     def _claim(self, worker_id: str, most: int, job_class: str) -> None:
-        self.store.claim(worker_id, most, job_class)
+        self.store.leases.claim(worker_id, most, job_class)
 
     def _end(self, pick: int, how: str) -> None:
         lease = self._job(pick, Status.RUNNING).lease
         match how:
             case "complete":
-                self.store.complete(lease, None, [NewJob("assemble", after=(lease.job_id,))])
+                self.store.leases.complete(lease, None, [NewJob("assemble", after=(lease.job_id,))])
             case "fail":
                 end(self.store, lease, Status.FAILED)
             case "retry":
-                self.store.fail(lease, Failure("X", "x"), retry_at=self.clock.after(10))
+                self.store.leases.fail(lease, Failure("X", "x"), retry_at=self.clock.after(10))
             case "snooze":
-                self.store.snooze(lease, self.clock.after(10))
+                self.store.leases.snooze(lease, self.clock.after(10))
             case "release":
-                self.store.release(lease)
+                self.store.leases.release(lease)
             case _:
                 end(self.store, lease, Status.CANCELLED)
 
@@ -139,65 +139,65 @@ class World:
         which = ids(self._job(pick).id)
         match verb:
             case "cancel":
-                self.store.cancel(which, actor="ann")
+                self.store.steering.cancel(which, actor="ann")
             case "retry":
-                self.store.retry(which, actor="ann")
+                self.store.steering.retry(which, actor="ann")
             case "delete":
-                self.store.delete(which, actor="ann")
+                self.store.steering.delete(which, actor="ann")
             case "priority":
-                self.store.priority(which, pick % 3 + 1, actor="ann")
+                self.store.steering.priority(which, pick % 3 + 1, actor="ann")
             case _:
-                self.store.undo(None, actor="ann")
+                self.store.steering.undo(None, actor="ann")
 
     def _pause(self, scope: tuple[str, str], seconds: int | None) -> None:
-        self.store.pause(*scope, until=None if seconds is None else self.clock.after(seconds))
+        self.store.steering.pause(*scope, until=None if seconds is None else self.clock.after(seconds))
 
     def _unpause(self) -> None:
-        for pause in self.store.pauses():
-            self.store.unpause(pause.scope, pause.name)
+        for pause in self.store.reading.pauses():
+            self.store.steering.unpause(pause.scope, pause.name)
 
     def _rest(self, seconds: int) -> None:
-        self.store.rest_source("drive", self.clock.after(seconds), "quota")
+        self.store.leases.rest_source("drive", self.clock.after(seconds), "quota")
 
     def _limit(self, which: tuple[str, str], most: int) -> None:
         kind, name = which
         self.limits.setdefault(kind, {})[name] = most
-        self.store.set_limits(kind, self.limits[kind])
+        self.store.leases.set_limits(kind, self.limits[kind])
 
     def _state(self, worker_id: str, draining: bool, disk_low: bool) -> None:
-        self.store.set_worker_state(worker_id, draining=draining, disk_low=disk_low)
+        self.store.leases.set_worker_state(worker_id, draining=draining, disk_low=disk_low)
 
     def _register(self, worker_id: str, slots: int, types: tuple[str, ...], missing: str | None) -> None:
-        self.store.register(new_worker(worker_id, types=types, cpu=slots, io=1, missing=missing))
+        self.store.leases.register(new_worker(worker_id, types=types, cpu=slots, io=1, missing=missing))
 
     def _requeue(self, worker_id: str) -> None:
-        self.store.requeue(worker_id)
+        self.store.leases.requeue(worker_id)
 
     def _tick(self, seconds: int) -> None:
         self.clock.advance(seconds)
 
     def _beat(self, worker_id: str) -> None:
-        self.store.beat(worker_id, [])
+        self.store.leases.beat(worker_id, [])
 
     def _hand(self, pick: int, statement: str) -> None:
         self.by_hand.try_each([statement.format(id=pick + 1)])
 
     def settle(self) -> None:
         """Let a claim that takes nothing free what is due and settle what waits."""
-        self.store.register(new_worker("nobody", types=[]))
+        self.store.leases.register(new_worker("nobody", types=[]))
         for _ in range(3):
-            assert self.store.claim("nobody", 1) == []
-        self.store.deregister("nobody")
+            assert self.store.leases.claim("nobody", 1) == []
+        self.store.leases.deregister("nobody")
 
     def claimable(self) -> set[int]:
         """What the next claim of some worker takes, tried on copies."""
         taken: set[int] = set()
         for number, (worker_id, job_class) in enumerate((w, c) for w in ("w1", "w2") for c in ("cpu", "io")):
             copy = self.folder / f"copy{number}.db"
-            self.store.backup(copy)
+            self.store.upkeep.backup(copy)
             tried = self.kind.open(copy, self.clock)
             with suppress(WorkerUnknown):
-                taken |= {job.id for job in tried.claim(worker_id, 1, job_class)}
+                taken |= {job.id for job in tried.leases.claim(worker_id, 1, job_class)}
             tried.close()
         return taken
 

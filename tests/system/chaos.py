@@ -211,12 +211,12 @@ class Storm:
                 self.revived[str(job.error_code)] += 1
                 if job.error_code != _EXPECTED_FAILURE:
                     self.faults.append(f"job {job.id} ({job.job_type}) failed: {job.error_code}: {job.error_message}")
-            self.system.store.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
-            counts = self.system.store.counts().by_status
+            self.system.store.steering.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
+            counts = self.system.store.reading.counts().by_status
             return not any(counts.get(status) for status in (Status.PENDING, Status.RUNNING, Status.FAILED))
 
         if not _within(_CALM_SECONDS, is_quiet):
-            counts = self.system.store.counts().by_status
+            counts = self.system.store.reading.counts().by_status
             self.faults.append(f"not all jobs have ended {_CALM_SECONDS:g} s after the storm: {counts}")
             self.faults += [f"why job {job.id} waits: {self._why(job)}" for job in self._jobs(Status.PENDING)[:5]]
         self._learn_houses()
@@ -226,11 +226,11 @@ class Storm:
             self.faults.append(f"the healthy daemon ended with exit code {code}")
 
     def _why(self, job: Job) -> str:
-        gates = "; ".join(f"{gate.code} {gate.detail}" for gate in self.system.store.explain(job.id))
+        gates = "; ".join(f"{gate.code} {gate.detail}" for gate in self.system.store.reading.explain(job.id))
         return gates or "no gate"
 
     def _jobs(self, *statuses: Status) -> list[Job]:
-        return list(self.system.store.list(Selector(statuses=statuses), most=1_000_000))
+        return list(self.system.store.reading.list(Selector(statuses=statuses), most=1_000_000))
 
     # ── The books ──
 
@@ -245,20 +245,20 @@ class Storm:
         yield from (f"the program ran for {key}, which is no job" for key in keys if not _is_command(jobs, key))
         for job in jobs.values():
             yield from self._examine_one(job, followers[job.id], keys[str(job.id)])
-        yield from self.system.store.audit()
+        yield from self.system.store.upkeep.audit()
         for log in sorted(self.system.place.glob("daemon-*.log")):
             lines = [line for line in log.read_text().splitlines() if '"daemon.failed"' in line]
             yield from (f"{log.name}: {line[:2000]}" for line in lines[:3])
         yield from (
             f"{check.name}: {check.detail}"
-            for check in self.system.store.check()
+            for check in self.system.store.upkeep.check()
             if check.name == "integrity" and not check.is_good
         )
         yield from (f"process {pid} was left behind: {_words_of(pid)}" for pid in self._left())
 
     def _examine_one(self, job: Job, followers: int, runs: int) -> Iterator[str]:
         about = f"job {job.id} ({job.job_type}, fence {job.fence})"
-        outcomes = [attempt.outcome for attempt in self.system.store.attempts(job.id)]
+        outcomes = [attempt.outcome for attempt in self.system.store.reading.attempts(job.id)]
         if job.status is not Status.COMPLETED:
             yield f"{about} is {job.status}: {job.error_code}: {outcomes}"
             return
@@ -297,7 +297,9 @@ class Storm:
 
     def summary(self) -> str:
         landed = ", ".join(f"{kind} {self.landed[kind]}" for kind in KINDS)
-        counts = {str(status): number for status, number in self.system.store.counts().by_status.items() if number}
+        counts = {
+            str(status): number for status, number in self.system.store.reading.counts().by_status.items() if number
+        }
         attempts = sum(job.fence for job in self._jobs())
         return (
             f"landed: {landed}\n"
@@ -351,11 +353,11 @@ class Producers:
 
     def _waiting(self) -> int:
         with closing(open_store(self._system.database)) as store:
-            return store.count(Selector(statuses=(Status.PENDING,)))
+            return store.reading.count(Selector(statuses=(Status.PENDING,)))
 
     def _by_api(self, job_type: str, payload: str) -> int:
         with closing(open_store(self._system.database)) as store:
-            return store.enqueue(NewJob(job_type, payload=payload, max_retries=_RETRIES)).job_id
+            return store.intake.enqueue(NewJob(job_type, payload=payload, max_retries=_RETRIES)).job_id
 
     def _by_cli(self, job_type: str, payload: str) -> int:
         words = ["enqueue", job_type, "--payload", payload, "--max-retries", str(_RETRIES)]

@@ -168,10 +168,10 @@ class System:
         return daemon
 
     def enqueue(self, job_type: str = "noop", *, max_retries: int = 3, **payload: object) -> int:
-        return self.store.enqueue(NewJob(job_type, payload=json.dumps(payload), max_retries=max_retries)).job_id
+        return self.store.intake.enqueue(NewJob(job_type, payload=json.dumps(payload), max_retries=max_retries)).job_id
 
     def job(self, job_id: int) -> Job:
-        return self.store.get(job_id)
+        return self.store.reading.get(job_id)
 
     def status(self, job_id: int) -> Status:
         return self.job(job_id).status
@@ -181,20 +181,20 @@ class System:
         return self.job(job_id)
 
     def wait_for_all(self, status: Status, number: int) -> None:
-        wait_until(lambda: self.store.count(Selector(statuses=(status,))) >= number, f"{number} jobs {status}")
+        wait_until(lambda: self.store.reading.count(Selector(statuses=(status,))) >= number, f"{number} jobs {status}")
 
     def pids_of(self, job_id: int, number: int = 1) -> list[int]:
         """The processes of a `sleep` job, which tells them in its log."""
 
         def told() -> list[int]:
-            lines = (line.line for line in self.store.logs(job_id))
+            lines = (line.line for line in self.store.reading.logs(job_id))
             return [int(found[1]) for line in lines if (found := re.match(r"pid (\d+)", line))]
 
         wait_until(lambda: len(told()) >= number, f"job {job_id} says its pids")
         return told()
 
     def outcomes(self, job_id: int) -> list[str | None]:
-        return [attempt.outcome for attempt in self.store.attempts(job_id)]
+        return [attempt.outcome for attempt in self.store.reading.attempts(job_id)]
 
     def sqlite3(self, statement: str, *, timeout: int = 2000) -> subprocess.CompletedProcess[str]:
         """A person, or cron."""
@@ -209,7 +209,7 @@ class System:
     def assert_sound(self) -> None:
         broken = [
             check.detail
-            for check in self.store.check()
+            for check in self.store.upkeep.check()
             if check.name in ("integrity", "promises") and not check.is_good
         ]
         assert broken == []

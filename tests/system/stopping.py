@@ -18,8 +18,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from worker_service.store import sqlite_connection
-from worker_service.store.sqlite import SqliteStore, sqlite_statements
+from worker_service.store import database
+from worker_service.store.leases import SqliteLeases
+from worker_service.store.sqlite import sqlite_statements
 
 VERBS = {
     "claim": "claim",
@@ -54,16 +55,16 @@ def main() -> int:
             _come_to(names.get(sql, sql.split()[0]), reach)
         return True
 
-    connect = sqlite_connection.connect
+    connect = database.connect
 
     def connect_and_trace(*arguments: Any, **options: Any) -> Any:
         connection = connect(*arguments, **options)
         connection.exec_trace = trace
         return connection
 
-    sqlite_connection.connect = connect_and_trace
+    database.connect = connect_and_trace
     for method, verb in VERBS.items():
-        setattr(SqliteStore, method, _followed(getattr(SqliteStore, method), verb, reach))
+        setattr(SqliteLeases, method, _followed(getattr(SqliteLeases, method), verb, reach))
 
     from worker_service.daemon.start import main as run
 

@@ -32,7 +32,7 @@ def test_a_rude_writer_is_waited_for_and_what_ran_meanwhile_lands(system: System
     daemon = system.start(orphan_after=300)
     jobs = [] if is_idle else [system.enqueue("chaos", seconds=0.5) for _ in range(4)]
     if jobs:
-        wait_until(lambda: system.store.count(Selector(statuses=(Status.RUNNING,))), "one runs")
+        wait_until(lambda: system.store.reading.count(Selector(statuses=(Status.RUNNING,))), "one runs")
 
     with locked(system.database):
         time.sleep(LOCKED_SECONDS)  # the subject is a lock of this length
@@ -182,7 +182,7 @@ def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
     good = [system.enqueue("chaos") for _ in range(5)]
 
     deadline = time.monotonic() + 60 + CRASHES / 5
-    while system.store.count(Selector(statuses=(Status.FAILED,))) < CRASHES:
+    while system.store.reading.count(Selector(statuses=(Status.FAILED,))) < CRASHES:
         assert time.monotonic() < deadline, daemon.log.read_text()[-2000:]
         assert daemon.process.poll() is None
         time.sleep(0.05)
@@ -191,7 +191,7 @@ def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
         system.wait_for(job, Status.COMPLETED)
     for job in crashing:
         assert (system.status(job), system.job(job).error_code) == (Status.FAILED, "CRASHED")
-    assert [attempt.signal for attempt in system.store.attempts(crashing[0])] == ["SIGABRT"]
+    assert [attempt.signal for attempt in system.store.reading.attempts(crashing[0])] == ["SIGABRT"]
     assert not daemon.events("nursery.died")
     system.wait_for_all(Status.COMPLETED, 2 * len(good))  # their follow-ups, too
     wait_until(lambda: not list((system.workspace / "staging").glob("*/*-*")), "nothing is left in staging")

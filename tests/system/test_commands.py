@@ -57,7 +57,7 @@ def test_after_kill_9_every_command_says_at_once_that_nobody_lives(system: Syste
     system.pids_of(job)
     daemon.signal(signal.SIGKILL)
     daemon.ends()
-    [name] = [worker.id for worker in system.store.workers()]
+    [name] = [worker.id for worker in system.store.reading.workers()]
     pending = system.enqueue("sleep")
     # Its children follow it in a moment.
     wait_until(lambda: is_free(lock_path(system.database, name)), "all of it is gone")
@@ -88,7 +88,7 @@ def test_the_status_is_not_ok_while_nothing_that_is_pending_can_start(system: Sy
     assert stuck.returncode == 1
     assert stuck.stdout.startswith("WARNING: nothing that is pending can start: UNKNOWN_TYPE, worker ")
     assert (flowing.status, still.returncode) == (Status.COMPLETED, 1)
-    system.store.delete(Selector(ids=(unknown,)), actor="ann")
+    system.store.steering.delete(Selector(ids=(unknown,)), actor="ann")
     assert give(system, "status").returncode == 0
 
 
@@ -113,7 +113,7 @@ def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(sys
     ends = [process.communicate(timeout=60)[1] for process in waiting]
     assert [line.startswith(f"waiting to write: process {pid} (sqlite3 ") for line in said] == [True] * 3
     assert ([process.returncode for process in waiting], ends[0]) == ([0] * 3, "")
-    assert [job.job_type for job in system.store.list(Selector())] == ["noop"]
+    assert [job.job_type for job in system.store.reading.list(Selector())] == ["noop"]
 
 
 def test_what_cannot_be_known_is_unknown(system: System) -> None:

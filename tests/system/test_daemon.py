@@ -22,7 +22,7 @@ def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
 
     assert daemon.ends() == 0
     assert [json.loads(system.job(job).result or "") for job in jobs] == [{"seen": n} for n in range(5)]
-    assert system.store.workers() == []
+    assert system.store.reading.workers() == []
     assert list((system.database.parent / "workers").iterdir()) == []
     system.assert_sound()
 
@@ -30,7 +30,7 @@ def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
 def test_drain_waits_for_what_comes_back_soon_and_leaves_what_comes_later(system: System) -> None:
     soon, later = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (0.5, 600))
     retried = system.enqueue("fail", max_retries=1, how="retryable")
-    begins_soon, begins_later = (system.store.enqueue(NewJob("noop", run_at=at)).job_id for at in (soon, later))
+    begins_soon, begins_later = (system.store.intake.enqueue(NewJob("noop", run_at=at)).job_id for at in (soon, later))
     snoozed = system.enqueue("fail", how="snooze")
 
     daemon = system.begin("--drain")
@@ -58,8 +58,8 @@ def test_progress_and_lines_are_written_before_the_job_ends(system: System) -> N
     assert system.begin("--drain").ends() == 0
 
     assert system.status(job) is Status.COMPLETED
-    assert [line.line for line in system.store.logs(job)] == ["a line"]
-    [attempt] = system.store.attempts(job)
+    assert [line.line for line in system.store.reading.logs(job)] == ["a line"]
+    [attempt] = system.store.reading.attempts(job)
     assert attempt.pid
     assert attempt.pid_started
     assert attempt.sandbox
@@ -74,7 +74,7 @@ def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is
     seen: set[tuple[str, str]] = set()
 
     def is_held() -> bool:
-        seen.update((gate.code, gate.detail) for gate in system.store.explain(job))
+        seen.update((gate.code, gate.detail) for gate in system.store.reading.explain(job))
         return bool(seen)
 
     wait_until(is_held, "a gate")
@@ -139,7 +139,7 @@ def test_a_cancelled_job_ends_when_its_processes_are_gone(system: System) -> Non
     system.start(heartbeat_interval=30)
     pids = system.pids_of(job, 2)
 
-    system.store.cancel(Selector(ids=(job,)), actor="test")
+    system.store.steering.cancel(Selector(ids=(job,)), actor="test")
 
     system.wait_for(job, Status.CANCELLED)
     assert [pid for pid in pids if is_running(pid)] == []
@@ -169,7 +169,7 @@ def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(
     assert (found.status, found.retry_count, found.requeue_count) == (Status.PENDING, 0, 0)
     assert system.outcomes(job) == ["released"]
     assert not is_running(pid)
-    assert system.store.workers() == []
+    assert system.store.reading.workers() == []
 
 
 def test_sigterm_lets_children_finish_within_the_grace_and_claims_no_more(system: System) -> None:
@@ -205,7 +205,7 @@ def test_types_that_are_excluded_are_left_to_others(system: System) -> None:
     assert system.begin("--drain", types="!noop").ends() == 0
 
     assert (system.status(left), system.status(taken)) == (Status.PENDING, Status.COMPLETED)
-    assert [gate.code for gate in system.store.explain(left)] == ["WORKER_DOWN"]
+    assert [gate.code for gate in system.store.reading.explain(left)] == ["WORKER_DOWN"]
 
 
 def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
@@ -274,7 +274,7 @@ def test_the_owners_own_program_runs_with_what_the_row_says(system: System) -> N
     assert system.begin("--drain", config=system.place / "pagemill.toml").ends() == 0
 
     assert system.status(1) is Status.COMPLETED, system.job(1).error_message
-    assert [line.line for line in system.store.logs(1)] == ["user user123"]
+    assert [line.line for line in system.store.reading.logs(1)] == ["user user123"]
 
 
 def test_what_is_not_configured_right_is_said_with_78(system: System) -> None:

@@ -32,7 +32,7 @@ def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(
         content = pdf(SIZE)
         item = server.store.add("report.pdf", content)
         payload = json.dumps({"source": item.id, "ingest": False})
-        job = system.store.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
+        job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
         keep = system.workspace / "keep"
         lengths: list[int] = []
 
@@ -69,7 +69,7 @@ def test_a_cancel_ends_a_download_that_waits_for_a_silent_drive_and_its_bytes_st
         item = server.store.add("report.pdf", pdf(20_000_000))
         server.arm(Fault("stall", at=3 << 20))
         payload = json.dumps({"source": item.id, "ingest": False})
-        job = system.store.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
+        job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
         system.start(drive_endpoint=server.url)
         wait_until(partial(_is_at, system.workspace / "keep", 3 << 20), "the Drive has fallen silent", seconds=60)
 
@@ -77,7 +77,7 @@ def test_a_cancel_ends_a_download_that_waits_for_a_silent_drive_and_its_bytes_st
         system.wait_for(job, Status.CANCELLED)
 
         # It ended by itself: the grace is longer than the test's patience, and nobody had to use force.
-        assert system.store.attempts(job)[0].signal is None
+        assert system.store.reading.attempts(job)[0].signal is None
         assert _is_at(system.workspace / "keep", 3 << 20)
 
 

@@ -34,7 +34,7 @@ def test_cancel_now_gives_a_running_job_no_grace_and_ends_when_its_processes_are
     assert not is_running(pid)
     assert [system.status(one) for one in (job, waiting)] == [Status.CANCELLED, Status.CANCELLED]
     assert [event["now"] for event in daemon.events("job.stopped")] == [True]
-    [attempt] = system.store.attempts(job)
+    [attempt] = system.store.reading.attempts(job)
     assert (attempt.outcome, attempt.signal) == ("cancelled", "SIGKILL")
     system.assert_sound()
 
@@ -55,12 +55,12 @@ def test_by_hand_a_running_job_is_stopped_without_grace_as_well(system: System) 
 
 
 def test_a_payload_that_its_handler_cannot_read_ends_at_its_claim_without_a_child(system: System) -> None:
-    job = system.store.enqueue(NewJob("noop", payload="[1]")).job_id
+    job = system.store.intake.enqueue(NewJob("noop", payload="[1]")).job_id
     system.start()
 
     failed = system.wait_for(job, Status.FAILED)
 
-    [attempt] = system.store.attempts(job)
+    [attempt] = system.store.reading.attempts(job)
     assert (failed.error_code, failed.error_message) == (
         "PAYLOAD_INVALID",
         'payload: the value is not of type "object"',
@@ -92,9 +92,9 @@ def test_settings_reach_handlers_and_retries_from_the_file(system: System) -> No
     """
     file = with_settings(system, text)
     system.start(config=file)
-    job = system.store.enqueue(NewJob("show", max_retries=1)).job_id
+    job = system.store.intake.enqueue(NewJob("show", max_retries=1)).job_id
 
     system.wait_for(job, Status.FAILED)
 
-    assert [line.line for line in system.store.logs(job)] == ["allowed 10.0.0.0/8"] * 2
+    assert [line.line for line in system.store.reading.logs(job)] == ["allowed 10.0.0.0/8"] * 2
     assert system.outcomes(job) == ["retry", "failed"]

@@ -83,12 +83,12 @@ def test_whatever_a_row_holds_at_most_its_job_fails(system: System, monkeypatch:
     for job in [*beside, running]:
         # Behind hundreds of others.
         wait_until(lambda job=job: system.status(job) is Status.COMPLETED, f"job {job} completed", seconds=120)  # type: ignore[misc]
-    wait_until(lambda: not system.store.count(Selector(statuses=(Status.RUNNING,))), "nothing runs any more")
-    ended = {job.error_code for job in system.store.list(Selector(statuses=(Status.FAILED,)), most=10_000)}
+    wait_until(lambda: not system.store.reading.count(Selector(statuses=(Status.RUNNING,))), "nothing runs any more")
+    ended = {job.error_code for job in system.store.reading.list(Selector(statuses=(Status.FAILED,)), most=10_000)}
     assert ended == {"NOT_UTF8", "PAYLOAD_INVALID"}
     jobs = range(1, max(beside) + 1)
     odd = [job for job in jobs if system.job(job).status is not Status.COMPLETED]
-    documents = system.store.documents(DocumentSelector(), most=1)[0].id
+    documents = system.store.library.documents(DocumentSelector(), most=1)[0].id
     assert _exit_codes(["", *(word for line in LOOKS.strip().splitlines() for word in line.strip().split("|"))]) == {}
     assert _exit_codes(f"show {job}" for job in jobs) == {}
     assert _exit_codes(f"{verb} {job}" for verb in ("why", "logs") for job in [*odd, plain, running]) == {}

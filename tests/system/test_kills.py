@@ -73,7 +73,7 @@ def test_what_a_worker_of_another_host_left_long_ago_runs_again_from_the_start(s
     system.start()
 
     wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
-    assert len(system.store.workers()) == 1
+    assert len(system.store.reading.workers()) == 1
 
 
 def test_what_a_worker_left_that_no_longer_has_a_row_runs_again(system: System) -> None:
@@ -158,7 +158,7 @@ def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(syste
     sleeper.wait_for("worker.registered")
     assert system.status(job) is Status.RUNNING
     assert system.outcomes(job) == ["requeued", None]
-    assert len(system.store.workers()) == 2
+    assert len(system.store.reading.workers()) == 2
     next_job = system.enqueue("noop")
     system.wait_for(next_job, Status.COMPLETED)
     system.assert_sound()

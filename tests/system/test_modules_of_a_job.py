@@ -35,7 +35,7 @@ def test_a_job_passes_few_modules_from_its_insert_to_completed(system: System) -
     place = Path(system.environment()["PYTHONPATH"].partition(":")[0])
     (place / "sitecustomize.py").write_text(RECORDER)
     system.start(sandbox="off", recovery_interval=3600, heartbeat_interval=3600, orphan_after=10000)
-    wait_until(lambda: system.store.workers(), "it has registered")
+    wait_until(lambda: system.store.reading.workers(), "it has registered")
     system.wait_for(system.enqueue("noop"), Status.COMPLETED)
 
     (place / "recording").touch()

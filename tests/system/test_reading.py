@@ -61,7 +61,7 @@ class Desk:
         return json.loads(self.run(*words, "--json", fails=fails).stdout)
 
     def document(self, path: Path, owner: str = "") -> Document | None:
-        found = self.system.store.documents(DocumentSelector(owners=(owner,), source_keys=(str(path),)))
+        found = self.system.store.library.documents(DocumentSelector(owners=(owner,), source_keys=(str(path),)))
         return found[0] if found else None
 
     def reads(self, path: Path, *options: object, owner: str = "", fails: int = 0) -> Document:
@@ -74,17 +74,17 @@ class Desk:
     def ended(self, document_id: int) -> Document:
         store = self.system.store
         ends = (IndexStatus.SUCCESS, IndexStatus.FAILED)
-        wait_until(lambda: store.document(document_id).status in ends, "it is read", seconds=PATIENCE_SECONDS)
-        return store.document(document_id)
+        wait_until(lambda: store.library.document(document_id).status in ends, "it is read", seconds=PATIENCE_SECONDS)
+        return store.library.document(document_id)
 
     def texts(self, document_id: int) -> list[str]:
-        return [" ".join((page.text or "").split()) for page in self.system.store.page_texts(document_id)]
+        return [" ".join((page.text or "").split()) for page in self.system.store.library.page_texts(document_id)]
 
     def recognised(self) -> Counter[int]:
         return readers.given_to_the_engine(self.system.workspace)
 
     def jobs(self, document_id: int, job_type: str) -> list[Job]:
-        found = self.system.store.list(Selector(job_types=(job_type,)), most=1000)
+        found = self.system.store.reading.list(Selector(job_types=(job_type,)), most=1000)
         return [job for job in reversed(found) if job.document_id == document_id]
 
     def stored(self) -> dict[tuple[int, int], set[int]]:
@@ -119,7 +119,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         made.start()
     yield made
     made.system.assert_sound()
-    assert made.system.store.audit() == []
+    assert made.system.store.upkeep.audit() == []
     made.system.close()
 
 
@@ -189,7 +189,7 @@ def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: De
     assert (document.status, document.pages, document.error_message) == (IndexStatus.SUCCESS, PAGES, None)
     assert desk.stored() == {pages: set(range(1, PAGES + 1))}
     assert desk.texts(1) == [leaf(number, "climate") for number in range(1, PAGES + 1)]
-    roles = [file.role for file in desk.system.store.files(1)]
+    roles = [file.role for file in desk.system.store.library.files(1)]
     assert sorted(roles) == ["original", "pages", "pdf", "text", "thumbnail"]
     recognised = desk.recognised()
     assert set(recognised) == set(range(1, PAGES + 1))
@@ -248,7 +248,7 @@ def _is_asked(desk: Desk, job: Job) -> bool:
 
 
 def _has_read(desk: Desk, pages: int) -> bool:
-    found = desk.system.store.documents(DocumentSelector(ids=(1,)))
+    found = desk.system.store.library.documents(DocumentSelector(ids=(1,)))
     return bool(found) and found[0].percent * PAGES > pages * 100
 
 
@@ -272,8 +272,8 @@ def _stop_by_force(desk: Desk, daemon: Daemon, victim: str) -> None:
 
 def _stop_a_child(desk: Desk) -> None:
     def pids() -> Sequence[int]:
-        running = desk.system.store.list(Selector(statuses=(Status.RUNNING,), job_types=("ocr_pages",)))
-        attempts = [attempt for job in running for attempt in desk.system.store.attempts(job.id)]
+        running = desk.system.store.reading.list(Selector(statuses=(Status.RUNNING,), job_types=("ocr_pages",)))
+        attempts = [attempt for job in running for attempt in desk.system.store.reading.attempts(job.id)]
         return [attempt.pid for attempt in attempts if attempt.outcome is None and attempt.pid]
 
     def stop_one() -> bool:
@@ -313,7 +313,7 @@ def test_a_failed_range_names_its_pages_and_a_retry_reads_no_other_page(reading:
 
     assert reading.texts(document.id) == [leaf(number, "hidden") for number in range(1, 15)]
     assert reading.recognised() - before == Counter(range(1, 15))
-    assert reading.system.store.document(document.id).error_code is None
+    assert reading.system.store.library.document(document.id).error_code is None
 
 
 # ── Nothing is read twice ───────────────────────────────────────────────────────────────────────────────────────
@@ -387,7 +387,7 @@ def test_until_a_newer_reading_is_published_people_read_the_older_and_a_stale_on
     stale = _running(reading, document.id)
     assert reading.texts(document.id) == old
     assert len(reading.answer("search", "harbour")["items"]) == 2
-    assert reading.system.store.document(document.id).status is IndexStatus.INDEXING
+    assert reading.system.store.library.document(document.id).status is IndexStatus.INDEXING
 
     slips(paper, 2, "lighthouse")
     newest = reading.reads(paper, "--lang", "deu")
@@ -438,7 +438,7 @@ def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Des
         "old.xls": "KIND_UNSUPPORTED",
     }
     assert all(len(one["message"].split()) >= 4 for one in told["failed"])
-    read = {one.name: one for one in reading.system.store.documents(DocumentSelector(owners=("odd",)))}
+    read = {one.name: one for one in reading.system.store.library.documents(DocumentSelector(owners=("odd",)))}
     good = {name for name, one in read.items() if one.status is IndexStatus.SUCCESS}
     assert good == {"good.pdf", "poster.pdf", "bomb.pdf"}
     assert reading.texts(read["poster.pdf"].id) == ["A poster of a good size."]
@@ -468,13 +468,16 @@ def test_a_touched_file_of_a_watched_folder_is_read_as_somebody_has_said_since(r
     slips(paper, 1, "lighthouse")
 
     wait_until(lambda: _generation_read(reading, document.id) == 3, "the changed file is read")
-    assert json.loads(reading.system.store.document(document.id).settings) == {"hocr": True, "languages": ["deu"]}
+    assert json.loads(reading.system.store.library.document(document.id).settings) == {
+        "hocr": True,
+        "languages": ["deu"],
+    }
     assert reading.texts(document.id) == [leaf(1, "lighthouse")]
     reading.run("cancel", "--type", "drive_crawl", "--owner", "watch", "--yes")
 
 
 def _generation_read(desk: Desk, document_id: int) -> int | None:
-    return desk.system.store.document(document_id).current_generation
+    return desk.system.store.library.document(document_id).current_generation
 
 
 def test_what_was_read_elsewhere_is_adopted_and_can_be_searched(reading: Desk) -> None:
@@ -496,7 +499,9 @@ def test_what_was_read_elsewhere_is_adopted_and_can_be_searched(reading: Desk) -
     assert reading.run("export", adopted.id, "-o", folder / "out").stdout == f"{folder}/out/a-{adopted.id}.txt\n"
     aged(folder / "a.pdf")
     reading.run("reindex", adopted.id)
-    wait_until(lambda: reading.system.store.document(adopted.id).current_generation == 2, "we have read it ourselves")
+    wait_until(
+        lambda: reading.system.store.library.document(adopted.id).current_generation == 2, "we have read it ourselves"
+    )
     assert reading.texts(adopted.id) == ["As it is in the file."]
 
 
@@ -520,7 +525,7 @@ def test_names_that_are_no_utf_8_are_read_like_any_other(reading: Desk) -> None:
 
 def test_a_handler_that_skips_leaves_its_document_failed(reading: Desk) -> None:
     request = DocumentRequest("/srv/card.pdf", "card.pdf", "c")
-    asked = reading.system.store.enqueue(NewJob("skip", platform="local", payload="{}", document=request))
+    asked = reading.system.store.intake.enqueue(NewJob("skip", platform="local", payload="{}", document=request))
 
     document = reading.ended(asked.document_id or 0)
 

@@ -12,12 +12,12 @@ from worker_service.jobs.selector import Selector
 
 
 def many(system: System, job_type: str, number: int, *, owner: str = "", payload: str = "{}") -> list[int]:
-    made = system.store.enqueue_many([NewJob(job_type, payload=payload, owner=owner)] * number)
+    made = system.store.intake.enqueue_many([NewJob(job_type, payload=payload, owner=owner)] * number)
     return [one.job_id for one in made]
 
 
 def pid_of(system: System, job_id: int) -> int:
-    [attempt] = system.store.attempts(job_id)
+    [attempt] = system.store.reading.attempts(job_id)
     return attempt.pid or 0
 
 
@@ -26,14 +26,14 @@ def test_many_small_jobs_share_children_and_each_has_an_attempt_of_its_own(syste
     system.start()
     system.wait_for_all(Status.COMPLETED, 200)
 
-    attempts = [attempt for job_id in jobs for attempt in system.store.attempts(job_id)]
+    attempts = [attempt for job_id in jobs for attempt in system.store.reading.attempts(job_id)]
     assert Counter(attempt.outcome for attempt in attempts) == {"completed": 200}
     assert {attempt.sandbox for attempt in attempts} == {"landlock+seccomp"}
     assert all(attempt.pid and attempt.memory_peak_bytes and attempt.cpu_seconds is not None for attempt in attempts)
     served = Counter(attempt.pid for attempt in attempts)
     assert max(served.values()) == 20
     assert len(served) < 100
-    assert [line.line for line in system.store.logs(jobs[-1])] == ["a line"]
+    assert [line.line for line in system.store.reading.logs(jobs[-1])] == ["a line"]
     system.assert_sound()
 
 
@@ -55,24 +55,24 @@ def test_p9_a_job_of_another_type_is_not_overtaken_for_ever(system: System) -> N
     system.start(concurrency=1)
     many(system, "kept", 3000)
     system.wait_for_all(Status.COMPLETED, 20)
-    other = system.store.enqueue(NewJob("noop", payload="{}", priority=1)).job_id
+    other = system.store.intake.enqueue(NewJob("noop", payload="{}", priority=1)).job_id
 
     system.wait_for(other, Status.COMPLETED)
 
-    assert system.store.count(Selector(statuses=(Status.COMPLETED,))) < 3000
+    assert system.store.reading.count(Selector(statuses=(Status.COMPLETED,))) < 3000
 
 
 def test_p7_a_cancelled_one_is_gone_before_its_row_says_so_and_the_others_go_on(system: System) -> None:
     system.start(concurrency=1)
     [long, *others] = many(system, "kept_sleep", 3, payload='{"seconds": 600}')
     [pid] = system.pids_of(long)
-    system.store.cancel(ids(long), actor="test")
+    system.store.steering.cancel(ids(long), actor="test")
     system.wait_for(long, Status.CANCELLED)
 
     assert not is_running(pid)
     system.pids_of(others[0])
     assert pid_of(system, others[0]) != pid
-    system.store.cancel(ids(*others), actor="test")
+    system.store.steering.cancel(ids(*others), actor="test")
     system.wait_for_all(Status.CANCELLED, 3)
 
 
@@ -100,7 +100,7 @@ def test_a_stop_gives_back_what_was_not_begun(system: System) -> None:
     daemon.signal(signal.SIGTERM)
 
     assert daemon.ends() == 0
-    assert system.store.count(Selector(statuses=(Status.RUNNING,))) == 0
+    assert system.store.reading.count(Selector(statuses=(Status.RUNNING,))) == 0
     assert {system.job(job_id).retry_count for job_id in jobs[-50:]} == {0}
     system.assert_sound()
 

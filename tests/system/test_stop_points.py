@@ -80,7 +80,7 @@ class Chain:
             self.system.enqueue("fail", how=how, max_retries=1)
         live = self._jobs(Status.PENDING, Status.RUNNING)
         for _ in range(3 - sum(job.account == "long" for job in live)):
-            self.system.store.enqueue(NewJob("sleep", payload='{"seconds": 600}', account="long"))
+            self.system.store.intake.enqueue(NewJob("sleep", payload='{"seconds": 600}', account="long"))
 
     def live_through(self, daemon: Daemon, *, is_ended_early: bool = False) -> int:
         """Ask running jobs to stop, make due what waits, then ask the daemon itself to stop; its exit code."""
@@ -103,7 +103,7 @@ class Chain:
         return code
 
     def _jobs(self, *statuses: Status) -> list[Job]:
-        return list(self.system.store.list(Selector(statuses=statuses), most=10_000))
+        return list(self.system.store.reading.list(Selector(statuses=statuses), most=10_000))
 
     def leave_orphans(self) -> None:
         """Unless they are there: running jobs whose daemon is dead, the oldest asked to stop."""
@@ -126,30 +126,30 @@ class Chain:
 
     def _says_so(self, job: Job, daemon: Daemon) -> bool:
         is_its = f"-{daemon.pid}-" in (job.worker_id or "")
-        lines = self.system.store.logs(job.id) if is_its and job.status is Status.RUNNING else ()
+        lines = self.system.store.reading.logs(job.id) if is_its and job.status is Status.RUNNING else ()
         return any(line.fence == job.fence for line in lines)
 
     def _cancel_one(self) -> None:
         if running := self._jobs(Status.RUNNING):
-            self.system.store.cancel(Selector(ids=(running[-1].id,)), actor="test")
+            self.system.store.steering.cancel(Selector(ids=(running[-1].id,)), actor="test")
 
     def _state(self, daemon: Daemon) -> str:
         """For whoever has to find out why it does not go on."""
         store = self.system.store
         live = [(job.id, job.status, job.worker_id, job.account) for job in self._jobs(Status.PENDING, Status.RUNNING)]
-        locks = {worker.id: lock_path(self.system.database, worker.id) for worker in store.workers()}
+        locks = {worker.id: lock_path(self.system.database, worker.id) for worker in store.reading.workers()}
         workers = {name: (is_free(lock), holders(lock)) for name, lock in locks.items()}
         return f"jobs: {live}\nworkers: {workers}\n{daemon.log.read_text()[-3000:]}"
 
     # ── The books ──
 
     def look(self, point: str) -> None:
-        broken = self.system.store.audit()
+        broken = self.system.store.upkeep.audit()
         assert broken == [], f"after the end at {point}"
 
     def bring_to_an_end(self) -> None:
         """A healthy daemon: all that is left ends, once in effect."""
-        self.system.store.cancel(
+        self.system.store.steering.cancel(
             Selector(statuses=(Status.PENDING, Status.RUNNING), job_types=("sleep",)), actor="test"
         )
         daemon = self.system.start(**SETTINGS)

@@ -78,7 +78,7 @@ def backup(desk: Desk, target: Path) -> None:
 
     Write a sound copy of the database while others go on. A file that is there already is never overwritten.
     """
-    desk.queue.store.backup(target)
+    desk.queue.store.upkeep.backup(target)
     if desk.as_json:
         output.show_json({"backup": str(target), "bytes": target.stat().st_size})
     else:
@@ -93,7 +93,7 @@ def check(desk: Desk) -> int:
 
     Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
     """
-    checks = desk.queue.store.check()
+    checks = desk.queue.store.upkeep.check()
     if desk.as_json:
         output.show_json({"items": [output.as_object(check) for check in checks]})
     else:

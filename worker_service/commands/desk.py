@@ -49,7 +49,7 @@ class Desk:
 
         settings = self.settings
         orphan_after = settings.orphan_after_seconds
-        return known_workers(self.queue.store, settings.database, now=now, orphan_after_seconds=orphan_after)
+        return known_workers(self.queue.store.reading, settings.database, now=now, orphan_after_seconds=orphan_after)
 
     def close(self) -> None:
         if self._queue is not None:
@@ -102,13 +102,17 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 def completes(column: str) -> Complete:
     """Complete from the values in the database; never fail, for a person is in the middle of typing."""
-    return lambda ctx, _, begun: _completions(ctx, lambda desk: desk.queue.store.names(column, begun))
+    return lambda ctx, _, begun: _completions(ctx, lambda desk: desk.queue.store.reading.names(column, begun))
 
 
 def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
     """Of what workers and installed handlers can run, and of jobs that are there."""
     known = _completions(
-        ctx, lambda desk: [*desk.queue.store.names("handler", begun), *desk.queue.store.names("job_type", begun)]
+        ctx,
+        lambda desk: [
+            *desk.queue.store.reading.names("handler", begun),
+            *desk.queue.store.reading.names("job_type", begun),
+        ],
     )
     installed = _completions(ctx, lambda desk: installed_types(desk.settings))
     return sorted({name for name in (*known, *installed) if name.startswith(begun)})

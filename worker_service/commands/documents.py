@@ -97,8 +97,8 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
     """
     first, last = read_pages(pages)
     store = desk.queue.store
-    document = store.document(document_id)
-    found = store.page_texts(document_id, first, last)
+    document = store.library.document(document_id)
+    found = store.library.page_texts(document_id, first, last)
     if desk.as_json:
         items = [
             {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text}
@@ -138,7 +138,9 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
     Exit code 1 if nothing was found.
     """
     marks = ("[", "]") if desk.as_json else _OWN_MARKS
-    found = desk.queue.store.search(" ".join(words), owner=owner, document_id=document_id, most=limit, marks=marks)
+    found = desk.queue.store.library.search(
+        " ".join(words), owner=owner, document_id=document_id, most=limit, marks=marks
+    )
     if desk.as_json:
         output.show_json({"items": [output.as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
     else:
@@ -306,9 +308,9 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) 
 
     List documents, the newest first.
     """
-    found = desk.queue.store.documents(chosen, most=limit + 1, before_id=before_id)
+    found = desk.queue.store.library.documents(chosen, most=limit + 1, before_id=before_id)
     shown = found[:limit]
-    failed = desk.queue.store.not_brought_in(chosen, most=limit + 1) if before_id is None else []
+    failed = desk.queue.store.library.not_brought_in(chosen, most=limit + 1) if before_id is None else []
     if not shown and not failed and chosen != DocumentSelector() and not desk.as_json:
         output.say("no document is like that")
         return
@@ -409,8 +411,8 @@ documents.add_command(rm)
 def show_document(desk: Desk, document_id: int) -> None:
     """All about one document: `pagemill show document:7`."""
     store = desk.queue.store
-    document, pages = store.document(document_id), store.page_summaries(document_id)
-    files = store.files(document_id)
+    document, pages = store.library.document(document_id), store.library.page_summaries(document_id)
+    files = store.library.files(document_id)
     workspace = desk.settings.workspace
     if desk.as_json:
         whole = output.as_object(document)

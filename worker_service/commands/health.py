@@ -29,9 +29,9 @@ def status(desk: Desk, oldest: str | None) -> int:
     oldest_most = None if oldest is None else parse_length(oldest)
     try:
         store, now = desk.queue.store, wall_clock()
-        workers, counts = desk.known_workers(now), store.counts()
-        standstill = store.standstill(dead=dead_ids(workers))
-        found = health(workers, counts, store.pauses(), standstill, now=now, oldest_most=oldest_most)
+        workers, counts = desk.known_workers(now), store.reading.counts()
+        standstill = store.reading.standstill(dead=dead_ids(workers))
+        found = health(workers, counts, store.reading.pauses(), standstill, now=now, oldest_most=oldest_most)
     except PagemillError as error:
         if desk.as_json:
             output.show_json({"level": "unknown", "reasons": [str(error)]})

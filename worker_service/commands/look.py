@@ -74,7 +74,7 @@ def ls(desk: Desk, words: SelectorWords, limit: int, before_id: int | None) -> N
     queue = desk.queue
     selector = queue.selector(words)
     # One more than asked for tells whether there is another page.
-    found = queue.store.list(selector, most=limit + 1, before_id=before_id)
+    found = queue.store.reading.list(selector, most=limit + 1, before_id=before_id)
     jobs, more = found[:limit], len(found) > limit
     if desk.as_json:
         output.show_json({"items": [_job_object(job) for job in jobs], "next": jobs[-1].id if more else None})
@@ -106,10 +106,14 @@ def show(desk: Desk, what: str) -> None:
         return
     job_id = JobId().convert(what, None, None)
     store = desk.queue.store
-    job = store.get(job_id)
-    attempts, events, waits = store.attempts(job_id), store.events(job_id), store.waits_for(job_id)
-    lines = store.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:]
-    files, workspace = store.job_files(job_id), desk.settings.workspace
+    job = store.reading.get(job_id)
+    attempts, events, waits = (
+        store.reading.attempts(job_id),
+        store.reading.events(job_id),
+        store.reading.waits_for(job_id),
+    )
+    lines = store.reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:]
+    files, workspace = store.library.job_files(job_id), desk.settings.workspace
     if desk.as_json:
         whole = _job_object(job)
         whole["attempts"] = [output.as_object(attempt) for attempt in attempts]
@@ -147,9 +151,9 @@ def why(desk: Desk, job_id: int) -> int:
     Exit code 3 if something holds it, 0 if nothing does.
     """
     store = desk.queue.store
-    job = store.get(job_id)
+    job = store.reading.get(job_id)
     workers = desk.known_workers(wall_clock())
-    gates = store.explain(job_id, dead=dead_ids(workers))
+    gates = store.reading.explain(job_id, dead=dead_ids(workers))
     if desk.as_json:
         items = [{**output.as_object(gate), "next": _next_move(gate, job)} for gate in gates]
         output.show_json({"id": job.id, "status": job.status, "state": state_of(job), "items": items})
@@ -179,21 +183,21 @@ def logs(desk: Desk, job_id: int, follow: bool) -> None:
     The lines that a job has logged or printed; the newest 3,000 are kept. With --json and -f, one object on each line.
     """
     queue = desk.queue
-    queue.store.get(job_id)
+    queue.store.reading.get(job_id)
     if desk.as_json and not follow:
-        lines = queue.store.logs(job_id, most=LOG_LINES_MOST)
+        lines = queue.store.reading.logs(job_id, most=LOG_LINES_MOST)
         output.show_json({"items": [output.as_object(line) for line in lines], "next": None})
         return
     show_line = _show_line_object if desk.as_json else _show_line
     shown = _show_lines_after(queue, job_id, 0, show_line)
     while follow:
         # The counter first: what is committed after this look is seen by the next.
-        seen = queue.store.change_counter()
-        has_ended = queue.store.get(job_id).status.is_ended
+        seen = queue.store.reading.change_counter()
+        has_ended = queue.store.reading.get(job_id).status.is_ended
         shown = _show_lines_after(queue, job_id, shown, show_line)
         if has_ended:
             return
-        while queue.store.change_counter() == seen:
+        while queue.store.reading.change_counter() == seen:
             time.sleep(_FOLLOW_SECONDS)
 
 
@@ -266,7 +270,7 @@ def _next_move(gate: Gate, job: Job) -> str:
 
 
 def _show_lines_after(queue: Queue, job_id: int, after_id: int, show_line: Callable[[LogLine], None]) -> int:
-    while lines := queue.store.logs(job_id, after_id=after_id):
+    while lines := queue.store.reading.logs(job_id, after_id=after_id):
         for line in lines:
             show_line(line)
         after_id = lines[-1].id

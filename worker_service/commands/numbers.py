@@ -19,8 +19,12 @@ def stats(desk: Desk) -> None:
     once for all.
     """
     store = desk.queue.store
-    types, platforms, owners = store.counts_by_type(), store.pending_by_platform(), store.sizes_by_owner()
-    files, size = store.size_of_all()
+    types, platforms, owners = (
+        store.reading.counts_by_type(),
+        store.reading.pending_by_platform(),
+        store.upkeep.sizes_by_owner(),
+    )
+    files, size = store.upkeep.size_of_all()
     if desk.as_json:
         output.show_json(
             {
@@ -61,7 +65,7 @@ def errors(desk: Desk, since: str) -> None:
     What failed lately: each error code, how often, and the newest job that has it.
     """
     queue = desk.queue
-    found = queue.store.errors(since=queue.since(since))
+    found = queue.store.reading.errors(since=queue.since(since))
     if desk.as_json:
         output.show_json({"items": [output.as_object(error) for error in found]})
     elif found:

@@ -41,7 +41,7 @@ def pause(
     ends_at = "until it is unpaused" if until is None else f"until {output.seconds(as_text(until))} UTC"
     output.show(f"paused {_title(scope, name)} {ends_at}")
     column = {"type": "job_type", "owner": "owner"}.get(scope)
-    if column is not None and name not in queue.store.names(column, name):
+    if column is not None and name not in queue.store.reading.names(column, name):
         output.say(f"none of the newest jobs is of {_title(scope, name)}: is it spelled as pagemill ls shows it?")
 
 
@@ -57,8 +57,8 @@ def unpause(desk: Desk, job_type: str | None, owner: str | None, everything: boo
     """
     scope, name = _scope(job_type, owner, everything)
     store = desk.queue.store
-    if not store.unpause(scope, name):
-        paused = ", ".join(_title(pause.scope, pause.name) for pause in store.pauses()) or "nothing"
+    if not store.steering.unpause(scope, name):
+        paused = ", ".join(_title(pause.scope, pause.name) for pause in store.reading.pauses()) or "nothing"
         raise Refused(f"{_title(scope, name)} was not paused; paused: {paused}")
     if desk.as_json:
         output.show_json({"scope": scope, "name": name})

@@ -12,7 +12,7 @@ def show_state(as_json: bool, database: str | None) -> None:
     desk = Desk(as_json=as_json, database=database)
     try:
         store = desk.queue.store
-        counts, pauses = store.counts(), store.pauses()
+        counts, pauses = store.reading.counts(), store.reading.pauses()
         alive = sum(one.is_alive for one in desk.known_workers(wall_clock()))
     finally:
         desk.close()

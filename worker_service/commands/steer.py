@@ -104,7 +104,7 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
     Put back what an action did (without a number: the newest), on every job that has not moved since.
     """
     queue = desk.queue
-    actions = queue.store.actions(most=1000)
+    actions = queue.store.reading.actions(most=1000)
     if is_list:
         _show_actions(desk, actions[:20])
         return 0
@@ -118,7 +118,7 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
         return 0
     if action.jobs > 1:
         confirm(f"Undo action {action.id}, the {question}?", yes=yes)
-    return _show_changed(desk, "put back", queue.store.undo(action.id, actor=queue.actor), is_single=False)
+    return _show_changed(desk, "put back", queue.store.steering.undo(action.id, actor=queue.actor), is_single=False)
 
 
 @verb
@@ -136,7 +136,7 @@ def prune(desk: Desk, words: SelectorWords, dry_run: bool, yes: bool) -> int:
     if words.older_than is None:
         raise click.UsageError("say how old: --older-than 30d", click.get_current_context())
     selector = queue.meant("prune", queue.selector(words))
-    number = queue.store.count(selector)
+    number = queue.store.reading.count(selector)
     if dry_run:
         return _show_dry_run(desk, "prune", queue, selector, number)
     if number:
@@ -168,7 +168,7 @@ def _change(
     failing = queue.failing(verb_name, selector)
     is_single = len(selector.ids) == 1 and selector == Selector(ids=selector.ids)
     if dry_run or not is_single:
-        number = queue.store.count(selector)
+        number = queue.store.reading.count(selector)
         if dry_run:
             return _show_dry_run(desk, verb_name, queue, selector, number, failing)
         if number == 0:
@@ -207,7 +207,7 @@ def _of_documents(failing: Failing, are: str) -> str:
 def _sample(queue: Queue, selector: Selector) -> list[str]:
     rows = [
         (job.id, state_of(job), job.job_type, job.name, job.owner, output.seconds(job.created_at), job.error_code)
-        for job in queue.store.list(selector, most=_SAMPLE)
+        for job in queue.store.reading.list(selector, most=_SAMPLE)
     ]
     return output.table_lines(
         ("ID", "STATE", "TYPE", "NAME", "OWNER", "CREATED (UTC)", "ERROR"),
@@ -221,7 +221,7 @@ def _show_dry_run(
     desk: Desk, verb_name: str, queue: Queue, selector: Selector, number: int, failing: Failing = NO_DOCUMENT_FAILS
 ) -> int:
     if desk.as_json:
-        ids = [job.id for job in queue.store.list(selector, most=_SAMPLE)]
+        ids = [job.id for job in queue.store.reading.list(selector, most=_SAMPLE)]
         documents = {"documents": list(failing.document_ids)} if failing.code else {}
         output.show_json({"dry_run": True, "jobs": number, "items": ids, **documents})
         return 0

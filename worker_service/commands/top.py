@@ -81,11 +81,11 @@ def frame(scene: Scene, *, height: int | None = None) -> list[str]:
 def _look(desk: Desk) -> Scene:
     store, now = desk.queue.store, wall_clock()
     workers = [(one.worker, one.state) for one in desk.known_workers(now)]
-    running = store.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
-    types = [one for one in store.counts_by_type() if one.pending]
+    running = store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
+    types = [one for one in store.reading.counts_by_type() if one.pending]
     return Scene(
         at=now,
-        counts=store.counts(),
+        counts=store.reading.counts(),
         workers=workers,
         running=sorted(running, key=lambda job: (job.started_at or "", job.id)),
         types=sorted(types, key=lambda one: (-one.pending, one.job_type)),

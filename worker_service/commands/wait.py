@@ -88,6 +88,6 @@ def _wait_for_documents(
 
     if replace(words, ids=()) != SelectorWords() or len(words.ids) > len(ids):
         raise BadInput("wait for documents or for jobs, not for both at once: pagemill wait document:7 document:8")
-    documents = [desk.queue.store.document(document_id) for document_id in dict.fromkeys(ids)]
+    documents = [desk.queue.store.library.document(document_id) for document_id in dict.fromkeys(ids)]
     awaited = [Awaited(one.name, document_id=one.id) for one in documents]
     return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

@@ -379,7 +379,7 @@ class Reporter:
         reports = [(attempt, attempt.take_report(lines_most)) for attempt in told]
         try:
             with self._breath:
-                lost = self._quick_store.report([report for _, report in reports])
+                lost = self._quick_store.leases.report([report for _, report in reports])
         except StoreError:
             for attempt, report in reports:
                 attempt.put_back(report)
@@ -419,7 +419,7 @@ class Reporter:
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
         with self._breath:
-            lost = self._quick_store.save_pages(
+            lost = self._quick_store.leases.save_pages(
                 [(attempt.lease, page) for attempt, said in batch for page in said.pages]
             )
         for attempt, said in batch:
@@ -443,7 +443,7 @@ class Reporter:
     def _write_checkpoint(self, attempt: Attempt, said: Checkpointed) -> None:
         try:
             with self._breath:
-                self._store.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
+                self._store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
         except CancelRequested:
             self._cancelled(attempt)
         except LeaseLost:
@@ -456,7 +456,7 @@ class Reporter:
 
     def _answer(self, attempt: Attempt, asked: Asked) -> None:
         try:
-            answer = self._store.answer(attempt.lease, question_from(asked.kind, asked.body))
+            answer = self._store.leases.answer(attempt.lease, question_from(asked.kind, asked.body))
         except LeaseLost:
             self._lost(attempt)
         except _REFUSALS as error:
@@ -479,7 +479,7 @@ class Reporter:
         if attempt is None:
             return
         # A lease is refused as well when somebody has asked the job to stop: then it is still ours to end.
-        held = self._store.leases_of(attempt.lease.worker_id)
+        held = self._store.reading.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
             self._cancelled(attempt)
         else:

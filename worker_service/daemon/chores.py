@@ -69,9 +69,9 @@ class Prune:
 
     def _prune(self, what: str, before: datetime) -> int:
         if what == "logs":
-            return self._store.prune_logs(before, most=_PRUNED_AT_ONCE)
+            return self._store.steering.prune_logs(before, most=_PRUNED_AT_ONCE)
         old = Selector(statuses=(Status(what),), older_than=as_text(before))
-        return self._store.prune(old, most=_PRUNED_AT_ONCE)
+        return self._store.steering.prune(old, most=_PRUNED_AT_ONCE)
 
 
 class Checkpoint:
@@ -87,7 +87,7 @@ class Checkpoint:
         with suppress(FileNotFoundError):
             # A look at its size only: to open it here would drop SQLite's locks.
             if self._log_file.stat().st_size > _WAL_BYTES_MOST:
-                self._store.shorten_log()
+                self._store.upkeep.shorten_log()
         return 300.0
 
 
@@ -136,7 +136,7 @@ class StatusLine:
         self._clock = clock
 
     def run(self) -> float:
-        counts = self._store.counts()
+        counts = self._store.reading.counts()
         taken = {name: (self._slots.taken(name), size) for name, size in self._slots.sizes.items()}
         age = None
         if counts.oldest_pending_at is not None:
@@ -187,11 +187,11 @@ class SweepObjects:
         if swept:
             self._log.info(events.OBJECTS_SWEPT, folders=swept)
         # A little at a time: the loop waits meanwhile, and so does everybody who writes.
-        return 5.0 if self._store.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
+        return 5.0 if self._store.upkeep.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
 
     def _is_left_over(self, job_id: int, fence: int) -> bool:
         """An attempt that is still open may be about to complete."""
-        outcomes = [attempt.outcome for attempt in self._store.attempts(job_id) if attempt.fence == fence]
+        outcomes = [attempt.outcome for attempt in self._store.reading.attempts(job_id) if attempt.fence == fence]
         return outcomes not in ([], [None], ["completed"])
 
 
@@ -205,7 +205,7 @@ class Forget:
         self._workspace = workspace
 
     def run(self) -> float:
-        is_more = self._store.forget_gone(FORGOTTEN_AT_ONCE)
+        is_more = self._store.upkeep.forget_gone(FORGOTTEN_AT_ONCE)
         if left := sweep_gone(self._store, self._workspace):
             raise PermissionError(
                 f"{counted(len(left), 'file')} may not be removed, such as {self._workspace / left[0]}"
@@ -282,7 +282,7 @@ class FailUnknown:
 
     def run(self) -> float:
         now = self._monotonic()
-        unknown = [job_type for job_type in self._store.unknown_types() if job_type not in self._known]
+        unknown = [job_type for job_type in self._store.upkeep.unknown_types() if job_type not in self._known]
         self._unknown_since = {job_type: self._unknown_since.get(job_type, now) for job_type in unknown}
         is_more = False
         for job_type, since in self._unknown_since.items():
@@ -293,7 +293,7 @@ class FailUnknown:
     def _fail(self, job_type: str) -> bool:
         """Whether there may be more of them."""
         since = self._clock() - timedelta(seconds=self._grace_seconds)
-        failed = self._store.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
+        failed = self._store.upkeep.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
         if failed:
             self._log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
         return bool(failed)
@@ -321,13 +321,13 @@ class NameDocuments:
         self._all_at = monotonic()
 
     def run(self) -> float:
-        due = self._store.links_due(_AT_ONCE)
+        due = self._store.upkeep.links_due(_AT_ONCE)
         if _ALL in due or self._monotonic() >= self._all_at:
-            self._store.links_made([_ALL])
+            self._store.upkeep.links_made([_ALL])
             self._seen, self._all_at = 0, self._monotonic() + EVERY_SECONDS
         ids: Sequence[int] = [document_id for document_id in due if document_id != _ALL]
         if not ids and self._seen is not None:
-            ids = self._store.document_ids(self._seen, _AT_ONCE)
+            ids = self._store.upkeep.document_ids(self._seen, _AT_ONCE)
             self._seen = ids[-1] if ids else None
         if not ids:
             return 5.0

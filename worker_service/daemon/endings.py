@@ -230,7 +230,9 @@ class Landing:
             return
         try:
             with self._breath:
-                lost = set(self._store.complete_many([self._completion(attempt, ended) for attempt, ended in done]))
+                lost = set(
+                    self._store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done])
+                )
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
             for attempt, ended in done:
@@ -260,7 +262,7 @@ class Landing:
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
         try:
             with self._breath:
-                lost = self._store.complete_many([self._completion(attempt, ended)])
+                lost = self._store.leases.complete_many([self._completion(attempt, ended)])
         except FileForgotten as error:
             # Its document was removed between the question and the end: the next attempt asks anew.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
@@ -309,18 +311,18 @@ class Landing:
             self._fail(attempt, chosen)
         elif isinstance(chosen, Snooze):
             if chosen.resting:
-                self._store.rest_source(chosen.resting, chosen.until, chosen.why.message)
-            self._store.snooze(lease, chosen.until, chosen.why)
+                self._store.leases.rest_source(chosen.resting, chosen.until, chosen.why.message)
+            self._store.leases.snooze(lease, chosen.until, chosen.why)
             self._log.info(events.JOB_SNOOZED, **_named(attempt))
         elif isinstance(chosen, Release):
-            self._store.release(lease)
+            self._store.leases.release(lease)
             self._log.info(events.JOB_RELEASED, **_named(attempt))
         elif isinstance(chosen, ConfirmCancel):
-            self._store.confirm_cancel(lease, ended.usage)
+            self._store.leases.confirm_cancel(lease, ended.usage)
             self._log.info(events.JOB_CANCELLED, **_named(attempt))
 
     def _fail(self, attempt: Attempt, chosen: Fail) -> None:
-        self._store.fail(attempt.lease, chosen.failure, retry_at=chosen.retry_at)
+        self._store.leases.fail(attempt.lease, chosen.failure, retry_at=chosen.retry_at)
         is_retried = chosen.retry_at is not None
         self._log.warning(
             events.JOB_RETRIED if is_retried else events.JOB_FAILED, **_named(attempt), code=chosen.failure.code

@@ -101,16 +101,18 @@ def summary(counts: Counts, workers: int) -> str:
 def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Finding]:
     yield Finding(Level.OK, "database", str(settings.database))
     yield Finding(Level.OK, "settings", str(settings.file or "no file: the defaults, and what the environment says"))
-    for check in store.check():
+    for check in store.upkeep.check():
         yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
-    workers = known_workers(store, settings.database, now=now, orphan_after_seconds=settings.orphan_after_seconds)
+    workers = known_workers(
+        store.reading, settings.database, now=now, orphan_after_seconds=settings.orphan_after_seconds
+    )
     yield from _workers(workers)
     alive = [known.worker for known in workers if known.is_alive]
     yield from _lacking(store) if alive else _described(settings)
     yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
-    yield from _pauses(store.pauses())
-    yield _workspace(settings.workspace, store.database_id())
+    yield from _pauses(store.reading.pauses())
+    yield _workspace(settings.workspace, store.reading.database_id())
     yield _sandbox(settings.sandbox)
 
 
@@ -140,9 +142,9 @@ def _workers(workers: Sequence[Known]) -> Iterator[Finding]:
 
 def _lacking(store: Store) -> Iterator[Finding]:
     """What the handlers of daemons that live say that they lack. The sentences end with what to do, after a colon."""
-    for handler in store.handlers_lacking():
+    for handler in store.reading.handlers_lacking():
         yield _lack(handler.job_type, handler.missing or "", "systemctl restart pagemill")
-    for waiting in store.jobs_lacking():
+    for waiting in store.reading.jobs_lacking():
         detail, _, fix = (waiting.newest_message or "").partition(": ")
         fix = f"{fix or 'see what it says'}; they look again by themselves"
         yield Finding(Level.WARNING, f"{counted(waiting.jobs, 'job')} {waiting.job_type}", f"wait: {detail}", fix)
@@ -181,7 +183,7 @@ def _lack(job_type: str, missing: str, then: str) -> Finding:
 def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
     """What jobs have failed for since yesterday and would fail for again, as far as anybody knows."""
     begun = max((worker.started_at for worker in alive), default="")
-    for error in store.errors(since=as_text(now - _LATELY), to_retry=_OF_CREDENTIALS):
+    for error in store.reading.errors(since=as_text(now - _LATELY), to_retry=_OF_CREDENTIALS):
         if error.newest_at < begun:
             continue
         detail, _, fix = (error.newest_message or "").partition(": ")
@@ -192,7 +194,7 @@ def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> I
 
 def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
     """Nobody has written them before the first daemon."""
-    for difference in differences(store.limits(), limits(settings)) if store.workers() else ():
+    for difference in differences(store.reading.limits(), limits(settings)) if store.reading.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
         yield Finding(Level.WARNING, "limits", difference, fix)
 

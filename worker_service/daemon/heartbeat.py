@@ -117,7 +117,7 @@ class Heartbeat:
         began = self._clock()
         leases = self.leases
         try:
-            answer = Answer(store.beat(self._worker_id, leases))
+            answer = Answer(store.leases.beat(self._worker_id, leases))
         except WorkerUnknown:
             answer = Answer(Beat(lost=leases, to_cancel=()), is_known=False)
         else:
@@ -158,7 +158,7 @@ class Ownership:
     def hear_heart(self) -> bool:
         """Whether it is trusted again since just now."""
         for answer in self._heartbeat.answers():
-            if not answer.is_known and all(w.id != self._worker_id for w in self._store.workers()):
+            if not answer.is_known and all(w.id != self._worker_id for w in self._store.reading.workers()):
                 self.disown()
             elif answer.is_known:
                 for lease in answer.beat.lost:
@@ -186,14 +186,14 @@ class Ownership:
     def register(self) -> None:
         """Also the first beat after others gave it up: what it held before stays lost."""
         worker = self._worker()
-        self._store.register(worker)
+        self._store.leases.register(worker)
         self.is_registered = True
         self._heartbeat.now()
         self._log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
         """Both ways (P13): each of our rows has its attempt, each of our attempts its row."""
-        held = {(h.lease.job_id, h.lease.fence): h for h in self._store.leases_of(self._worker_id)}
+        held = {(h.lease.job_id, h.lease.fence): h for h in self._store.reading.leases_of(self._worker_id)}
         for attempt in self._slots:
             row = held.pop(attempt.key, None)
             if row is None:
@@ -206,9 +206,9 @@ class Ownership:
             self._log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
             try:
                 if row.is_cancelled:
-                    self._store.confirm_cancel(row.lease)
+                    self._store.leases.confirm_cancel(row.lease)
                 else:
-                    self._store.release(row.lease)
+                    self._store.leases.release(row.lease)
             except LeaseLost:
                 continue
 

@@ -214,15 +214,15 @@ class Known:
         return self.state in ("alive", "draining", "disk low")
 
 
-def known_workers(store: Reading, database: Path, *, now: datetime, orphan_after_seconds: float) -> list[Known]:
+def known_workers(reading: Reading, database: Path, *, now: datetime, orphan_after_seconds: float) -> list[Known]:
     """All that have a row, and those that ought to have one, because jobs run on them by their rows."""
     host, boot = own_host(), boot_id()
 
     def fate_of(worker: WorkerState) -> Fate:
         return fate(look_at(worker, database, host=host, boot=boot, now=now), orphan_after_seconds=orphan_after_seconds)
 
-    of_rows = [Known(worker, _state(worker, fate_of(worker))) for worker in store.workers()]
-    absent = [(worker, fate_of(worker)) for worker in store.absent_workers()]
+    of_rows = [Known(worker, _state(worker, fate_of(worker))) for worker in reading.workers()]
+    absent = [(worker, fate_of(worker)) for worker in reading.absent_workers()]
     return [*of_rows, *(Known(worker, "dead" if found is Fate.GONE else "no row") for worker, found in absent)]
 
 

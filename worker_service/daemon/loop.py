@@ -243,7 +243,7 @@ class Loop:
 
     def _tell_state(self) -> None:
         try:
-            self.store.set_worker_state(
+            self.store.leases.set_worker_state(
                 self.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
             )
             self._is_state_told = True
@@ -279,7 +279,7 @@ class Loop:
 
     def _find_deadline(self) -> None:
         self._claiming.is_deadline_known = True
-        deadline = self.store.next_deadline()
+        deadline = self.store.reading.next_deadline()
         now = self.monotonic()
         if deadline is None:
             self._deadline_at = None
@@ -370,12 +370,12 @@ class Loop:
         if self._stopping.at is not None:
             self._exit_code = 0
         elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes_due():
-            self.log.info(events.DAEMON_DRAINED, pending=self.store.counts().by_status.get(Status.PENDING, 0))
+            self.log.info(events.DAEMON_DRAINED, pending=self.store.reading.counts().by_status.get(Status.PENDING, 0))
             self._exit_code = 0
 
     def _comes_due(self) -> bool:
         soon = self.clock() + timedelta(seconds=DRAINED_SECONDS)
-        return self.store.comes_due(self.identity.worker_id, soon)
+        return self.store.reading.comes_due(self.identity.worker_id, soon)
 
     # ── Waiting ──
 
@@ -508,7 +508,7 @@ class Claiming:
         behind = self._slots.beyond(job_class) + (0 if only is None else most)
         try:
             with self._breath:
-                jobs = self._store.claim(self._worker_id, most, job_class, behind=behind, only=only)
+                jobs = self._store.leases.claim(self._worker_id, most, job_class, behind=behind, only=only)
         except WorkerUnknown:
             self._ownership.disown()
             return ()
@@ -614,7 +614,7 @@ class Starter:
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
 
     def _order(self, job: Job) -> Order:
-        files = () if job.document_id is None else self._store.inputs(job.document_id)
+        files = () if job.document_id is None else self._store.leases.inputs(job.document_id)
         return Order(
             job.id,
             job.fence,
@@ -624,12 +624,12 @@ class Starter:
             job.payload,
             job.timeout_seconds,
             # A first attempt finds no state.
-            state=self._store.checkpoint_of(job.id) if job.fence > 1 else None,
+            state=self._store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
             document_id=job.document_id,
             generation=job.generation,
             inputs={file.role: self._workspace.absolute() / file.path for file in files},
             owner=job.owner,
-            document=None if job.document_id is None else self._store.known_document(job.document_id),
+            document=None if job.document_id is None else self._store.leases.known_document(job.document_id),
         )
 
 

@@ -74,7 +74,7 @@ class Recovery:
 
     def run(self) -> float:
         """Look at each of the others once; return in how many seconds to look again."""
-        known = [*self._store.workers(), *self._store.absent_workers()]
+        known = [*self._store.reading.workers(), *self._store.reading.absent_workers()]
         others = [worker for worker in known if worker.id != self._own.worker_id]
         fates = [self._look(worker) for worker in others]
         there = {worker.id for worker in others}
@@ -113,7 +113,7 @@ class Recovery:
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
-        jobs = self._store.requeue(worker.id)
+        jobs = self._store.leases.requeue(worker.id)
         self._dying_since.pop(worker.id, None)
         if is_free(lock_path(self._database, worker.id)):
             lock_path(self._database, worker.id).unlink(missing_ok=True)

@@ -91,7 +91,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     notifier = Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
 
-    take_workspace(settings.workspace, store.database_id())
+    take_workspace(settings.workspace, store.reading.database_id())
     staging, keep = staging_root(settings.workspace, own.worker_id), settings.workspace / "keep"
     for folder in (staging, keep, settings.workspace / "objects"):
         _make(folder)
@@ -138,7 +138,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         interval_seconds=beat_seconds(settings.heartbeat_interval_seconds, notifier.watchdog_seconds),
         log=log,
     )
-    wake = Wake(database, store.change_counter, time.monotonic)
+    wake = Wake(database, store.reading.change_counter, time.monotonic)
     stack.callback(wake.close)
     breath = Breath()
     loop = Loop(
@@ -174,7 +174,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         workspace=settings.workspace,
     )
     tell_limits(store, settings, log)
-    store.register(loop.worker())
+    store.leases.register(loop.worker())
     heartbeat.start()
     stack.callback(heartbeat.close)
     naming = NameDocuments(store, settings.workspace, log=log)
@@ -195,7 +195,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         with suppress(PagemillError, OSError):
             naming.finish()
         with suppress(PagemillError):
-            store.deregister(own.worker_id)
+            store.leases.deregister(own.worker_id)
             is_gone = True
     log.info(events.DAEMON_STOPPED, exit_code=code)
     return code
@@ -277,12 +277,12 @@ Limits = Mapping[str, Mapping[str, int]]
 
 def tell_limits(store: Store, settings: Settings, log: Log) -> None:
     """Write them; a warning first, where that changes what another daemon goes by."""
-    wanted, written = limits(settings), store.limits()
-    others = [worker.id for worker in store.workers()]
+    wanted, written = limits(settings), store.reading.limits()
+    others = [worker.id for worker in store.reading.workers()]
     if others and (changes := list(differences(written, wanted))):
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
     for kind, most in wanted.items():
-        store.set_limits(kind, dict(most))
+        store.leases.set_limits(kind, dict(most))
 
 
 def limits(settings: Settings) -> Limits:

@@ -1,4 +1,4 @@
-"""What a store promises, in sentences, in parts: one for each kind of caller. `Store` is their sum.
+"""What a store promises, in sentences, in six parts: one for each kind of caller. `Store` has them all.
 
 Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
 written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
@@ -404,8 +404,21 @@ class Upkeep(Protocol):
     def shorten_log(self) -> None:
         """Move the write-ahead log into the database file."""
 
+
+class Store(Protocol):
+    """All parts, over one database."""
+
+    @property
+    def intake(self) -> Intake: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def steering(self) -> Steering: ...
+    @property
+    def reading(self) -> Reading: ...
+    @property
+    def library(self) -> Library: ...
+    @property
+    def upkeep(self) -> Upkeep: ...
+
     def close(self) -> None: ...
-
-
-class Store(Intake, Leases, Steering, Reading, Library, Upkeep, Protocol):
-    """All of it."""

@@ -11,7 +11,7 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
        (SELECT ifnull(sum(size), 0) FROM (SELECT DISTINCT f.path, f.size FROM file f WHERE f.document_id = d.id))
 
 -- name: documents_begin
--- What follows is put together in sqlite_library.py.
+-- What follows is put together in library.py.
 SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
 
 -- name: not_brought_in

@@ -15,9 +15,9 @@ from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.base import Store
+from worker_service.store.database import Database, OnLongWait, connect_to_read, create, spoken_errors
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
-from worker_service.store.sqlite_connection import OnLongWait, connect_to_read, create, spoken_errors
 
 __all__ = ["initialise", "migrate", "open_as_set", "open_store", "schema_version"]
 
@@ -51,7 +51,7 @@ def open_store(
     """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
     `on_long_wait` is told when somebody else keeps the write lock."""
     _refuse_network_file_system(path)
-    store = SqliteStore(
+    database = Database(
         path,
         sqlite_statements(),
         clock,
@@ -59,15 +59,14 @@ def open_store(
         is_durable=is_durable,
         on_long_wait=on_long_wait,
     )
-    store._patience, store._retries = patience, retries
     try:
         with spoken_errors(path):
-            version = schema_version_of(store._reader)
+            version = schema_version_of(database.reader)
         _refuse_other_version(path, version)
     except BaseException:
-        store.close()
+        database.close()
         raise
-    return store
+    return SqliteStore(database, patience=patience, retries=retries)
 
 
 def initialise(

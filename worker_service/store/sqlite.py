@@ -1,41 +1,75 @@
-"""The SQLite store: the sum of its parts, and the statements they share.
+"""The SQLite store: six parts over one database, and their statements; the promises are in `base.py`.
 
-Connections → Reading, Leases → Explaining → Steering → Upkeep; the promises are in `base.py`.
+Statements stand in the .sql file beside their part. ``-- name: claim`` begins a statement, ``-- fragment: lanes`` a
+piece that statements share by writing ``{lanes}``: one text for what must be the same, such as the gates that `claim`
+obeys and `explain` prints.
 """
 
 from __future__ import annotations
 
-from worker_service.store.sqlite_forgetting import Forgetting
-from worker_service.store.sqlite_intake import NEW_JOB_COLUMNS, ROWS_AT_ONCE
-from worker_service.store.sqlite_library import Library
-from worker_service.store.sqlite_linking import Linking
-from worker_service.store.sqlite_reading import JOB_COLUMNS
-from worker_service.store.sqlite_upkeep import Upkeep
-from worker_service.store.statements import load
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from types import MappingProxyType
 
+from worker_service.jobs.generations import Patience
+from worker_service.jobs.retries import RetryRule
+from worker_service.store.database import Database
+from worker_service.store.intake import NEW_JOB_COLUMNS, ROWS_AT_ONCE, SqliteIntake
+from worker_service.store.leases import SqliteLeases
+from worker_service.store.library import SqliteLibrary
+from worker_service.store.reading import JOB_COLUMNS, SqliteReading
+from worker_service.store.steering import SqliteSteering
+from worker_service.store.upkeep import SqliteUpkeep
+
+# A fragment stands before what uses it.
+_PARTS = ("leases", "intake", "steering", "reading", "library", "upkeep")
+_HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
+_PLACE = re.compile(r"\{(\w+)\}")
 _RESTORED = tuple(name for name in JOB_COLUMNS if name not in ("id", "fence", "held"))
 
 
-def _from_json(name: str) -> str:
-    return f"json_extract(:before, '$.{name}')"
+class SqliteStore:
+    """For one thread; another thread opens a store of its own."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        patience: Patience = Patience(),  # noqa: B008  frozen
+        retries: Mapping[str, RetryRule] = MappingProxyType({}),
+    ) -> None:
+        self.database = database
+        self.intake = SqliteIntake(database, patience=patience, retries=retries)
+        self.leases = SqliteLeases(database, self.intake)
+        self.reading = SqliteReading(database)
+        self.steering = SqliteSteering(database, self.reading)
+        self.library = SqliteLibrary(database)
+        self.upkeep = SqliteUpkeep(database)
+
+    def close(self) -> None:
+        self.database.close()
 
 
 def sqlite_statements() -> dict[str, str]:
     names_and_values = ", ".join(f"'{name}', {name}" for name in JOB_COLUMNS)
-    return (
-        load("documents.sql")
-        | load("library.sql", job_columns=", ".join(JOB_COLUMNS))
-        | load(
-            "sqlite.sql",
-            new_rows=", ".join([f"({', '.join('?' * NEW_JOB_COLUMNS)})"] * ROWS_AT_ONCE),
-            job_columns=", ".join(JOB_COLUMNS),
-            row_json=f"json_object({names_and_values})",
-            restored_columns=", ".join(f"{name} = {_from_json(name)}" for name in _RESTORED),
-            restored_names=", ".join((*_RESTORED, "fence")),
-            restored_values=", ".join(map(_from_json, (*_RESTORED, "fence"))),
-        )
-    )
+    # What only Python can know.
+    fragments = {
+        "new_rows": ", ".join([f"({', '.join('?' * NEW_JOB_COLUMNS)})"] * ROWS_AT_ONCE),
+        "job_columns": ", ".join(JOB_COLUMNS),
+        "row_json": f"json_object({names_and_values})",
+        "restored_columns": ", ".join(f"{name} = {_from_json(name)}" for name in _RESTORED),
+        "restored_names": ", ".join((*_RESTORED, "fence")),
+        "restored_values": ", ".join(map(_from_json, (*_RESTORED, "fence"))),
+    }
+    statements: dict[str, str] = {}
+    for part in _PARTS:
+        pieces = _HEADING.split(files("worker_service.store").joinpath(f"{part}.sql").read_text("utf-8"))
+        for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
+            (fragments if kind == "fragment" else statements)[name] = filled
+    return statements
 
 
-class SqliteStore(Upkeep, Library, Forgetting, Linking):
-    """For one thread; another thread opens a store of its own."""
+def _from_json(name: str) -> str:
+    return f"json_extract(:before, '$.{name}')"

@@ -81,14 +81,14 @@ class Attempt:
         return self.is_over
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        self.store.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
+        self.store.leases.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
         self.words += 1
         if self.words == self.stop_at:
             raise Sigkill
 
     def ask(self, question: Question[Any]) -> Any:
         """Changes nothing, so it is no word."""
-        return self.store.answer(self.job.lease, question)
+        return self.store.leases.answer(self.job.lease, question)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Crawls:
         self.by_hand = ByHand(place / "crawls.db")
         self._google = Drive(patience=QUICK, pacer=Pacer(1e6))
         types = [HandlerFacts(name, "io", missing=None, at_most_once=False) for name in ("drive_crawl", "download")]
-        self.store.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
+        self.store.leases.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
 
     def close(self) -> None:
         self._google.close()
@@ -135,7 +135,7 @@ class Crawls:
         named = folder.id if isinstance(folder, Item) else str(folder)
         platform = "local" if named.startswith("/") else "gdrive"
         payload = json.dumps({"folder": named, **asked})
-        return self.store.enqueue(NewJob("drive_crawl", platform=platform, payload=payload, owner=owner)).job_id
+        return self.store.intake.enqueue(NewJob("drive_crawl", platform=platform, payload=payload, owner=owner)).job_id
 
     def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
         """One attempt; if it is killed, a second."""
@@ -144,7 +144,7 @@ class Crawls:
         try:
             return self._attempt(attempt)
         except Sigkill:
-            self.store.release(attempt.job.lease)
+            self.store.leases.release(attempt.job.lease)
             again = self._claim(job_id, 0)
             return self._attempt(again)
 
@@ -153,25 +153,25 @@ class Crawls:
         attempt = self._claim(job_id, stop_at)
         with pytest.raises(Sigkill):
             self._attempt(attempt)
-        self.store.release(attempt.job.lease)
+        self.store.leases.release(attempt.job.lease)
 
     def fail(self, job_id: int, *, stop_at: int) -> None:
         """For good, after its nth word."""
         attempt = self._claim(job_id, stop_at)
         with pytest.raises(Sigkill):
             self._attempt(attempt)
-        self.store.fail(attempt.job.lease, Failure("CRASHED", "for good"), retry_at=None)
+        self.store.leases.fail(attempt.job.lease, Failure("CRASHED", "for good"), retry_at=None)
 
     def retry(self, job_id: int) -> None:
-        self.store.retry(Selector(ids=(job_id,)), actor="a person")
+        self.store.steering.retry(Selector(ids=(job_id,)), actor="a person")
 
     def _claim(self, job_id: int, stop_at: int) -> Attempt:
-        self.store.pause("type", "download")
-        claimed = {job.id: job for job in self.store.claim(_WORKER, 100, "io")}
+        self.store.steering.pause("type", "download")
+        claimed = {job.id: job for job in self.store.leases.claim(_WORKER, 100, "io")}
         job = claimed.pop(job_id)
         for other in claimed.values():
-            self.store.release(other.lease)
-        state = self.store.checkpoint_of(job_id)
+            self.store.leases.release(other.lease)
+        state = self.store.leases.checkpoint_of(job_id)
         payload = msgspec.json.decode(job.payload or "", type=Payload)
         return Attempt(self.store, job, payload, None if state is None else json.loads(state), stop_at)
 
@@ -189,20 +189,20 @@ class Crawls:
         try:
             done = crawl(cast("Any", attempt), tree)
         except Snooze as later:
-            self.store.snooze(lease, wall_clock())
+            self.store.leases.snooze(lease, wall_clock())
             return Ran({}, later, attempt.words, attempt.lines, attempt.job.id)
         except HandlerError as error:
             code = getattr(error, "code", "")
             retry_at = None if isinstance(error, Permanent) else wall_clock()
-            self.store.fail(lease, Failure(code, str(error)), retry_at=retry_at)
+            self.store.leases.fail(lease, Failure(code, str(error)), retry_at=retry_at)
             return Ran({}, error, attempt.words, attempt.lines, attempt.job.id)
         except Stopped as stopped:
-            self.store.release(lease)
+            self.store.leases.release(lease)
             raise stopped
         return self._completed(attempt, done)
 
     def _completed(self, attempt: Attempt, done: Done) -> Ran:
-        self.store.complete_many([Completion(attempt.job.lease, json.dumps(done.result))])
+        self.store.leases.complete_many([Completion(attempt.job.lease, json.dumps(done.result))])
         result = cast("dict[str, Any]", done.result)
         return Ran(result, None, attempt.words, attempt.lines, attempt.job.id)
 
@@ -211,12 +211,14 @@ class Crawls:
     def downloads(self, owner: str = ALICE, status: Status | None = None) -> list[str]:
         """The names that were enqueued, however often."""
         statuses = () if status is None else (status,)
-        jobs = self.store.list(Selector(job_types=("download",), owners=(owner,), statuses=statuses), most=100_000)
+        jobs = self.store.reading.list(
+            Selector(job_types=("download",), owners=(owner,), statuses=statuses), most=100_000
+        )
         return sorted(json.loads(job.payload or "")["name"] for job in jobs)
 
     def keys(self, owner: str) -> Counter[str]:
         """What was enqueued, as the queue tells one from another."""
-        jobs = self.store.list(Selector(job_types=("download",), owners=(owner,)), most=100_000)
+        jobs = self.store.reading.list(Selector(job_types=("download",), owners=(owner,)), most=100_000)
         return Counter((job.unique_key or "").replace(f":{owner}:", "::") + f" {job.status}" for job in jobs)
 
     def remembered(self, owner: str) -> list[dict[str, object]]:
@@ -228,15 +230,15 @@ class Crawls:
 
     def finish_downloads(self, owner: str = ALICE) -> None:
         """All that wait, as if they had been fetched."""
-        self.store.unpause("type", "download")
-        while jobs := self.store.claim(_WORKER, 100, "io"):
+        self.store.steering.unpause("type", "download")
+        while jobs := self.store.leases.claim(_WORKER, 100, "io"):
             for job in jobs:
-                self.store.complete(job.lease)
+                self.store.leases.complete(job.lease)
 
     def document(self, item: Item, owner: str = ALICE) -> int:
         """As its download would have made it."""
         request = DocumentRequest(item.id, item.name)
-        return self.store.record_document(request, platform="gdrive", owner=owner)
+        return self.store.intake.record_document(request, platform="gdrive", owner=owner)
 
     def is_gone(self, item: Item, owner: str = ALICE) -> bool:
         row = f"SELECT gone_at IS NOT NULL FROM document WHERE source_key = '{item.id}' AND owner = '{owner}'"

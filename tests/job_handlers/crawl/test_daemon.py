@@ -71,7 +71,7 @@ def test_a_crawl_that_watches_finds_what_comes_later(system: System) -> None:
     _write(folder / "a.pdf", pdf(5000))
     system.start()
     payload = json.dumps({"folder": str(folder), "download": {"ingest": False}, "watch_seconds": 1})
-    job_id = system.store.enqueue(NewJob("drive_crawl", payload=payload)).job_id
+    job_id = system.store.intake.enqueue(NewJob("drive_crawl", payload=payload)).job_id
     wait_until(lambda: len(_published(system)) == 1, "the first file")
 
     _write(folder / "b.pdf", pdf(6000))
@@ -96,7 +96,7 @@ def test_a_crawl_of_another_platform_than_its_job_says_how_to_enqueue_it(system:
     system.start()
     payload = json.dumps({"folder": "https://drive.google.com/drive/folders/abcdefghijkl"})
 
-    job = _ended(system, system.store.enqueue(NewJob("drive_crawl", payload=payload)).job_id)
+    job = _ended(system, system.store.intake.enqueue(NewJob("drive_crawl", payload=payload)).job_id)
 
     assert job.error_code == "PAYLOAD_INVALID"
     assert "--platform gdrive" in (job.error_message or "")
@@ -133,7 +133,7 @@ def test_a_drive_is_crawled_by_daemons_that_are_killed_at_its_requests(system: S
     for on, skip in (("list", 1), ("list", 4), ("changes", 0), ("metadata", 3)):
         server.arm(Fault("deed", on=on, skip=skip, deed=kill))
     job_id = _enqueue(system, top.id)
-    system.store.pause("type", "download")
+    system.store.steering.pause("type", "download")
 
     def is_over() -> bool:
         if not daemon or daemon[-1].process.poll() is not None:
@@ -173,12 +173,12 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
             )
             server.store.add("late.pdf", pdf(9000, 2), parents=[top.id])
         daemon = system.start(**settings)
-    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended")
+    wait_until(lambda: not system.store.reading.count(Selector(statuses=LIVE)), "all have ended")
     again = _crawl(system, top.id)
-    wait_until(lambda: not system.store.count(Selector(statuses=LIVE)), "all have ended again")
+    wait_until(lambda: not system.store.reading.count(Selector(statuses=LIVE)), "all have ended again")
 
     files = [item for item in server.store.items.values() if item.mime == "application/pdf"]
-    failed = system.store.list(Selector(statuses=(Status.FAILED,)))
+    failed = system.store.reading.list(Selector(statuses=(Status.FAILED,)))
     assert [(job.payload, job.error_message) for job in failed] == []
     assert {hashlib.sha256(item.content).hexdigest() for item in files} <= set(_published(system))
     assert max(_published(system).values()) == 1
@@ -192,14 +192,14 @@ def test_two_owners_who_crawl_the_same_folder_at_once_get_a_download_each(system
     folder.mkdir()
     _write(folder / "a.pdf", pdf(5000, 1))
     # So that the first one's download still waits when the second one asks for its own.
-    system.store.pause("type", "download")
+    system.store.steering.pause("type", "download")
     system.start()
 
     crawls = [_enqueue(system, folder, owner) for owner in (ALICE, "bob")]
     ended = [_ended(system, crawl) for crawl in crawls]
 
     assert [json.loads(job.result or "")["enqueued"] for job in ended] == [1, 1]
-    downloads = system.store.list(Selector(job_types=("download",)))
+    downloads = system.store.reading.list(Selector(job_types=("download",)))
     assert sorted(job.owner for job in downloads) == [ALICE, "bob"]
 
 
@@ -233,14 +233,16 @@ def _enqueue(system: System, folder: Path | str, owner: str = ALICE) -> int:
     payload = json.dumps({"folder": str(folder), "download": {"ingest": False}})
     source = "" if isinstance(folder, Path) else "gdrive:drive"
     job = NewJob("drive_crawl", platform=platform, owner=owner, payload=payload, source=source)
-    return system.store.enqueue(job).job_id
+    return system.store.intake.enqueue(job).job_id
 
 
 def _crawl(system: System, folder: Path | str) -> dict[str, int]:
     job_id = _enqueue(system, folder)
     job = _ended(system, job_id)
     assert job.status is Status.COMPLETED, job
-    wait_until(lambda: not system.store.count(Selector(job_types=("download",), statuses=LIVE)), "the downloads")
+    wait_until(
+        lambda: not system.store.reading.count(Selector(job_types=("download",), statuses=LIVE)), "the downloads"
+    )
     result: dict[str, int] = json.loads(job.result or "")
     return result
 
@@ -253,16 +255,16 @@ def _ended(system: System, job_id: int) -> Job:
 def _has_done(system: System, crawl: int, downloads: int) -> Callable[[], bool]:
     done = Selector(job_types=("download",), statuses=(Status.COMPLETED,))
     return lambda: (
-        system.store.count(done) >= downloads
+        system.store.reading.count(done) >= downloads
         or (
             system.status(crawl) is Status.COMPLETED
-            and not any(True for _ in system.store.list(Selector(statuses=LIVE), most=1))
+            and not any(True for _ in system.store.reading.list(Selector(statuses=LIVE), most=1))
         )
     )
 
 
 def _names(system: System) -> Counter[str]:
-    jobs = system.store.list(Selector(job_types=("download",)), most=10_000)
+    jobs = system.store.reading.list(Selector(job_types=("download",)), most=10_000)
     return Counter(json.loads(job.payload or "")["name"] for job in jobs)
 
 

@@ -36,7 +36,7 @@ def test_a_document_whose_file_nobody_named_a_digest_of_says_so(system: System, 
     system.start(download_allow="127.0.0.0/8", drive_endpoint=server.url)
     for platform, source in (("https", f"{server.url}/plain/report.pdf"), ("gdrive", item.id)):
         job = NewJob("download", platform=platform, payload=json.dumps({"source": source}))
-        system.wait_for(system.store.enqueue(job).job_id, Status.COMPLETED)
+        system.wait_for(system.store.intake.enqueue(job).job_id, Status.COMPLETED)
 
     listed = json.loads(_pagemill(system, "documents", "--json"))["items"]
     [marked] = [one for one in listed if one["name"] == "report.pdf"]

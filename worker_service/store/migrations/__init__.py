@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from worker_service.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.sqlite_connection import Connection, OnLongWait, connect, create, in_memory, spoken_errors
+from worker_service.store.database import Connection, OnLongWait, connect, create, in_memory, spoken_errors
 
 SCHEMA_VERSION = 3
 

@@ -17,27 +17,40 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.generations import Patience, decide, way_to_read
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
-from worker_service.store.sqlite_connection import Connections, rule_broken
+from worker_service.store.database import Database, rule_broken
 
 NEW_JOB_COLUMNS = 19
+
 ROWS_AT_ONCE = 50
+
 NAME_CHARACTERS_MAX = 1000
+
 _SETTLED_MOST = 1000
 
+FREED_MOST = 1000
 
-class Intake(Connections):
-    _patience = Patience()
-    _retries: Mapping[str, RetryRule] = MappingProxyType({})
+
+class SqliteIntake:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        patience: Patience = Patience(),  # noqa: B008  frozen
+        retries: Mapping[str, RetryRule] = MappingProxyType({}),
+    ) -> None:
+        self._db = database
+        self._patience = patience
+        self._retries = retries
 
     def enqueue(self, job: NewJob) -> Enqueued:
-        with self._transaction():
+        with self._db.transaction():
             return self._insert(job)
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._transaction():
-            return self._insert_many(jobs)
+        with self._db.transaction():
+            return self.insert_many(jobs)
 
-    def _insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
+    def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
         inserted: list[Enqueued] = []
         for is_plain, some in groupby(jobs, key=_is_plain):
             if is_plain:
@@ -49,32 +62,32 @@ class Intake(Connections):
         return inserted
 
     def _insert_plain(self, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
-        now = self._now()
+        now = self._db.now()
         rows = [_row_of(job, now, parent_id, self._retries) for job in jobs]
         whole = len(rows) - len(rows) % ROWS_AT_ONCE
         chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
-        self._write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
-        self._write_each("enqueue", rows[whole:])
+        self._db.write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
+        self._db.write_each("enqueue", rows[whole:])
         # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
-        last = self._writer.last_insert_rowid()
+        last = self._db.writer.last_insert_rowid()
         return [Enqueued(job_id) for job_id in range(last - len(jobs) + 1, last + 1)]
 
     def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier)
-        broken_rule = self._try("enqueue", _row_of(job, self._now(), parent_id, self._retries))
+        broken_rule = self._db.try_to_write("enqueue", _row_of(job, self._db.now(), parent_id, self._retries))
         if broken_rule is not None:
-            for (live_id,) in self._write("live_with_unique_key", unique_key=job.unique_key):
+            for (live_id,) in self._db.write("live_with_unique_key", unique_key=job.unique_key):
                 return Enqueued(live_id, existing=True)
             raise rule_broken(broken_rule)
-        job_id = self._writer.last_insert_rowid()
+        job_id = self._db.writer.last_insert_rowid()
         if job.after or earlier:
             needs = "ended" if job.after_any else "completed"
             waits = [(job_id, other, needs) for other in job.after] + [
                 (job_id, other, "completed") for other in earlier
             ]
-            self._write_each("wait_for", waits)
-            self._settle()
+            self._db.write_each("wait_for", waits)
+            settle(self._db)
         return Enqueued(job_id)
 
     # ── Documents ──
@@ -85,16 +98,16 @@ class Intake(Connections):
         """The document is the key of its work: a unique_key is not looked at."""
         document_id, way, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
-            self._write("rename_document", document_id=document_id, name=request.name)
-            live = self._write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
+            self._db.write("rename_document", document_id=document_id, name=request.name)
+            live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
             return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
-        [(generation,)] = self._write(
+        [(generation,)] = self._db.write(
             "next_generation",
             document_id=document_id,
             settings=way,
             content=request.content,
             name=request.name,
-            now=self._now(),
+            now=self._db.now(),
         )
         work = replace(
             job,
@@ -108,12 +121,12 @@ class Intake(Connections):
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for document_id, state, content, settings, before, updated_at in self._write("document_named", **named):
+        for document_id, state, content, settings, before, updated_at in self._db.write("document_named", **named):
             status = IndexStatus(state)
             way = way_to_read(request, status, settings, before)
             decision = decide(
                 status,
-                still_seconds=(self._clock() - from_text(updated_at)).total_seconds(),
+                still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
                 same_settings=way == canonical(json.loads(settings or "{}")),
                 is_forced=request.is_forced,
@@ -125,32 +138,15 @@ class Intake(Connections):
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
-        with self._transaction():
-            for document_id, *_ in self._write("document_named", **named):
+        with self._db.transaction():
+            for document_id, *_ in self._db.write("document_named", **named):
                 return int(document_id)
             return self._add_document(request, named)
 
     def _add_document(self, request: DocumentRequest, named: dict[str, str]) -> int:
-        facts = {"name": request.name, "content": request.content, "now": self._now()}
-        [(document_id,)] = self._write("add_document", **named, **facts)
+        facts = {"name": request.name, "content": request.content, "now": self._db.now()}
+        [(document_id,)] = self._db.write("add_document", **named, **facts)
         return int(document_id)
-
-    # ── Jobs that wait for others ──
-
-    def _settle(self) -> None:
-        """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
-        moved = 0
-        while moved < _SETTLED_MOST and (settled := self._write("settled")):
-            [(needs_id,)] = settled
-            values = {"needs_id": needs_id, "most": _SETTLED_MOST - moved}
-            wave = len(self._write("settle_fail", now=self._now(), **values))
-            wave += sum(
-                self._try("revive", {"job_id": job_id}) is None for (job_id,) in self._write("to_revive", **values)
-            )
-            wave += len(self._write("settle_meet", **values))
-            if wave < _SETTLED_MOST - moved:
-                self._write("forget_settled", needs_id=needs_id)
-            moved += 1 + wave
 
 
 def _is_plain(job: NewJob) -> bool:
@@ -181,3 +177,29 @@ def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, Re
         job.name and job.name[:NAME_CHARACTERS_MAX],
         job.source_key,
     )
+
+
+# ── Jobs that wait for others ──
+
+
+def settle(db: Database) -> None:
+    """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
+    moved = 0
+    while moved < _SETTLED_MOST and (settled := db.write("settled")):
+        [(needs_id,)] = settled
+        values = {"needs_id": needs_id, "most": _SETTLED_MOST - moved}
+        wave = len(db.write("settle_fail", now=db.now(), **values))
+        wave += sum(
+            db.try_to_write("revive", {"job_id": job_id}) is None for (job_id,) in db.write("to_revive", **values)
+        )
+        wave += len(db.write("settle_meet", **values))
+        if wave < _SETTLED_MOST - moved:
+            db.write("forget_settled", needs_id=needs_id)
+        moved += 1 + wave
+
+
+def make_ready(db: Database, now: object) -> None:
+    """Free, fail or revive what others waited for, and free what is due."""
+    if db.write("unready", now=now) == [(1,)]:
+        settle(db)
+        db.write("free_due", now=now, most=FREED_MOST)

@@ -1,8 +1,8 @@
-"""Connections to one SQLite file. The only module that knows the driver.
+"""One SQLite file, and what all parts of a store do with it. The only module that knows the driver.
 
-A store has two: a writer (short ``BEGIN IMMEDIATE`` transactions) and a reader that never writes. Both are opened when
-they are first needed, so that a person who may only read can still look. No file API touches the database file while
-it is open here: closing any descriptor of it would drop SQLite's locks.
+A store has two connections: a writer (short ``BEGIN IMMEDIATE`` transactions) and a reader that never writes. Both are
+opened when they are first needed, so that a person who may only read can still look. No file API touches the database
+file while it is open here: closing any descriptor of it would drop SQLite's locks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -34,6 +35,8 @@ from worker_service.errors import (
     StoreUnusable,
 )
 from worker_service.store.holding import Holder, holder_of
+
+T = TypeVar("T")
 
 Row = tuple[Any, ...]
 
@@ -62,8 +65,8 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 _RETURNING = re.compile(r"\bRETURNING\s")
 
 
-class Connections:
-    """What the parts of a store share. For one thread; another thread opens a store of its own."""
+class Database:
+    """What the parts of a store share: connections, statements, clock. For one thread."""
 
     def __init__(
         self,
@@ -75,111 +78,111 @@ class Connections:
         is_durable: bool = True,
         on_long_wait: OnLongWait | None = None,
     ) -> None:
-        self._path = path
+        self.path = path
         self._on_long_wait = on_long_wait
-        self._statements = statements
-        self._clock = clock
+        self.statements = statements
+        self.clock = clock
         self._orphan_after = timedelta(seconds=orphan_after_seconds)
         self._is_durable = is_durable
-        self._writing: apsw.Connection | None = None
+        self.writing: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None
-        self._is_mending = False
+        self.is_mending = False
 
     def close(self) -> None:
-        for connection in (self._reading, self._writing):
+        for connection in (self._reading, self.writing):
             if connection is not None:
                 connection.close()
-        self._reading = self._writing = None
+        self._reading = self.writing = None
 
-    def _now(self) -> str:
-        return as_text(self._clock())
+    def now(self) -> str:
+        return as_text(self.clock())
 
-    def _stale_before(self) -> str:
+    def stale_before(self) -> str:
         """A worker that has not beaten since then counts as silent."""
-        return as_text(self._clock() - self._orphan_after)
+        return as_text(self.clock() - self._orphan_after)
 
     @property
-    def _writer(self) -> apsw.Connection:
-        if self._writing is None:
-            self._writing = connect(self._path, is_durable=self._is_durable, on_long_wait=self._on_long_wait)
-        return self._writing
+    def writer(self) -> apsw.Connection:
+        if self.writing is None:
+            self.writing = connect(self.path, is_durable=self._is_durable, on_long_wait=self._on_long_wait)
+        return self.writing
 
     @property
-    def _reader(self) -> apsw.Connection:
-        if self._reading is not None and is_frozen(self._reading, self._path):
+    def reader(self) -> apsw.Connection:
+        if self._reading is not None and is_frozen(self._reading, self.path):
             self._reading.close()
             self._reading = None
         if self._reading is None:
-            self._reading = connect_to_read(self._path)
+            self._reading = connect_to_read(self.path)
         return self._reading
 
-    def _write(self, name: str, /, **values: object) -> list[Row]:
-        """Of what RETURNING gives, text that is not UTF-8 is a `UnicodeDecodeError`: see `_mending`."""
-        sql = self._statements[name]
-        if self._is_mending:
-            return mended_rows(self._writer, sql, values)
+    def write(self, name: str, /, **values: object) -> list[Row]:
+        """Of what RETURNING gives, text that is not UTF-8 is a `UnicodeDecodeError`: see `mending`."""
+        sql = self.statements[name]
+        if self.is_mending:
+            return mended_rows(self.writer, sql, values)
         try:
             # Fetch every row: a half-read RETURNING keeps the write lock.
-            return self._writer.execute(sql, values).fetchall()
+            return self.writer.execute(sql, values).fetchall()
         except UnicodeDecodeError:
             if _RETURNING.search(sql):
                 raise
-            return mended_rows(self._writer, sql, values)
+            return mended_rows(self.writer, sql, values)
 
     @contextmanager
-    def _mending(self) -> Iterator[None]:
+    def mending(self) -> Iterator[None]:
         """For a transaction that ended with a `UnicodeDecodeError`, once more. Slower, so never the first time."""
-        self._is_mending = True
+        self.is_mending = True
         try:
             yield
         finally:
-            self._is_mending = False
+            self.is_mending = False
 
-    def _try(self, name: str, values: Values) -> str | None:
+    def try_to_write(self, name: str, values: Values) -> str | None:
         """Write, or say which rule of the table forbids it. The transaction goes on."""
         try:
-            self._writer.execute(self._statements[name], values).fetchall()
+            self.writer.execute(self.statements[name], values).fetchall()
         except apsw.ConstraintError as error:
             return _rule(str(error))
         return None
 
-    def _write_each(self, name: str, /, values: Iterable[Values]) -> list[Row]:
-        return self._writer.executemany(self._statements[name], values).fetchall()
+    def write_each(self, name: str, /, values: Iterable[Values]) -> list[Row]:
+        return self.writer.executemany(self.statements[name], values).fetchall()
 
-    def _read(self, name: str, /, **values: object) -> list[Row]:
-        return self._read_sql(self._statements[name], values)
+    def read(self, name: str, /, **values: object) -> list[Row]:
+        return self.read_sql(self.statements[name], values)
 
-    def _read_sql(self, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
-        with spoken_errors(self._path):
+    def read_sql(self, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
+        with spoken_errors(self.path):
             try:
-                return self._reader.execute(sql, values).fetchall()
+                return self.reader.execute(sql, values).fetchall()
             except UnicodeDecodeError:
-                return mended_rows(self._reader, sql, values)
+                return mended_rows(self.reader, sql, values)
 
-    def _transaction(self) -> _Transaction:
+    def transaction(self) -> _Transaction:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
-        return _Transaction(lambda: self._writer, self._path)
+        return _Transaction(lambda: self.writer, self.path)
 
     @contextmanager
-    def _snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """What is read in here is read of one moment."""
-        with spoken_errors(self._path):
-            self._reader.execute("BEGIN")
+        with spoken_errors(self.path):
+            self.reader.execute("BEGIN")
             try:
                 yield
             finally:
-                self._reader.execute("ROLLBACK")
+                self.reader.execute("ROLLBACK")
 
     @contextmanager
-    def _rehearsal(self) -> Iterator[None]:
+    def rehearsal(self) -> Iterator[None]:
         """A write transaction that leaves no trace: what would happen if it were for real. It waits for nobody."""
-        with spoken_errors(self._path):
-            connection = self._writer
+        with spoken_errors(self.path):
+            connection = self.writer
             connection.set_busy_timeout(0)
             try:
                 connection.execute("BEGIN IMMEDIATE")
             finally:
-                connection.set_busy_handler(_wait_a_millisecond(self._path, self._on_long_wait))
+                connection.set_busy_handler(_wait_a_millisecond(self.path, self._on_long_wait))
             try:
                 yield
             finally:
@@ -499,3 +502,9 @@ def _rule(message: str) -> str:
     if message.startswith("UNIQUE constraint failed: index '"):
         return message.removeprefix("UNIQUE constraint failed: index '").removesuffix("'")
     return message.removeprefix("CHECK constraint failed: ")
+
+
+def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:
+    rest = iter(things)
+    while chunk := list(islice(rest, size)):
+        yield chunk

@@ -1,0 +1,129 @@
+-- How jobs come in, and how those that wait for others or for a time become ready.
+
+-- fragment: new_job
+INSERT INTO worker_job_queue
+       (job_type, platform, account, payload, priority, owner, source, run_at, created_at, max_retries,
+        timeout_seconds, unique_key, concurrency_key, batch_id, document_id, generation, parent_id, name, source_key)
+
+-- name: enqueue_rows
+-- Twice as fast as a statement for each: AUTOINCREMENT keeps its books once.
+{new_job}
+VALUES {new_rows};
+
+-- name: enqueue
+-- The table decides, never a look before: of two producers with one unique_key, one inserts and one is refused.
+{new_job}
+VALUES (:job_type, :platform, :account, :payload, :priority, :owner, :source, :run_at, :now, :max_retries,
+        :timeout_seconds, :unique_key, :concurrency_key, :batch_id, :document_id, :generation, :parent_id,
+        :name, :source_key);
+
+-- name: live_with_unique_key
+SELECT id FROM worker_job_queue
+ WHERE unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
+
+-- name: wait_for
+INSERT INTO worker_job_dependency (job_id, needs_id, needs) VALUES (:job_id, :needs_id, :needs)
+    ON CONFLICT DO NOTHING;
+
+
+-- ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: document_named
+SELECT id, index_status, content, settings, settings_before, updated_at FROM document
+ WHERE owner = :owner AND platform = :platform AND source_key = :source_key;
+
+-- name: add_document
+INSERT INTO document (owner, platform, source_key, name, content, created_at, updated_at)
+VALUES (:owner, :platform, :source_key, :name, :content, :now, :now)
+RETURNING id;
+
+-- name: next_generation
+-- The table makes older work stale (P11). What was counted of another content is not known of this one.
+UPDATE document
+   SET index_generation = index_generation + 1, index_status = 'queued', settings = :settings,
+       settings_before = CASE index_status WHEN 'success' THEN settings ELSE settings_before END,
+       pages = CASE WHEN :content IN ('', content) THEN pages END,
+       kind = CASE WHEN :content IN ('', content) THEN kind END,
+       content = CASE :content WHEN '' THEN content ELSE :content END,
+       name = CASE :name WHEN '' THEN name ELSE :name END,
+       note = NULL, error_code = NULL, error_message = NULL, gone_at = NULL, updated_at = :now
+ WHERE id = :document_id
+RETURNING index_generation;
+
+-- name: rename_document
+UPDATE document SET name = :name, gone_at = NULL
+ WHERE id = :document_id AND (name <> :name OR gone_at IS NOT NULL) AND :name <> '';
+
+-- name: live_work
+SELECT q.id FROM document d
+  JOIN worker_job_queue q ON q.document_id = d.id AND q.generation = d.index_generation
+                         AND q.status IN ('pending', 'running')
+ WHERE d.id = :document_id ORDER BY q.id LIMIT 1;
+
+
+-- ── Jobs that wait ──────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: settled
+SELECT job_id FROM worker_job_settled LIMIT 1;
+
+-- name: settle_meet
+-- What they waited for is there.
+UPDATE worker_job_queue
+   SET held = held & ~4
+ WHERE id IN (SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
+               WHERE d.needs_id = :needs_id AND q.status = 'pending' AND q.held & 4
+                 AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = q.id AND NOT w.is_met)
+               LIMIT :most)
+RETURNING id;
+
+-- name: settle_fail
+-- What they waited for can no longer come.
+UPDATE worker_job_queue
+   SET status = 'failed', held = 0, completed_at = :now, error_code = 'DEPENDENCY_FAILED',
+       error_message = 'job ' || :needs_id || ', which this one waits for, '
+                       || ifnull((SELECT CASE n.status WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END
+                                    FROM worker_job_queue n WHERE n.id = :needs_id), 'was deleted')
+ WHERE id IN (SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
+               WHERE d.needs_id = :needs_id AND q.status = 'pending' AND q.held & 4
+                 AND EXISTS (SELECT 1 FROM v_waits w
+                              WHERE w.job_id = q.id AND w.needs_id = :needs_id AND w.is_broken)
+               LIMIT :most)
+RETURNING id;
+
+-- name: to_revive
+-- They failed only because of it, and it is wanted again.
+SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
+ WHERE d.needs_id = :needs_id AND q.status = 'failed' AND q.error_code = 'DEPENDENCY_FAILED'
+   AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = q.id AND w.is_broken)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
+                    WHERE l.unique_key = q.unique_key AND l.unique_key IS NOT NULL
+                      AND l.status IN ('pending', 'running'))
+ LIMIT :most;
+
+-- name: revive
+-- It never began: its time is still its own. Of two with one unique_key, the table lets one come back.
+UPDATE worker_job_queue
+   SET status = 'pending', completed_at = NULL, error_code = NULL, error_message = NULL, retry_count = 0,
+       requeue_count = 0, worker_id = NULL, started_at = NULL, heartbeat_at = NULL,
+       held = 4 | (run_at IS NOT NULL) | (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id;
+
+-- name: forget_settled
+DELETE FROM worker_job_settled WHERE job_id = :needs_id;
+
+-- name: unready
+-- Would a claim first have to settle or free something?
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT EXISTS (SELECT 1 FROM worker_job_settled)
+       OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+                   WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
+
+-- name: free_due
+-- Best priority first, a bounded number at a time: a night's backlog falls due without a long transaction.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+UPDATE worker_job_queue
+   SET held = held & ~3
+ WHERE id IN (SELECT q.id
+                FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+               WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3
+               LIMIT :most);

@@ -1,0 +1,633 @@
+"""What daemons do to a row: claims, beats, what an attempt writes and asks, and its ends.
+
+Each verb is one transaction. A verb that ends an attempt closes the attempt first; the table lets no running row move
+before that. After anything that may concern waiting jobs, the same transaction settles them. Pages are written ahead,
+in transactions of their own, where nobody reads them; a completion only turns to them (P5).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import isfinite
+from typing import TypeVar, cast
+
+import msgspec
+
+from worker_service.clock import as_text
+from worker_service.errors import (
+    BadInput,
+    CancelRequested,
+    FileForgotten,
+    LeaseLost,
+    Refused,
+    RuleBroken,
+    WorkerUnknown,
+)
+from worker_service.jobs.documents import (
+    Answer,
+    CrawlItem,
+    CrawlItems,
+    CrawlMemory,
+    CrawlPage,
+    Currency,
+    DocumentPages,
+    FileAgain,
+    Files,
+    IsCurrent,
+    KnownDigests,
+    KnownDocument,
+    KnownPages,
+    NewFile,
+    PageResult,
+    Pages,
+    PublishedFile,
+    Question,
+    SameContent,
+)
+from worker_service.jobs.model import (
+    LOG_LINES_MOST,
+    Beat,
+    Checkpoint,
+    Completion,
+    Enqueued,
+    Failure,
+    Job,
+    Lease,
+    NewJob,
+    Report,
+    Status,
+    Usage,
+    Worker,
+)
+from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.store.database import Database, Mended, Row
+from worker_service.store.intake import SqliteIntake, make_ready, settle
+from worker_service.store.library import page_from
+from worker_service.store.reading import claim_values, job_from
+
+STALE = "STALE_GENERATION"
+
+_SMALL_BYTES = 1 << 12
+
+_ITEMS_MOST = 1000
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a job works for."""
+
+    document_id: int | None
+    generation: int | None
+    owner: str
+    platform: str
+    name: str | None
+
+    @property
+    def place(self) -> dict[str, object]:
+        return {"document_id": self.document_id, "generation": self.generation}
+
+
+@dataclass(frozen=True, slots=True)
+class PageTarget:
+    """Where the pages go that an attempt has read."""
+
+    document_id: int | None = None
+    generation: int | None = None
+    is_current: bool = False
+    """They are pages of its document; else they are kept by their digest, for whoever asks next."""
+    is_wanted: bool = False
+    """Nobody has asked it to stop, and its lease holds."""
+
+    @property
+    def is_kept(self) -> bool:
+        return self.generation is not None
+
+    @property
+    def place(self) -> dict[str, object]:
+        return {"document_id": self.document_id, "generation": self.generation}
+
+
+class SqliteLeases:
+    def __init__(self, database: Database, intake: SqliteIntake) -> None:
+        self._db = database
+        self._intake = intake
+
+    # ── Workers ──
+
+    def register(self, worker: Worker) -> None:
+        with self._db.transaction():
+            self._db.write(
+                "register",
+                id=worker.id,
+                host=worker.host,
+                boot_id=worker.boot_id,
+                pid=worker.pid,
+                version=worker.version,
+                cpu_slots=worker.cpu_slots,
+                io_slots=worker.io_slots,
+                now=self._db.now(),
+            )
+            self._db.write("forget_handlers", worker_id=worker.id)
+            for handler in worker.handlers:
+                self._db.write(
+                    "register_handler",
+                    worker_id=worker.id,
+                    job_type=handler.job_type,
+                    job_class=handler.job_class,
+                    missing=handler.missing,
+                    at_most_once=handler.at_most_once,
+                    timeout_seconds=handler.timeout_seconds,
+                    payload_schema=handler.payload_schema,
+                    choices=handler.choices,
+                )
+
+    def deregister(self, worker_id: str) -> None:
+        with self._db.transaction():
+            if not self._db.write("deregister", worker_id=worker_id):
+                raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
+            self._db.write("forget_handlers", worker_id=worker_id)
+
+    def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
+        with self._db.transaction():
+            if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
+                raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
+
+    def set_limits(self, kind: str, most: dict[str, int]) -> None:
+        with self._db.transaction():
+            self._db.write("forget_limits", kind=kind)
+            for name, number in most.items():
+                self._db.write("set_limit", kind=kind, name=name, most=number)
+
+    def silent_workers(self, stale_before: datetime) -> list[Worker]:
+        return [Worker(*row) for row in self._db.read("silent_workers", stale_before=as_text(stale_before))]
+
+    # ── Claim, beat, report ──
+
+    def claim(
+        self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
+    ) -> list[Job]:
+        try:
+            return self._claim(worker_id, most, job_class, behind, only)
+        except UnicodeDecodeError:
+            with self._db.mending():
+                return self._claim(worker_id, most, job_class, behind, only)
+
+    def _claim(self, worker_id: str, most: int, job_class: str, behind: int, only: Sequence[str] | None) -> list[Job]:
+        claimed: list[Job] = []
+        with self._db.transaction():
+            values = claim_values(self._db, worker_id, job_class) | {"behind": behind}
+            types = None if only is None else json.dumps(list(only))
+            make_ready(self._db, values["now"])
+            while (room := most - len(claimed)) > 0:
+                # A second round only where a limit cut the first one short, or the queue is empty.
+                is_one = room == 1 and only is None
+                rows = (
+                    self._db.write("claim_one", **values)
+                    if is_one
+                    else self._db.write("claim", most=room, only=types, **values)
+                )
+                if not rows:
+                    break
+                claimed += self._readable(list(map(job_from, rows)))
+            if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
+                raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
+            if claimed:
+                claimed.sort(key=lambda job: (job.priority, job.created_at, job.id))
+                self._db.write("served", owners=json.dumps(list(dict.fromkeys(job.owner for job in claimed))))
+        return claimed
+
+    def _readable(self, jobs: list[Job]) -> list[Job]:
+        """A job whose text cannot be read ends here: nobody can know what it was to do."""
+        if not self._db.is_mending:
+            return jobs
+        for job in jobs:
+            if broken := [name for name, value in zip(job._fields, job, strict=True) if isinstance(value, Mended)]:
+                sentence = f"its {' and '.join(broken)} is not UTF-8 text: insert the job again, written as UTF-8"
+                self._end_failed(job.lease, Failure("NOT_UTF8", sentence))
+        return [job for job in jobs if not any(isinstance(value, Mended) for value in job)]
+
+    def _end_failed(self, lease: Lease, failure: Failure) -> None:
+        self._close(lease, "failed", failure=failure)
+        self._db.write("fail", **of(lease), now=self._db.now(), error_code=failure.code, error_message=failure.message)
+
+    def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
+        with self._db.transaction():
+            if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
+                raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
+            held = json.dumps([[lease.job_id, lease.fence] for lease in leases])
+            rows = self._db.write("beat_leases", worker_id=worker_id, leases=held, now=self._db.now())
+        alive = {(job_id, fence): bool(is_cancelled) for job_id, fence, is_cancelled in rows}
+        return Beat(
+            lost=[lease for lease in leases if (lease.job_id, lease.fence) not in alive],
+            to_cancel=[lease for lease in leases if alive.get((lease.job_id, lease.fence))],
+        )
+
+    def report(self, reports: Sequence[Report]) -> list[Lease]:
+        lost: list[Lease] = []
+        with self._db.transaction():
+            for report in reports:
+                lease = report.lease
+                percent = _whole_percent(report.percent)
+                if not self._db.write("report", **by(lease), percent=percent, message=report.message):
+                    lost.append(lease)
+                    continue
+                now, child = self._db.now(), report.child
+                known = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
+                self._db.write(
+                    "heard", **of(lease), now=now, **dict(zip(("pid", "pid_started", "sandbox"), known, strict=True))
+                )
+                if report.lines:
+                    lines = [
+                        {"job_id": lease.job_id, "fence": lease.fence, "now": now, "line": line}
+                        for line in report.lines
+                    ]
+                    self._db.write_each("log", lines)
+                    self._db.write("trim_log", job_id=lease.job_id, most=LOG_LINES_MOST)
+        return lost
+
+    # ── What an attempt writes ──
+
+    def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        with self._db.transaction():
+            work = self._work_of(lease)
+            if work is None:
+                raise self._why_lost(lease)
+            now = self._db.now()
+            self._db.write("keep_checkpoint", **of(lease), state=checkpoint.state, now=now)
+            if checkpoint.crawl is not None:
+                self._save_crawl(checkpoint.crawl, work, now)
+            self._insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
+
+    def checkpoint_of(self, job_id: int) -> str | None:
+        for (state,) in self._db.read("checkpoint_of", job_id=job_id):
+            return str(state)
+        return None
+
+    def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
+        # Made ready before anybody has to wait for the lock.
+        ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
+        with self._db.transaction():
+            now = self._db.now()
+            targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
+            kept = [(lease, page, result) for lease, page, result in ready if targets[lease].is_kept]
+            results = b"[%s]" % b",".join(result for _, _, result in kept if result)
+            self._db.write("add_page_results", results=results.decode(), now=now)
+            for lease, target in targets.items():
+                own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
+                if target.is_current:
+                    self._db.write("save_pages", **target.place, pages=msgspec.json.encode(own).decode())
+                    self._db.write("document_moved", **target.place, now=now)
+                elif own:
+                    self._db.write(
+                        "leave_to_anybody", digests=msgspec.json.encode([digest for _, digest in own]).decode()
+                    )
+        return [lease for lease, target in targets.items() if not target.is_wanted]
+
+    def _save_crawl(self, crawl: CrawlPage, work: Work, now: str) -> None:
+        self._db.write("save_crawl", crawl=crawl.crawl, owner=work.owner, state=crawl.state, now=now)
+        gone = [{"crawl": crawl.crawl, "id": item.id, "now": now} for item in crawl.items if item.is_gone]
+        seen = [(crawl.crawl, *_facts_of(item), crawl.walk, now) for item in crawl.items if not item.is_gone]
+        self._db.write_each("lose_crawl_item", gone)
+        self._db.write_each("save_crawl_item", seen)
+        for item in crawl.items:
+            named = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
+            if not item.is_gone:
+                self._db.write("document_back", **named)
+                continue
+            place = {"id": item.id, "owner": work.owner, "crawl": crawl.crawl, "parent_id": item.parent_id}
+            if not self._db.write("crawled_elsewhere", **place):
+                self._db.write("document_gone", **named)
+                if crawl.keys:
+                    key = f"{crawl.keys}{item.id}:"
+                    self._db.write("cancel_what_went", first=key, beyond=f"{key}\U0010ffff", **named)
+
+    # ── What it asks ──
+
+    def answer(self, lease: Lease, question: Question[A]) -> A:
+        return cast(A, self._answer(lease, question))
+
+    def _answer(self, lease: Lease, question: object) -> Answer:
+        match question:
+            case KnownPages(digests):
+                rows = self._db.read("known_pages", digests=json.dumps(list(digests)))
+                return KnownDigests([digest for (digest,) in rows])
+            case DocumentPages(first, last, with_layout):
+                values = {"job_id": lease.job_id, "first": first, "last": last, "with_layout": with_layout}
+                return Pages([page_from(row) for row in self._db.read("document_pages", **values)])
+            case SameContent():
+                return Files(self._same_content(lease, question))
+            case IsCurrent():
+                return Currency(not self._db.read("stale_work", job_id=lease.job_id))
+            case CrawlItems():
+                return self._crawl_memory(question)
+            case _:
+                raise BadInput(f"{type(question).__name__} is not a question that can be asked")
+
+    def _same_content(self, lease: Lease, question: SameContent) -> Sequence[PublishedFile]:
+        asked = {"sha256": question.sha256, "job_id": lease.job_id}
+        by_sha256 = self._db.read("same_sha256", **asked) if question.sha256 else []
+        if by_sha256 or not question.md5:
+            return [PublishedFile(*row) for row in by_sha256]
+        rows = self._db.read("same_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
+        return [PublishedFile(*row) for row in rows]
+
+    def _crawl_memory(self, question: CrawlItems) -> CrawlMemory:
+        crawl = question.crawl
+        page = {"crawl": crawl, "after": question.after, "most": _ITEMS_MOST}
+        if question.not_seen_in is not None:
+            rows = self._db.read("crawl_items_not_seen", walk=question.not_seen_in, **page)
+        elif question.with_note is not None:
+            rows = self._db.read("crawl_items_with_note", note=question.with_note, **page)
+        else:
+            rows = self._db.read("crawl_items", crawl=crawl, ids=json.dumps(list(question.ids)))
+        state = next((state for (state,) in self._db.read("crawl_state", crawl=crawl)), None)
+        return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
+
+    def inputs(self, document_id: int) -> Sequence[PublishedFile]:
+        return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
+
+    def known_document(self, document_id: int) -> KnownDocument:
+        for row in self._db.read("known_document", document_id=document_id):
+            return KnownDocument(*row)
+        return KnownDocument()
+
+    # ── The ends of an attempt ──
+
+    def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
+        if self.complete_many([Completion(lease, result, follow_ups)]):
+            raise self._why_lost(lease)
+
+    def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        try:
+            return self._complete_many(completions)
+        except UnicodeDecodeError:
+            with self._db.mending():
+                return self._complete_many(completions)
+
+    def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        with self._db.transaction():
+            now = self._db.now()
+            closed = set(self._db.write("close_completed", now=now, done=_completed(completions)))
+            # A lease that is named twice lands once.
+            landed = {done.lease: done for done in completions if (done.lease.job_id, done.lease.fence) in closed}
+            rows = self._db.write("complete", now=now, done=_completed(landed.values()))
+            works = {row[0]: work_from(row[1:]) for row in rows}
+            for done in landed.values():
+                self._land(done, works[done.lease.job_id], now)
+            settle(self._db)
+        return [done.lease for done in completions if landed.get(done.lease) is not done]
+
+    def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
+        error = {"error_code": failure.code, "error_message": failure.message}
+        with self._db.transaction():
+            job = self._leased(lease)
+            is_retried = retry_at is not None and job.retry_count < job.max_retries
+            self._close(lease, "retry" if is_retried else "failed", failure=failure)
+            if retry_at is not None and is_retried:
+                self._db.write("fail_for_now", **of(lease), run_at=as_text(retry_at), **error)
+            else:
+                self._db.write("fail", **of(lease), now=self._db.now(), **error)
+            settle(self._db)
+
+    def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
+        with self._db.transaction():
+            self._close(lease, "snoozed", why)
+            self._db.write("snooze", **of(lease), run_at=as_text(until))
+
+    def release(self, lease: Lease) -> None:
+        with self._db.transaction():
+            self._close(lease, "released")
+            self._db.write("release", **of(lease))
+
+    def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
+        with self._db.transaction():
+            self._end_cancelled(lease, usage)
+            settle(self._db)
+
+    def requeue(self, worker_id: str) -> list[Job]:
+        with self._db.transaction():
+            orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
+            for job_id, fence, _, fate in orphans:
+                self._requeue_one(Lease(job_id, fence, worker_id), fate)
+            self._db.write("forget_handlers", worker_id=worker_id)
+            self._db.write("forget_worker", worker_id=worker_id)
+            settle(self._db)
+            return [job_from(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
+
+    def _requeue_one(self, lease: Lease, fate: str) -> None:
+        gone = f"worker {lease.worker_id} died while it ran this job"
+        if fate == "pending":
+            self._close(lease, "requeued", failure=Failure("WORKER_DIED", gone))
+            self._db.write("requeue", **of(lease))
+        elif fate == "cancelled":
+            self._end_cancelled(lease, Usage())
+        else:
+            failure = (
+                Failure("WORKER_DIED", f"{gone}, and it may run at most once")
+                if fate == "at most once"
+                else Failure("REQUEUED_TOO_OFTEN", f"{gone}, for the {REQUEUES_MAX + 1}th time")
+            )
+            self._end_failed(lease, failure)
+
+    def _end_cancelled(self, lease: Lease, usage: Usage) -> None:
+        failure = Failure("CANCELLED", "somebody asked it to stop", usage)
+        for document_id, generation in self._db.write("stale_work", job_id=lease.job_id):
+            sentence = f"generation {generation} of document {document_id} is no longer the newest"
+            failure = Failure(STALE, sentence, usage)
+        self._close(lease, "cancelled", failure=failure)
+        is_stale = failure.code == STALE
+        error = {"error_code": STALE, "error_message": failure.message} if is_stale else {}
+        self._db.write(
+            "confirm_cancel_stale" if is_stale else "confirm_cancel", **of(lease), now=self._db.now(), **error
+        )
+
+    def rest_source(self, source: str, until: datetime, reason: str) -> None:
+        with self._db.transaction():
+            self._db.write("rest_source", source=source, until=as_text(until), reason=reason)
+
+    def _close(self, lease: Lease, outcome: str, failure: Failure | None = None) -> None:
+        usage = failure.usage if failure else Usage()
+        if not self._db.write("close_attempt", **_closing(lease, outcome, self._db.now(), failure, usage)):
+            raise self._why_lost(lease)
+
+    # ── What a completion brings ──
+
+    def _land(self, done: Completion, work: Work, now: str) -> None:
+        """After the job's row has moved: files, facts, follow-ups, and what becomes of the document."""
+        if done.publishes and work.generation is None:
+            raise RuleBroken("only a job that works for a document can publish one: publishes was set without")
+        lease = done.lease
+        for file in done.files:
+            self._add_file(lease, work, file, now)
+        if done.document is not None and work.generation is not None:
+            facts = done.document
+            self._db.write(
+                "learn",
+                document_id=work.document_id,
+                kind=facts.kind,
+                pages=facts.pages,
+                content=facts.content,
+                note=facts.note,
+                now=now,
+            )
+        inserted = self._insert_follow_ups(lease.job_id, work, done.follow_ups)
+        self._tie_files(lease, done.follow_ups, inserted)
+        if work.generation is None:
+            return
+        if done.publishes:
+            self._db.write("forget_older_files", **work.place)
+            if not self._db.write("publish", **work.place, now=now):
+                raise RuleBroken(f"generation {work.generation} of document {work.document_id} is no longer the newest")
+            return
+        self._db.write("document_moved", **work.place, now=now)
+        self._db.write("led_nowhere", **work.place, now=now, job_id=lease.job_id, skipped=_skipped(done.result))
+
+    def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
+        row = {**of(lease), "document_id": work.document_id, "owner": work.owner, "now": now}
+        row |= {"role": file.role, "name": file.name}
+        if isinstance(file, NewFile):
+            facts = {"path": file.path, "size": file.size, "sha256": file.sha256, "md5": file.md5, "note": file.note}
+            self._db.write("add_file", **row, **facts)
+        elif not self._db.write("add_file_again", **row, file_id=file.file_id):
+            raise FileForgotten(f"there is no file {file.file_id} any more: publish the content itself")
+
+    def _insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """They belong to what their parent works for, unless they ask for a document of their own; and to its owner."""
+        if work.generation is not None or work.owner or work.name:
+            jobs = [_inheriting(job, work) for job in jobs]
+        return self._intake.insert_many(jobs, parent_id)
+
+    def _tie_files(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
+        """What a download has published is the original of the document that it asks to be read."""
+        asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
+        for request, document_id in asked:
+            content = request.content or None if len(asked) > 1 else None
+            self._db.write("tie_files", **of(lease), document_id=document_id, content=content)
+
+    # ── The lease ──
+
+    def _leased(self, lease: Lease) -> Job:
+        for row in self._db.write("get", job_id=lease.job_id):
+            job = job_from(row)
+            if job.worker_id == lease.worker_id and job.fence == lease.fence and not job.status.is_ended:
+                return job
+        raise self._why_lost(lease)
+
+    def _work_of(self, lease: Lease) -> Work | None:
+        """None: the lease is lost, or may write nothing any more."""
+        for row in self._db.write("lease_held", **by(lease)):
+            return work_from(row)
+        return None
+
+    def _target_of(self, lease: Lease) -> PageTarget:
+        for document_id, generation, is_current, is_wanted in self._db.write("page_target", **by(lease)):
+            return PageTarget(document_id, generation, bool(is_current), bool(is_wanted))
+        return PageTarget()
+
+    def _why_lost(self, lease: Lease) -> LeaseLost:
+        for row in self._db.write("get", job_id=lease.job_id):
+            job = job_from(row)
+            is_its = job.worker_id == lease.worker_id and job.fence == lease.fence
+            if is_its and job.status == Status.RUNNING and job.cancel_requested_at:
+                if self._db.write("stale_work", job_id=job.id):
+                    return CancelRequested(f"job {job.id} works for an older generation: it can only end as cancelled")
+                return CancelRequested(f"job {job.id} was asked to stop: it can only end as cancelled")
+        return LeaseLost(f"job {lease.job_id}: fence {lease.fence} is no longer current")
+
+
+def _whole_percent(percent: float | None) -> int:
+    """What is no number is no progress."""
+    return min(100, max(0, int(percent))) if percent is not None and isfinite(percent) else 0
+
+
+def _closing(
+    lease: Lease,
+    outcome: str,
+    now: str,
+    failure: Failure | None = None,
+    usage: Usage = Usage(),  # noqa: B008  frozen
+) -> dict[str, object]:
+    return {
+        **by(lease),
+        "outcome": outcome,
+        "now": now,
+        "error_code": failure.code if failure else None,
+        "error_message": failure.message if failure else None,
+        "signal": usage.signal,
+        "cpu_seconds": usage.cpu_seconds,
+        "memory_peak_bytes": usage.memory_peak_bytes,
+    }
+
+
+def _completed(completions: Iterable[Completion]) -> str:
+    """For `close_completed` and `complete`, by position."""
+    return json.dumps(
+        [
+            (
+                done.lease.job_id,
+                done.lease.fence,
+                done.lease.worker_id,
+                done.usage.signal,
+                done.usage.cpu_seconds,
+                done.usage.memory_peak_bytes,
+                done.result,
+                *((done.child.pid, done.child.pid_started, done.child.sandbox) if done.child else (None, None, None)),
+            )
+            for done in completions
+        ]
+    )
+
+
+def work_from(row: Row) -> Work:
+    document_id, generation, owner, platform, name = row
+    return Work(document_id if generation is not None else None, generation, owner, platform, name)
+
+
+def of(lease: Lease) -> dict[str, object]:
+    return {"job_id": lease.job_id, "fence": lease.fence}
+
+
+def by(lease: Lease) -> dict[str, object]:
+    return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
+
+
+def _result_of(page: PageResult, said: str) -> bytes:
+    """A page comes from a child: what SQLite could not take is mended rather than let it spoil the pages beside it."""
+    text = said.encode("utf-8", "replace").decode()
+    layout = None if page.layout is None else _packed(page.layout.encode("utf-8", "replace")).hex()
+    confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
+    result = {"digest": page.digest, "text": text, "method": page.method, "confidence": confidence, "layout": layout}
+    return msgspec.json.encode(result)
+
+
+def _packed(layout: bytes) -> bytes:
+    """Most layouts have a few hundred bytes: to make zlib's usual tables ready takes longer than to pack them."""
+    window, memory = (12, 5) if len(layout) <= _SMALL_BYTES else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+    packer = zlib.compressobj(6, zlib.DEFLATED, window, memory)
+    return packer.compress(layout) + packer.flush()
+
+
+def _inheriting(job: NewJob, work: Work) -> NewJob:
+    job = replace(job, owner=job.owner or work.owner)
+    if job.document is not None:
+        return job
+    job = replace(job, name=job.name or work.name)
+    return job if work.generation is None else replace(job, document_id=work.document_id, generation=work.generation)
+
+
+def _facts_of(item: CrawlItem) -> tuple[object, ...]:
+    """In the order of the statement's names."""
+    return (item.id, item.parent_id, item.name, item.kind, item.revision, item.size, item.note, item.detail)
+
+
+def _skipped(result: str | None) -> str | None:
+    """Why a handler says that there was nothing to do."""
+    found = json.loads(result) if result else None
+    reason = found.get("skipped") if isinstance(found, dict) else None
+    return None if reason is None else str(reason)

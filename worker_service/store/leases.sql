@@ -1,0 +1,573 @@
+-- Workers, claims, what attempts write and ask, and their ends.
+
+
+-- ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: register
+INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
+VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
+    ON CONFLICT (id) DO UPDATE SET host = excluded.host, boot_id = excluded.boot_id, pid = excluded.pid, cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
+       version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
+
+-- name: forget_handlers
+DELETE FROM handler WHERE worker_id = :worker_id;
+
+-- name: register_handler
+INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, timeout_seconds, payload_schema, choices)
+VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :timeout_seconds, :payload_schema, :choices);
+
+-- name: deregister
+DELETE FROM worker
+ WHERE id = :worker_id
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = :worker_id)
+RETURNING id;
+
+-- name: set_worker_state
+UPDATE worker SET draining = :draining, disk_low = :disk_low WHERE id = :worker_id RETURNING id;
+
+-- name: forget_limits
+DELETE FROM job_limit WHERE kind = :kind;
+
+-- name: set_limit
+INSERT INTO job_limit (kind, name, most) VALUES (:kind, :name, :most);
+
+-- name: set_payload_limit
+INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
+    ON CONFLICT DO UPDATE SET most = excluded.most WHERE most <> excluded.most;
+
+
+-- ── Claim ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- fragment: lanes
+-- A loose scan: one seek for each distinct (job_type, owner, source), however many jobs stand in it.
+SELECT q.job_type, q.owner, q.source
+  FROM worker_job_queue q
+ WHERE q.id = (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
+                WHERE f.status = 'pending' AND f.held = 0
+                ORDER BY f.job_type, f.owner, f.source LIMIT 1)
+ UNION ALL
+SELECT q.job_type, q.owner, q.source
+  FROM lane CROSS JOIN worker_job_queue q
+ WHERE q.id = coalesce(
+       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+         WHERE n.status = 'pending' AND n.held = 0
+           AND n.job_type = lane.job_type AND n.owner = lane.owner AND n.source > lane.source
+         ORDER BY n.source LIMIT 1),
+       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+         WHERE n.status = 'pending' AND n.held = 0 AND n.job_type = lane.job_type AND n.owner > lane.owner
+         ORDER BY n.owner, n.source LIMIT 1),
+       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+         WHERE n.status = 'pending' AND n.held = 0 AND n.job_type > lane.job_type
+         ORDER BY n.job_type, n.owner, n.source LIMIT 1))
+
+-- fragment: running_in_class
+SELECT count(*) FROM worker_job_queue r CROSS JOIN handler c ON c.worker_id = r.worker_id AND c.job_type = r.job_type
+                WHERE r.status = 'running'
+
+-- fragment: worker_gates
+-- Why worker w may not start a job of this lane now. The rank is the order in which `why` prints.
+SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail
+ WHERE w.heartbeat_at <= :stale_before
+ UNION ALL
+SELECT 3, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more'
+ WHERE w.draining
+ UNION ALL
+SELECT 10, 'SLOTS_FULL', 'all ' || h.class || ' slots of worker ' || w.id || ' are taken'
+  FROM handler h
+ WHERE h.worker_id = w.id AND h.job_type = lane.job_type
+   -- Those that wait behind another one in the same slot take none: the worker that claims knows how many.
+   AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
+       >= CASE h.class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
+ UNION ALL
+SELECT 11, 'CAPABILITY_MISSING', h.missing
+  FROM handler h
+ WHERE h.worker_id = w.id AND h.job_type = lane.job_type AND h.missing IS NOT NULL
+ UNION ALL
+SELECT 12, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.job_type
+ WHERE NOT EXISTS (SELECT 1 FROM handler h WHERE h.worker_id = w.id AND h.job_type = lane.job_type)
+ UNION ALL
+SELECT 13, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything'
+ WHERE w.disk_low
+
+-- fragment: lane_gates
+-- Why no worker may start a job of this lane now.
+SELECT 2 AS rank, 'PAUSED' AS code,
+       CASE p.scope WHEN 'all' THEN 'everything' ELSE p.scope || ' ' || p.name END || ' is paused'
+       || ifnull(' until ' || p.until, '') || ifnull(': ' || p.reason, '') AS detail
+  FROM pause p
+ WHERE (p.scope = 'all' OR p.name = CASE p.scope WHEN 'type' THEN lane.job_type ELSE lane.owner END)
+   AND (p.until IS NULL OR p.until > :now)
+ UNION ALL
+SELECT 7, 'OWNER_BUSY', lane.owner || ' already runs ' || l.most || ' of ' || l.most || ' jobs'
+  FROM job_limit l
+ WHERE l.kind = 'owner'
+   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM job_limit o WHERE o.kind = 'owner' AND o.name = lane.owner)
+                     THEN lane.owner WHEN lane.owner <> '' THEN '*' END
+   AND l.most <= (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner)
+ UNION ALL
+SELECT 9, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
+  FROM job_limit l
+ WHERE l.kind = 'type' AND l.name = lane.job_type
+   AND l.most <= (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.job_type = lane.job_type)
+ UNION ALL
+SELECT 9, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
+  FROM job_limit l
+ WHERE l.kind = 'class' AND EXISTS (SELECT 1 FROM handler h WHERE h.job_type = lane.job_type AND h.class = l.name)
+   AND l.most <= ({running_in_class} AND c.class = l.name)
+ UNION ALL
+SELECT 14, 'SOURCE_RESTING', s.source || ' rests until ' || s.until || ifnull(': ' || s.reason, '')
+  FROM source_rest s
+ WHERE s.source = lane.source AND s.until > :now
+
+-- fragment: open_lanes
+-- The lanes that this worker may take a job from now, in this class.
+  FROM lane
+ CROSS JOIN worker w ON w.id = :worker_id
+ CROSS JOIN handler mine ON mine.worker_id = w.id AND mine.job_type = lane.job_type AND mine.class = :job_class
+ WHERE NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})
+
+-- fragment: owner_running
+(SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner)
+
+-- fragment: served
+ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0)
+
+-- name: served
+-- Skipped where it would change nothing: one owner, served last time as well. A number that nobody can have counted up
+-- to, a hand's, does not count.
+INSERT INTO owner_served (owner, served)
+SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000000000000000), 0) + o.key + 1
+  FROM json_each(:owners) o
+ WHERE json_array_length(:owners) > 1
+    OR o.value IS NOT (SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1)
+    ON CONFLICT (owner) DO UPDATE SET served = excluded.served;
+
+-- fragment: taken
+status = 'running', fence = fence + 1, worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
+       progress_percent = 0, progress_message = NULL
+
+-- fragment: whose_turn
+-- Who is next for this worker and class: of the open lanes, the first jobs; of their owners, the one with the fewest
+-- running, then the one served longest ago (P9); then priority, age, id.
+WITH RECURSIVE lane(job_type, owner, source) AS ({lanes}),
+head AS (
+    SELECT (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
+             WHERE f.status = 'pending' AND f.held = 0
+               AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
+             ORDER BY f.priority, f.created_at, f.id LIMIT 1) AS id,
+           {owner_running} AS owner_running, {served} AS served
+    {open_lanes})
+SELECT q.id FROM head CROSS JOIN worker_job_queue q ON q.id = head.id
+ ORDER BY head.owner_running, head.served, q.priority, q.created_at, q.id LIMIT 1;
+
+-- name: claim_one
+UPDATE worker_job_queue
+   SET {taken}
+ WHERE id = ({whose_turn})
+RETURNING {job_columns};
+
+-- name: claim
+-- As many turns at once. No limit is passed (P8): how much room type, owner, class and slots have left is counted
+-- over the running rows, under the write lock. One statement chooses and takes; its trigger opens the attempts.
+WITH RECURSIVE lane(job_type, owner, source) AS ({lanes}),
+open AS MATERIALIZED (
+    SELECT lane.job_type, lane.owner, lane.source, {owner_running} AS owner_running, {served} AS served,
+           ifnull((SELECT l.most - (SELECT count(*) FROM worker_job_queue r
+                                     WHERE r.status = 'running' AND r.job_type = lane.job_type)
+                     FROM job_limit l WHERE l.kind = 'type' AND l.name = lane.job_type), :most) AS type_room,
+           ifnull((SELECT l.most - {owner_running}
+                     FROM job_limit l
+                    WHERE l.kind = 'owner' AND (l.name = lane.owner OR (l.name = '*' AND lane.owner <> ''))
+                    ORDER BY l.name = '*' LIMIT 1), :most) AS owner_room,
+           min(:most,
+               CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END + :behind
+                   - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
+               ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
+                         FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), :most)) AS room
+    {open_lanes}),
+sample(most) AS (SELECT min(:most, max(1, 2000 / max(1, count(*)))) FROM open),
+candidate AS MATERIALIZED (
+    SELECT q.id, q.job_type, q.owner, q.source, q.priority, q.created_at, ifnull(q.concurrency_key, q.id) AS key,
+           open.served, open.type_room, open.owner_room, open.owner_running,
+           row_number() OVER (PARTITION BY q.owner ORDER BY q.priority, q.created_at, q.id) AS nth
+      FROM open CROSS JOIN worker_job_queue q
+     WHERE q.id IN (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
+                     WHERE f.status = 'pending' AND f.held = 0 AND f.job_type = open.job_type
+                       AND f.owner = open.owner AND f.source = open.source
+                     ORDER BY f.priority, f.created_at, f.id LIMIT (SELECT most FROM sample))),
+turn AS MATERIALIZED (
+    SELECT id, job_type, owner, source, type_room,
+           row_number() OVER (PARTITION BY key
+                              ORDER BY owner_running + nth, served, priority, created_at, id) AS key_nth,
+           row_number() OVER (PARTITION BY job_type
+                              ORDER BY owner_running + nth, served, priority, created_at, id) AS type_nth,
+           row_number() OVER (ORDER BY owner_running + nth, served, priority, created_at, id) AS nth
+      FROM candidate WHERE nth <= owner_room)
+UPDATE worker_job_queue
+   SET {taken}
+ WHERE id IN (
+    SELECT id FROM turn
+     WHERE type_nth <= type_room AND key_nth = 1
+       -- Ahead of a free slot only as far as the turns are of types that have one: nobody is overtaken.
+       AND nth < ifnull((SELECT min(nth) FROM turn
+                          WHERE :only IS NOT NULL AND job_type NOT IN (SELECT value FROM json_each(:only))), nth + 1)
+       -- Behind the last one seen of a lane that has more, another of that lane may come first: the next round's.
+       AND nth <= ifnull((SELECT min(last) FROM (SELECT max(nth) AS last FROM turn GROUP BY job_type, owner, source
+                                                 HAVING count(*) >= (SELECT most FROM sample))), nth)
+     ORDER BY nth LIMIT ifnull((SELECT min(room) FROM open), 0))
+RETURNING {job_columns};
+
+-- name: worker_is_known
+SELECT id FROM worker WHERE id = :worker_id;
+
+
+-- ── Beat, report ────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: beat
+UPDATE worker SET heartbeat_at = :now WHERE id = :worker_id RETURNING id;
+
+-- name: beat_leases
+-- The plus keeps the planner at the ids: by status it would look through the leases once for each running job.
+UPDATE worker_job_queue
+   SET heartbeat_at = :now
+  FROM json_each(:leases) l
+ WHERE worker_job_queue.id = l.value ->> 0 AND fence = l.value ->> 1 AND worker_id = :worker_id AND +status = 'running'
+RETURNING worker_job_queue.id, fence, cancel_requested_at IS NOT NULL;
+
+-- name: report
+-- Progress of an attempt never falls (P10).
+UPDATE worker_job_queue
+   SET progress_percent = max(progress_percent, :percent), progress_message = ifnull(:message, progress_message)
+ WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running'
+RETURNING id;
+
+-- name: heard
+UPDATE worker_job_attempt
+   SET heard_at = :now, pid = ifnull(:pid, pid), pid_started = ifnull(:pid_started, pid_started),
+       sandbox = ifnull(:sandbox, sandbox)
+ WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL;
+
+-- name: log
+INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (:job_id, :fence, :now, :line);
+
+-- name: trim_log
+DELETE FROM worker_job_log
+ WHERE job_id = :job_id
+   AND id <= (SELECT id FROM worker_job_log WHERE job_id = :job_id ORDER BY id DESC LIMIT 1 OFFSET :most);
+
+
+-- ── What an attempt writes ──────────────────────────────────────────────────────────────────────────────────────
+
+-- name: lease_held
+-- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
+SELECT q.document_id, q.generation, q.owner, q.platform, q.name FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
+   AND q.cancel_requested_at IS NULL
+   AND (q.generation IS NULL
+        OR EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation));
+
+-- name: page_target
+-- What was read is kept after a request to stop as well (P7), so that the next attempt need not read it; and of an older
+-- generation (P11) by its digest alone.
+SELECT q.document_id, q.generation, d.id IS NOT NULL,
+       q.cancel_requested_at IS NULL AND (q.generation IS NULL OR d.id IS NOT NULL)
+  FROM worker_job_queue q
+  LEFT JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
+ WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
+
+-- name: keep_checkpoint
+INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now, :state)
+    ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, at = excluded.at, state = excluded.state;
+
+-- name: checkpoint_of
+SELECT state FROM checkpoint WHERE job_id = :job_id;
+
+-- name: add_page_results
+-- In one statement: after each whose trigger writes to it, the full-text index turns what it holds into a segment. One
+-- for each page takes twice the time, and leaves as many to be merged.
+INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
+SELECT value ->> 'digest', value ->> 'text', value ->> 'method', value ->> 'confidence', unhex(value ->> 'layout'), :now
+  FROM json_each(:results) WHERE true
+    ON CONFLICT (digest) DO NOTHING;
+
+-- name: save_pages
+-- One that names a digest which is not stored is passed over: it is missing when they are counted.
+INSERT INTO page (document_id, generation, number, result_id)
+SELECT :document_id, :generation, w.value ->> 0, r.id
+  FROM json_each(:pages) w CROSS JOIN page_result r ON r.digest = w.value ->> 1
+ WHERE true
+    ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
+
+-- name: leave_to_anybody
+-- No page refers to them yet: unless one does soon, they are forgotten.
+UPDATE page_result SET forgotten_at = ''
+ WHERE digest IN (SELECT value FROM json_each(:digests)) AND forgotten_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
+
+-- name: save_crawl
+INSERT INTO crawl (key, owner, state, updated_at) VALUES (:crawl, :owner, :state, :now)
+    ON CONFLICT (key) DO UPDATE SET state = ifnull(excluded.state, state), updated_at = excluded.updated_at;
+
+-- name: save_crawl_item
+INSERT INTO crawl_item (crawl, id, parent_id, name, kind, revision, size, note, detail, walk, seen_at)
+VALUES (:crawl, :id, :parent_id, :name, :kind, :revision, :size, :note, :detail, :walk, :now)
+    ON CONFLICT (crawl, id) DO UPDATE
+   SET parent_id = excluded.parent_id, name = excluded.name, kind = excluded.kind, revision = excluded.revision,
+       size = excluded.size, note = excluded.note, detail = excluded.detail, walk = max(walk, excluded.walk), seen_at = excluded.seen_at,
+       gone_at = NULL;
+
+-- name: lose_crawl_item
+UPDATE crawl_item SET gone_at = :now WHERE crawl = :crawl AND id = :id AND gone_at IS NULL;
+
+-- name: crawled_elsewhere
+-- It has moved into a folder that another crawl of the same owner has looked at since.
+SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :id
+ WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
+ LIMIT 1;
+
+-- name: document_gone
+UPDATE document SET gone_at = :now
+ WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NULL;
+
+-- name: document_back
+UPDATE document SET gone_at = NULL
+ WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NOT NULL;
+
+
+-- ── What it asks ────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: known_pages
+-- One that is about to be forgotten is not known: it might be gone before it is used. Where the time is yet to be
+-- written, who asks now runs since before it: forget_result will wait.
+SELECT r.digest FROM json_each(:digests) w CROSS JOIN page_result r ON r.digest = w.value
+ WHERE ifnull(r.forgotten_at, '') = '';
+
+-- name: document_pages
+SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END
+  FROM worker_job_queue q NOT INDEXED
+ CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
+ CROSS JOIN page_result r ON r.id = p.result_id
+ WHERE q.id = :job_id AND p.number BETWEEN :first AND :last
+ ORDER BY p.number;
+
+-- fragment: file_columns
+f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
+
+-- name: known_document
+SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), ''),
+       d.kind, d.pages, d.settings
+  FROM document d WHERE d.id = :document_id;
+
+-- name: same_sha256
+-- Its document's own first: while a job works for the document, that one is not forgotten.
+SELECT {file_columns} FROM file f
+ WHERE f.sha256 = :sha256 AND f.sha256 <> ''
+ ORDER BY ifnull(f.document_id = (SELECT q.document_id FROM worker_job_queue q WHERE q.id = :job_id), 0) DESC,
+          f.id DESC LIMIT 10;
+
+-- name: same_md5
+-- MD5 can be forged: what it finds is shared with nobody else.
+SELECT {file_columns} FROM file f
+ WHERE f.md5 = :md5 AND f.md5 <> '' AND (:size IS NULL OR f.size = :size)
+   AND f.owner = (SELECT q.owner FROM worker_job_queue q WHERE q.id = :job_id)
+ ORDER BY f.id DESC LIMIT 10;
+
+-- name: crawl_state
+SELECT state FROM crawl WHERE key = :crawl;
+
+-- fragment: item_columns
+i.id, i.parent_id, i.name, i.kind, i.revision, i.size, i.note, i.gone_at IS NOT NULL, i.detail, i.walk
+
+-- name: crawl_items
+SELECT {item_columns} FROM json_each(:ids) w CROSS JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value
+ ORDER BY i.id;
+
+-- name: crawl_items_not_seen
+SELECT {item_columns} FROM crawl_item i
+ WHERE i.crawl = :crawl AND i.id > :after AND i.gone_at IS NULL AND i.walk < :walk
+ ORDER BY i.id LIMIT :most;
+
+-- name: crawl_items_with_note
+SELECT {item_columns} FROM crawl_item i
+ WHERE i.crawl = :crawl AND i.note = :note AND i.note <> '' AND i.id > :after AND i.gone_at IS NULL
+ ORDER BY i.id LIMIT :most;
+
+-- name: inputs
+SELECT {file_columns} FROM file f
+ WHERE f.document_id = :document_id AND f.role <> ''
+   AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)
+ ORDER BY f.role;
+
+
+-- ── Its ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- fragment: holds_lease
+-- The fence makes a late writer harmless: a worker that lost its lease matches no row (P2). After a request to
+-- cancel, nothing lands but the end of the cancellation (P7).
+EXISTS (SELECT 1 FROM worker_job_queue q
+         WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
+           AND (q.cancel_requested_at IS NOT NULL) = (:outcome = 'cancelled'))
+
+-- name: close_attempt
+-- First in every ending of an attempt: the table lets no running row move while its attempt is open (P1).
+UPDATE worker_job_attempt
+   SET ended_at = :now, outcome = :outcome, error_code = :error_code, error_message = :error_message,
+       signal = :signal, cpu_seconds = :cpu_seconds, memory_peak_bytes = :memory_peak_bytes
+ WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}
+RETURNING job_id, fence;
+
+-- name: close_completed
+-- `close_attempt` and its guards for many at once. NOT INDEXED: by rowid, never through all that run.
+UPDATE worker_job_attempt
+   SET ended_at = :now, outcome = 'completed', signal = d.value ->> 3, cpu_seconds = d.value ->> 4,
+       memory_peak_bytes = d.value ->> 5, pid = ifnull(d.value ->> 7, pid),
+       pid_started = ifnull(d.value ->> 8, pid_started), sandbox = ifnull(d.value ->> 9, sandbox)
+  FROM json_each(:done) d
+  CROSS JOIN worker_job_queue q NOT INDEXED
+    ON q.id = d.value ->> 0 AND q.fence = d.value ->> 1 AND q.worker_id = d.value ->> 2 AND q.status = 'running'
+   AND q.cancel_requested_at IS NULL
+ WHERE worker_job_attempt.job_id = q.id AND worker_job_attempt.fence = q.fence AND ended_at IS NULL
+RETURNING job_id, worker_job_attempt.fence;
+
+-- name: complete
+UPDATE worker_job_queue NOT INDEXED
+   SET status = 'completed', completed_at = :now, result = d.value ->> 6, progress_percent = 100,
+       error_code = NULL, error_message = NULL
+  FROM json_each(:done) d
+ WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running'
+RETURNING id, document_id, generation, owner, platform, name;
+
+-- name: fail
+UPDATE worker_job_queue
+   SET status = 'failed', completed_at = :now, error_code = :error_code, error_message = :error_message
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- fragment: pending_again
+status = 'pending', worker_id = NULL, started_at = NULL, heartbeat_at = NULL, progress_percent = 0,
+       progress_message = NULL
+
+-- name: fail_for_now
+UPDATE worker_job_queue
+   SET {pending_again}, retry_count = retry_count + 1, run_at = :run_at,
+       held = 2 | (concurrency_key IS NOT NULL) * 8, error_code = :error_code, error_message = :error_message
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: snooze
+UPDATE worker_job_queue
+   SET {pending_again}, run_at = :run_at, held = 1 | (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: release
+UPDATE worker_job_queue
+   SET {pending_again}, run_at = NULL, held = (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: confirm_cancel
+UPDATE worker_job_queue
+   SET status = 'cancelled', completed_at = :now
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: confirm_cancel_stale
+UPDATE worker_job_queue
+   SET status = 'cancelled', completed_at = :now, error_code = :error_code, error_message = :error_message
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: stale_work
+-- Does this job belong to a generation that is no longer the newest of its document?
+SELECT q.document_id, q.generation FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.generation IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation);
+
+-- fragment: orphan_fate
+CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'
+            WHEN EXISTS (SELECT 1 FROM handler h WHERE h.worker_id = q.worker_id AND h.job_type = q.job_type
+                                                   AND h.at_most_once) THEN 'at most once'
+            WHEN q.requeue_count >= :requeues_max THEN 'too often'
+            ELSE 'pending' END
+
+-- name: orphans
+SELECT q.id AS job_id, q.fence, q.worker_id, {orphan_fate} AS fate
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND q.worker_id = :worker_id;
+
+-- name: requeue
+UPDATE worker_job_queue
+   SET {pending_again}, requeue_count = requeue_count + 1, run_at = NULL,
+       held = (concurrency_key IS NOT NULL) * 8
+ WHERE id = :job_id AND fence = :fence AND status = 'running';
+
+-- name: forget_worker
+DELETE FROM worker WHERE id = :worker_id;
+
+-- name: rest_source
+INSERT INTO source_rest (source, until, reason) VALUES (:source, :until, :reason)
+    ON CONFLICT (source) DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason;
+
+-- name: silent_workers
+SELECT id, host, boot_id, pid, version, cpu_slots, io_slots FROM worker WHERE heartbeat_at <= :stale_before;
+
+
+-- ── What a completion brings ────────────────────────────────────────────────────────────────────────────────────
+
+-- name: learn
+UPDATE document
+   SET kind = ifnull(:kind, kind), pages = ifnull(:pages, pages), content = ifnull(:content, content),
+       note = ifnull(:note, note), updated_at = :now
+ WHERE id = :document_id;
+
+-- name: document_moved
+UPDATE document SET updated_at = :now WHERE id = :document_id AND index_generation = :generation;
+
+-- name: add_file
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, note, owner, created_at)
+VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :note, :owner, :now);
+
+-- name: add_file_again
+-- Without the note, which is about how the other one came.
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
+SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role END,
+       CASE :name WHEN '' THEN f.name ELSE :name END, f.path, f.size, f.sha256, f.md5, :owner, :now
+  FROM file f WHERE f.id = :file_id
+RETURNING id;
+
+-- name: tie_files
+-- The original that a download has just published, to the document that it is of.
+UPDATE file SET document_id = :document_id
+ WHERE job_id = :job_id AND fence = :fence AND document_id IS NULL AND role <> ''
+   AND (:content IS NULL OR sha256 = :content);
+
+-- name: forget_older_files
+-- What an earlier generation made of the document, and this one did not, would be taken for this one's.
+DELETE FROM file
+ WHERE document_id = :document_id AND role NOT IN ('', 'original')
+   AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation);
+
+-- name: publish
+-- P5, P11: pages were written ahead. From this row on people read them.
+UPDATE document
+   SET current_generation = :generation, index_status = 'success', error_code = NULL, error_message = NULL,
+       updated_at = :now
+ WHERE id = :document_id AND index_generation = :generation
+RETURNING id;
+
+-- name: led_nowhere
+-- The last live job of a generation has completed, and nobody published it.
+UPDATE document
+   SET index_status = 'failed', updated_at = :now,
+       error_code = coalesce((SELECT e.error_code FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
+                             CASE WHEN :skipped IS NULL THEN 'NOT_PUBLISHED' ELSE 'SKIPPED' END),
+       error_message = coalesce((SELECT e.error_message FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
+                                :skipped, 'job ' || :job_id || ' has completed, and no job is left that would publish the document')
+ WHERE id = :document_id AND index_generation = :generation AND index_status IN ('queued', 'indexing')
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = :document_id AND q.generation = :generation
+                      AND q.status IN ('pending', 'running'));
+
+-- name: cancel_what_went
+-- Jobs for what is no longer there. The key is a prefix, and an id may have colons: the source_key tells exactly.
+UPDATE worker_job_queue
+   SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
+       error_message = 'the file is no longer where the crawl found it'
+ WHERE unique_key >= :first AND unique_key < :beyond AND unique_key IS NOT NULL AND status IN ('pending', 'running')
+   AND status = 'pending' AND platform = :platform AND owner = :owner AND source_key = :id;

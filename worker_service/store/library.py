@@ -1,0 +1,263 @@
+"""What people read: documents, pages, files, and what a search finds. SQLite's FTS5, on the reader's connection.
+
+What people type into a search is written anew in FTS5's language, and nothing that they type is an error of syntax. A
+word is what stands between blanks, signs and all: `scope-3` finds what FTS5 takes for scope and 3 side by side. AND,
+OR, NOT and NEAR are operators in capitals and between two operands; everywhere else they are words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+
+from worker_service.errors import BadInput, DocumentNotFound
+from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
+from worker_service.jobs.library import Document, DocumentSelector, Found, Hit, KeywordCount, PageSummary
+from worker_service.jobs.model import Job
+from worker_service.store.database import Database, Row, teach_to_count
+from worker_service.store.reading import job_from
+
+RANKED_MOST = 2000
+"""Of so many hits, the pages stored last, the best are found."""
+
+NEAR_WORDS = 10
+"""How many words may stand between two that are near."""
+
+_DEPTH_MOST = 8
+"""Of brackets; further in they mean nothing. FTS5 itself ends a little later."""
+_QUOTES = str.maketrans("“”„\0", '""" ')
+_TOKEN = re.compile(
+    r'NEAR\((?=[^()]*[^\W_])(?P<near>(?:[^()"]|"[^"]*")*?)(?:,\s*(?P<within>\d{1,6})\s*)?\)(?=[\s()]|$)'
+    r'|"(?P<phrase>[^"]*"\*?)'
+    r'|(?P<word>[^\s"()]+(?:\([^\s"()]*\)[^\s"()]*)*)'
+    r"|(?P<bracket>[()])"
+)
+_NEAR = re.compile(r"NEAR(?:/(\d{1,6}))?")
+_OPERATORS = ("AND", "OR", "NOT")
+
+
+class SqliteLibrary:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def documents(
+        self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
+    ) -> Sequence[Document]:
+        condition, values = _where(selector)
+        if before_id is not None:
+            condition, values = f"{condition} AND d.id < ?", [*values, before_id]
+        sql = f"{self._db.statements['documents_begin']} {condition} ORDER BY d.id DESC LIMIT ?"
+        return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
+
+    def document(self, document_id: int) -> Document:
+        for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
+            return document
+        raise DocumentNotFound(f"there is no document {document_id}: `pagemill documents` shows those that are there")
+
+    def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
+        if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
+            return []
+        values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
+        return [job_from(row) for row in self._db.read("not_brought_in", **values)]
+
+    def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
+        return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
+
+    def page_texts(
+        self, document_id: int, first: int = 1, last: int | None = None, *, with_layout: bool = False
+    ) -> Sequence[PageResult]:
+        values = {"first": first, "last": last if last is not None else 2**31, "with_layout": with_layout}
+        return [page_from(row) for row in self._db.read("page_texts", document_id=document_id, **values)]
+
+    def files(self, document_id: int) -> Sequence[PublishedFile]:
+        return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
+
+    def job_files(self, job_id: int) -> Sequence[PublishedFile]:
+        return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
+
+    def search(
+        self,
+        query: str,
+        *,
+        owner: str | None = None,
+        document_id: int | None = None,
+        most: int = 20,
+        marks: tuple[str, str] = ("[", "]"),
+    ) -> Found:
+        query = query_of(query) or _refused(query)
+        values: dict[str, object] = {"query": query, "owner": owner, "most": most}
+        if document_id is not None:
+            rows = self._db.read("search_document", **values, document_id=document_id)
+        else:
+            rows = self._db.read("search", **values, ranked=RANKED_MOST)
+        snippets = self._snippets([row[0] for row in rows], query, marks)
+        hits = [
+            Hit(document_id, name, number, snippets.get(result_id, ""), rank)
+            for result_id, document_id, number, name, rank, _ in rows
+        ]
+        return Found(hits, is_partial=bool(rows) and rows[0][5] >= RANKED_MOST)
+
+    def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
+        if not result_ids:
+            return {}
+        stretch = {"first": min(result_ids), "last": max(result_ids), "result_ids": json.dumps(result_ids)}
+        return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
+
+    def keyword_counts(self, terms: Sequence[str], *, owner: str | None = None) -> Sequence[KeywordCount]:
+        teach_to_count(self._db.reader)
+        counts: list[KeywordCount] = []
+        for term in terms:
+            rows = self._db.read("keyword_counts", query=phrase_of(term) or _refused(term), owner=owner)
+            counts += (KeywordCount(term, *row) for row in sorted(rows))
+        return counts
+
+
+def _refused(said: str) -> str:
+    raise BadInput(f"{said!r} cannot be searched for: it has no letter and no digit")
+
+
+def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
+    terms, values = ["1"], list[object]()
+    for column, wanted in (
+        ("d.id", selector.ids),
+        ("d.index_status", [str(status) for status in selector.statuses]),
+        ("d.owner", selector.owners),
+        ("d.platform", selector.platforms),
+        ("d.source_key", selector.source_keys),
+    ):
+        if wanted:
+            terms.append(f"{column} IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(list(wanted)))
+    if selector.name:
+        terms.append("instr(lower(d.name), lower(?)) > 0")
+        values.append(selector.name)
+    if selector.is_readable:
+        terms.append("d.current_generation IS NOT NULL")
+    return " AND ".join(terms), values
+
+
+def _document_from(row: Row) -> Document:
+    return Document(*(*row[:8], IndexStatus(row[8]), *row[9:]))
+
+
+def page_from(row: Row) -> PageResult:
+    number, digest, text, method, confidence, layout = row
+    return PageResult(number, digest, text, method, confidence, layout and zlib.decompress(layout).decode())
+
+
+# ── What people type, in the language of FTS5 ──
+
+
+def query_of(said: str) -> str:
+    """Empty: it has no letter and no digit."""
+    return _group(_TOKEN.finditer(_readable(said)), 0)
+
+
+def phrase_of(said: str) -> str:
+    """Its words side by side; a star at its end makes the last one the beginning of a word. Empty: it has none."""
+    whole = _readable(said).replace('"', " ").rstrip()
+    words = whole.rstrip("*")
+    if not any(one.isalnum() for one in words):
+        return ""
+    return f'"{words}" *' if len(words) < len(whole) else f'"{words}"'
+
+
+def _readable(said: str) -> str:
+    # Halves of pairs, such as an argument holds that is not UTF-8.
+    return said.encode("utf-8", "replace").decode().translate(_QUOTES)
+
+
+def _group(tokens: Iterator[re.Match[str]], depth: int) -> str:
+    """Up to the bracket that closes it, or the end."""
+    terms: list[str] = []
+    for token in tokens:
+        if token["bracket"] == "(":
+            terms.append(_group(tokens, depth + 1) if depth < _DEPTH_MOST else "")
+        elif token["bracket"] and depth:
+            break
+        elif token["near"] is not None:
+            terms.append(_near_group(token))
+        else:
+            terms.append(token["word"] if _is_operator(token["word"] or "") else _operand(token))
+    return _any_of(_settled([term for term in terms if term]))
+
+
+def _near_group(token: re.Match[str]) -> str:
+    """As FTS5 itself writes it."""
+    operands = [_operand(one) for one in _TOKEN.finditer(token["near"])]
+    return _near(operands, int(token["within"] or NEAR_WORDS))
+
+
+def _operand(token: re.Match[str]) -> str:
+    return phrase_of(token["phrase"] or token["word"] or "")
+
+
+def _is_operator(term: str) -> bool:
+    return term in _OPERATORS or _NEAR.fullmatch(term) is not None
+
+
+def _settled(terms: Sequence[str]) -> list[str]:
+    """Operators where they are meant, and their words where they are not."""
+    # FTS5's NOT is an AND NOT already.
+    terms = [term for term, after in zip(terms, [*terms, ""][1:], strict=True) if (term, after) != ("AND", "NOT")]
+    around = zip(["", *terms], terms, [*terms, ""][1:], strict=False)
+    return [term if _is_meant(term, (before, after)) else phrase_of(term) for before, term, after in around]
+
+
+def _is_meant(term: str, neighbours: tuple[str, str]) -> bool:
+    if term in _OPERATORS:
+        return all(one and not _is_operator(one) for one in neighbours)
+    # Only words and phrases are near each other.
+    return not _is_operator(term) or all(one.startswith('"') for one in neighbours)
+
+
+# --- from the loosest to the tightest -----------------------------------------------------------------
+
+
+def _any_of(terms: Sequence[str]) -> str:
+    return _joined([_all_of(part) for part in _parted(terms, "OR")], "OR")
+
+
+def _all_of(terms: Sequence[str]) -> str:
+    return _joined([_without(part) for part in _parted(terms, "AND")], "AND")
+
+
+def _without(terms: Sequence[str]) -> str:
+    wanted, *unwanted = (_side_by_side(part) for part in _parted(terms, "NOT"))
+    return _joined([wanted, _joined(unwanted, "OR")] if unwanted else [wanted], "NOT")
+
+
+def _side_by_side(terms: Sequence[str]) -> str:
+    chains: list[list[str]] = []
+    for before, term in zip(["", *terms], terms, strict=False):
+        if _NEAR.fullmatch(before) or _NEAR.fullmatch(term):
+            chains[-1].append(term)
+        else:
+            chains.append([term])
+    return _joined([_chained(chain) for chain in chains], "AND")
+
+
+def _chained(terms: Sequence[str]) -> str:
+    distances = [found[1] or NEAR_WORDS for found in map(_NEAR.fullmatch, terms[1::2]) if found]
+    return _near(terms[::2], max(map(int, distances), default=0))
+
+
+def _near(operands: Sequence[str], within: int) -> str:
+    operands = [one for one in operands if one]
+    return f"NEAR({' '.join(operands)}, {within})" if len(operands) > 1 else "".join(operands)
+
+
+def _parted(terms: Sequence[str], operator: str) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    for term in terms:
+        if term == operator:
+            parts.append([])
+        else:
+            parts[-1].append(term)
+    return parts
+
+
+def _joined(terms: Sequence[str], operator: str) -> str:
+    return f"({f' {operator} '.join(terms)})" if len(terms) > 1 else "".join(terms)

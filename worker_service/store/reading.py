@@ -1,0 +1,355 @@
+"""What everyone looks at. On a connection of its own, so that it never waits for a writer.
+
+Selectors become SQL here, the one place where a WHERE is put together: values are always bound, never written in.
+Why a pending job has not started (P12) is asked by the claim's own predicates, then by a rehearsal of the next claim.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from worker_service.clock import as_text, from_text
+from worker_service.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnly
+from worker_service.jobs.model import (
+    WATCHING,
+    Action,
+    Attempt,
+    Counts,
+    Course,
+    ErrorCount,
+    Event,
+    Gate,
+    HandlerFacts,
+    Held,
+    Job,
+    Lease,
+    LogLine,
+    Pause,
+    PlatformCount,
+    Status,
+    TypeCounts,
+    WorkerState,
+)
+from worker_service.jobs.selector import Selector
+from worker_service.store.database import Database, Row, spoken_errors
+from worker_service.store.intake import make_ready
+
+JOB_COLUMNS = Job._fields
+
+_STATUS = JOB_COLUMNS.index("status")
+
+_STATUSES = {str(status): status for status in Status}
+
+# The newest only: a completion must answer at once on a table of millions.
+_NAMED = {
+    column: f"SELECT {column} AS name FROM worker_job_queue ORDER BY id DESC LIMIT 5000"
+    for column in ("id", "job_type", "owner", "platform", "account", "error_code")
+} | {
+    "document": "SELECT id AS name FROM document ORDER BY id DESC LIMIT 5000",
+    "handler": "SELECT job_type AS name FROM handler",
+}
+
+AHEAD_MOST = 1000
+
+_STANDING = ("WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW")
+"""Behind these a job stands until somebody does something; behind others, until jobs have ended or a time comes."""
+
+_Ask = Callable[..., list[Row]]
+
+_PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
+
+
+class SqliteReading:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def get(self, job_id: int) -> Job:
+        rows = self._db.read("get", job_id=job_id)
+        if not rows:
+            raise JobNotFound(f"there is no job {job_id}: `pagemill ls` shows those that are there")
+        return job_from(rows[0])
+
+    def list(self, selector: Selector, *, most: int = 50, before_id: int | None = None) -> Sequence[Job]:
+        condition, values = where(selector)
+        if before_id is not None:
+            condition, values = f"{condition} AND id < ?", [*values, before_id]
+        columns = ", ".join(JOB_COLUMNS)
+        sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
+        return [job_from(row) for row in self._db.read_sql(sql, [*values, most])]
+
+    def count(self, selector: Selector) -> int:
+        condition, values = where(selector)
+        [(count,)] = self._db.read_sql(f"SELECT count(*) FROM worker_job_queue WHERE {condition}", values)
+        return int(count)
+
+    def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
+        selected, values = where(selector)
+        sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
+        return [row[0] for row in self._db.read_sql(sql, values)]
+
+    def oldest_ended_ids(self, selector: Selector, most: int) -> Sequence[int]:
+        selected, values = where(selector)
+        sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND completed_at < ? ORDER BY completed_at LIMIT ?"
+        return [row[0] for row in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
+
+    def family(self, ids: Sequence[int]) -> Sequence[int]:
+        return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
+
+    def watching(self, ids: Sequence[int]) -> Sequence[int]:
+        return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
+
+    def course(self, job_id: int) -> Course | None:
+        rows = self._db.read("course", job_id=job_id)
+        return Course(*rows[0]) if rows else None
+
+    def attempts(self, job_id: int) -> Sequence[Attempt]:
+        return [Attempt(*row) for row in self._db.read("attempts", job_id=job_id)]
+
+    def events(self, job_id: int) -> Sequence[Event]:
+        return [Event(*row) for row in self._db.read("events", job_id=job_id)]
+
+    def logs(self, job_id: int, *, after_id: int = 0, most: int = 1000) -> Sequence[LogLine]:
+        return [LogLine(*row) for row in self._db.read("logs", job_id=job_id, after_id=after_id, most=most)]
+
+    def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
+        return [(needs_id, status) for needs_id, status in self._db.read("waits_for", job_id=job_id)]
+
+    def pauses(self) -> Sequence[Pause]:
+        return [Pause(*row) for row in self._db.read("pauses", now=self._db.now())]
+
+    def actions(self, *, most: int = 20) -> Sequence[Action]:
+        return [Action(*row) for row in self._db.read("actions", most=most)]
+
+    def workers(self) -> Sequence[WorkerState]:
+        return [_worker_from(row) for row in self._db.read("workers")]
+
+    def absent_workers(self) -> Sequence[WorkerState]:
+        return [_worker_from(row) for row in self._db.read("absent_workers")]
+
+    def limits(self) -> Mapping[str, Mapping[str, int]]:
+        limits: dict[str, dict[str, int]] = {}
+        for kind, name, most in self._db.read("limits"):
+            limits.setdefault(kind, {})[name] = most
+        return limits
+
+    def handlers_lacking(self) -> Sequence[HandlerFacts]:
+        rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
+        return [HandlerFacts(*row) for row in rows]
+
+    def payload_schemas(self, job_type: str) -> Sequence[str | None]:
+        rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
+        return [schema for (schema,) in rows]
+
+    def choices(self) -> Sequence[str]:
+        return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
+
+    def leases_of(self, worker_id: str) -> Sequence[Held]:
+        return [
+            Held(Lease(job_id, fence, worker_id), bool(is_cancelled), bool(is_hurried))
+            for job_id, fence, is_cancelled, is_hurried in self._db.read("leases_of", worker_id=worker_id)
+        ]
+
+    def counts(self) -> Counts:
+        [(total, pending, running, failed, cancelled)] = self._db.read("counts")
+        oldest = self._db.read("oldest_pending")
+        by_status = {
+            Status.PENDING: pending,
+            Status.RUNNING: running,
+            Status.COMPLETED: total - pending - running - failed - cancelled,
+            Status.FAILED: failed,
+            Status.CANCELLED: cancelled,
+        }
+        return Counts(by_status, oldest[0][0] if oldest else None)
+
+    def counts_by_type(self) -> Sequence[TypeCounts]:
+        return [TypeCounts(*row) for row in self._db.read("counts_by_type")]
+
+    def pending_by_platform(self) -> Sequence[PlatformCount]:
+        return [PlatformCount(*row) for row in self._db.read("pending_by_platform")]
+
+    def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
+        meant = [status for status in selector.statuses or statuses if status in statuses]
+        job_ids = self.ids(replace(selector, statuses=meant), "generation IS NOT NULL") if meant else []
+        return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
+
+    def jobs_lacking(self) -> Sequence[ErrorCount]:
+        return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
+
+    def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
+        codes = None if to_retry is None else json.dumps(list(to_retry))
+        return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes)]
+
+    def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
+        if column not in _NAMED:
+            raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED)}")
+        sql = f"SELECT DISTINCT name FROM ({_NAMED[column]}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
+        return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
+
+    def next_deadline(self) -> datetime | None:
+        [(at,)] = self._db.read("next_deadline", now=self._db.now())
+        return from_text(at) if at else None
+
+    def comes_due(self, worker_id: str, until: datetime) -> bool:
+        return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
+
+    def database_id(self) -> str:
+        [(made_at,)] = self._db.read("database_id")
+        return str(made_at)
+
+    def change_counter(self) -> int:
+        # Of the connection that writes, where there is one: its own commits do not count.
+        with spoken_errors(self._db.path):
+            [(counter,)] = (self._db.writing or self._db.reader).execute("PRAGMA data_version").fetchall()
+        return int(str(counter))
+
+    # ── Why a job has not started ──
+
+    def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
+        """Of one moment: a job that is claimed between two looks would wait for nobody who is there.
+
+        Only where a claim would first free something, this needs a rehearsal. Whoever may not write, or would have
+        to wait, hears how things stand without that.
+        """
+        with self._db.snapshot():
+            job = self.get(job_id)
+            if job.status != Status.PENDING:
+                return []
+            gates = self._gates(job_id, dead, self._db.read)
+            if gates or self._db.read("unready", now=self._db.now()) != [(1,)]:
+                return gates or self._ahead(job_id, dead, self._db.read)
+            as_it_stands = [] if job.held else self._ahead(job_id, dead, self._db.read)
+        with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
+            make_ready(self._db, self._db.now())
+            is_pending = [row[:1] for row in self._db.write("row_of", job_id=job_id)] == [(Status.PENDING,)]
+            if not is_pending:
+                return []
+            return self._gates(job_id, dead, self._db.write) or self._ahead(job_id, dead, self._db.write)
+        return as_it_stands
+
+    def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
+        """Asked of each lane and each worker, as the claim would."""
+        with self._db.snapshot():
+            workers = [worker.id for worker in self.workers()]
+            rows = self._db.read("standing", now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
+        standing: dict[Row, dict[str | None, list[Row]]] = {}
+        for *lane, rank, code, detail, worker_id in rows:
+            gates = standing.setdefault(tuple(lane), _of_each(workers, dead))
+            if code in _STANDING and worker_id not in dead:
+                gates.setdefault(worker_id, []).append((rank, code, detail))
+        found = [_nearest(gates) for gates in standing.values()]
+        if not all(found):
+            return []
+        return list(dict.fromkeys(Gate(code, detail) for rows in found for _, code, detail in rows))
+
+    def _gates(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
+        """Those of the job and its lane, and those of the worker that is nearest to running it."""
+        gates = _of_each([worker_id for worker_id, _ in ask("workers_for", job_id=job_id)], dead)
+        rows = ask("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
+        for rank, code, detail, worker_id in rows:
+            if worker_id not in dead:
+                gates.setdefault(worker_id, []).append((rank, code, detail))
+        return [Gate(code, detail) for _, code, detail in _nearest(gates)]
+
+    def _ahead(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
+        """Nothing, if one of the workers that could run it would take it next."""
+        workers = [row for row in ask("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
+        if any((job_id,) in ask("next_turn", **claim_values(self._db, *worker)) for worker in workers):
+            return []
+        [(before,)] = ask("ahead", job_id=job_id, most=AHEAD_MOST)
+        # None by priority and age: it is the turn of another owner.
+        count = max(1, before)
+        words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
+        return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count)]
+
+
+def job_from(row: Row) -> Job:
+    return Job._make((*row[:_STATUS], _STATUSES[row[_STATUS]], *row[_STATUS + 1 :]))
+
+
+def _worker_from(row: Row) -> WorkerState:
+    return WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:]))
+
+
+# ── Selectors ──
+
+
+def where(selector: Selector) -> tuple[str, list[Any]]:
+    terms: list[str] = ["1"]
+    values: list[Any] = []
+
+    def add(term: str, *bound: object) -> None:
+        terms.append(term)
+        values.extend(bound)
+
+    def add_any(column: str, wanted: Sequence[object]) -> None:
+        if wanted:
+            add(f"{column} IN ({', '.join('?' * len(wanted))})", *wanted)
+
+    if selector.ids:
+        add("id IN (SELECT value FROM json_each(?))", json.dumps(list(selector.ids)))
+    add_any("status", [str(status) for status in selector.statuses])
+    add_any("job_type", selector.job_types)
+    add_any("platform", selector.platforms)
+    add_any("account", selector.accounts)
+    if selector.accounts:
+        add("account IS NOT NULL")  # lets the planner use the partial index
+    add_any("owner", selector.owners)
+    if selector.owners and "" not in selector.owners:
+        add("owner <> ''")  # lets the planner use the partial index
+    if selector.batch_id is not None:
+        add("batch_id = ?", selector.batch_id)
+    if selector.error_code is not None:
+        add("error_code = ?", selector.error_code)
+    if selector.since is not None:
+        add("ifnull(completed_at, created_at) >= ?", selector.since)
+    if selector.older_than is not None:
+        add("ifnull(completed_at, created_at) < ?", selector.older_than)
+    for path, wanted in selector.match:
+        _add_match(add, path, wanted)
+    return " AND ".join(terms), values
+
+
+def _add_match(add: Any, path: str, wanted: object) -> None:
+    if not _PATH.fullmatch(path):
+        raise BadInput(f"{path!r} is not a path into the payload: write it like file_id or page_range[0]")
+    # -> gives JSON text, which tells 1 from "1" and true from 1.
+    add("payload -> ? = json(?)", f"$.{path}", json.dumps(wanted))
+
+
+# ── Gates ──
+
+
+def _of_each(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
+    """For the gates of each worker; under None, those of the job and its lane."""
+    down = {
+        worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
+    }
+    return {None: [], **{worker_id: down.get(worker_id, []) for worker_id in workers}}
+
+
+def _nearest(gates: dict[str | None, list[Row]]) -> list[Row]:
+    """The gates of the job and its lane, and those of the worker that is nearest to running it, in order."""
+    of_workers = [found for worker_id, found in gates.items() if worker_id is not None]
+    nearest = min(of_workers, key=_distance, default=[(1, "WORKER_DOWN", "no worker has registered")])
+    return sorted([*gates.get(None, []), *nearest], key=lambda gate: int(gate[0]))
+
+
+def _distance(gates: list[Row]) -> tuple[int, int]:
+    """A worker without a gate is nearest; then the one that fails latest in the order of `why`."""
+    return (-gates[0][0], len(gates)) if gates else (-100, 0)
+
+
+def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, object]:
+    return {
+        "worker_id": worker_id,
+        "job_class": job_class,
+        "now": db.now(),
+        "stale_before": db.stale_before(),
+        "behind": 0,
+    }

@@ -1,0 +1,244 @@
+-- What everyone looks at. The gates are the claim's own, from leases.sql.
+
+-- name: next_turn
+{whose_turn};
+
+-- name: get
+SELECT {job_columns} FROM worker_job_queue WHERE id = :job_id;
+
+-- fragment: first_line
+nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) - 1), '')
+
+-- name: explain
+-- The claim's own predicates, asked one by one: of the job, of its lane, and of each worker.
+WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
+SELECT rank, code, detail, NULL AS worker_id FROM (
+    -- Of a machine that lacks what this one job needs: it looks again now and then.
+    SELECT iif(a.error_code = 'CAPABILITY_MISSING', 11, 4) AS rank,
+           iif(a.error_code = 'CAPABILITY_MISSING', a.error_code, 'NOT_YET') AS code,
+           'it starts ' || iif(a.fence, 'again ', '') || 'at ' || q.run_at
+           || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '') AS detail
+      FROM worker_job_queue q
+      LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
+     WHERE q.id = :job_id AND q.held & 1 AND q.run_at > :now
+     UNION ALL
+    SELECT 5, 'BACKOFF', 'retry ' || q.retry_count || ' of ' || q.max_retries || ' starts at ' || q.run_at
+                         || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '')
+      FROM worker_job_queue q
+      LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'retry'
+     WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
+     UNION ALL
+    SELECT 6, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
+      FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
+     WHERE v.job_id = :job_id AND NOT v.is_met AND q.held & 4 HAVING count(*) > 0
+     UNION ALL
+    SELECT 8, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key
+      FROM worker_job_queue q JOIN worker_job_queue r ON r.concurrency_key = q.concurrency_key
+     WHERE q.id = :job_id AND r.concurrency_key IS NOT NULL AND r.status = 'running')
+ UNION ALL
+SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, NULL
+  FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({lane_gates}))) g
+ UNION ALL
+SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
+  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
+ ORDER BY 1, 3;
+
+-- name: standing
+-- What keeps each lane that has ready jobs from starting, on each worker.
+WITH RECURSIVE lane(job_type, owner, source) AS ({lanes})
+SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, NULL
+  FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail))
+                          FROM (SELECT 99 AS rank, '' AS code, '' AS detail UNION ALL {lane_gates}))) g
+ UNION ALL
+SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
+  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
+ ORDER BY 1, 2, 3, 4;
+
+-- name: workers_for
+-- Every worker, with the class in which it would run the job.
+SELECT w.id, h.class
+  FROM worker w
+  LEFT JOIN handler h ON h.worker_id = w.id
+                     AND h.job_type = (SELECT job_type FROM worker_job_queue WHERE id = :job_id);
+
+-- fragment: same_lane
+FROM worker_job_queue f INDEXED BY job_ready
+ WHERE f.status = 'pending' AND f.held = 0
+   AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
+
+-- name: ahead
+-- How many ready jobs come before this one by priority and age, counted up to :most in each lane.
+WITH RECURSIVE
+lane(job_type, owner, source) AS ({lanes}),
+me AS (SELECT id, priority, created_at FROM worker_job_queue WHERE id = :job_id)
+SELECT sum((SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority < me.priority LIMIT :most))
+           + (SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority = me.priority
+                                                         AND f.created_at < me.created_at LIMIT :most))
+           + (SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority = me.priority
+                                                         AND f.created_at = me.created_at AND f.id < me.id LIMIT :most)))
+  FROM lane, me;
+
+-- name: family
+WITH RECURSIVE family(id) AS (
+    SELECT value FROM json_each(:ids)
+     UNION
+    SELECT q.id FROM family CROSS JOIN worker_job_queue q ON q.parent_id = family.id AND q.parent_id IS NOT NULL
+)
+SELECT id FROM family ORDER BY id;
+
+-- name: course
+SELECT ifnull(a.heard_at, a.started_at),
+       strftime('%Y-%m-%d %H:%M:%f', a.started_at, ifnull(q.timeout_seconds, h.timeout_seconds) || ' seconds')
+  FROM worker_job_queue q
+  JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence
+  LEFT JOIN handler h ON h.worker_id = q.worker_id AND h.job_type = q.job_type
+ WHERE q.id = :job_id AND q.status = 'running';
+
+-- name: attempts
+SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
+       memory_peak_bytes, pid, pid_started, sandbox, heard_at
+  FROM worker_job_attempt WHERE job_id = :job_id ORDER BY fence;
+
+-- name: events
+SELECT id, job_id, fence, from_status, to_status, at FROM worker_job_event WHERE job_id = :job_id ORDER BY id;
+
+-- name: logs
+SELECT id, job_id, fence, at, line FROM worker_job_log
+ WHERE job_id = :job_id AND id > :after_id ORDER BY id LIMIT :most;
+
+-- name: waits_for
+SELECT needs_id, ifnull(needs_status, 'gone') FROM v_waits WHERE job_id = :job_id ORDER BY needs_id;
+
+-- name: pauses
+SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until > :now ORDER BY scope, name;
+
+-- name: actions
+SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
+       (SELECT count(*) FROM worker_action_item i WHERE i.action_id = a.id),
+       (SELECT count(*) FROM worker_action_document i WHERE i.action_id = a.id)
+  FROM worker_action a ORDER BY a.id DESC LIMIT :most;
+
+-- name: database_id
+SELECT min(created_at) FROM pagemill_schema;
+
+-- name: counts
+-- Live and failed jobs are counted by index; completed ones, the bulk, are what is left of the whole.
+SELECT count(*),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'failed'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled')
+  FROM worker_job_queue;
+
+-- name: oldest_pending
+SELECT created_at FROM worker_job_queue
+ WHERE id = (SELECT min(id) FROM worker_job_queue WHERE status = 'pending');
+
+-- name: workers
+SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.started_at,
+       w.heartbeat_at,
+       (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id)
+  FROM worker w ORDER BY w.started_at, w.id;
+
+-- name: absent_workers
+-- Whom running jobs name, and who has no row: for them nobody beats. What is no time is long ago.
+SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
+       max(ifnull(max(strftime('%Y-%m-%d %H:%M:%f', q.heartbeat_at)), ''), '1970-01-01 00:00:00.000'), count(*)
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
+ GROUP BY q.worker_id ORDER BY q.worker_id;
+
+-- name: limits
+SELECT kind, name, most FROM job_limit ORDER BY kind, name;
+
+-- name: handlers_lacking
+SELECT DISTINCT h.job_type, h.class, h.missing FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.missing IS NOT NULL AND w.heartbeat_at > :stale_before
+ ORDER BY h.job_type, h.missing;
+
+-- name: payload_schemas
+SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before;
+
+-- name: leases_of
+SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,
+       q.cancel_requested_at IS NOT NULL
+       AND EXISTS (SELECT 1 FROM worker_job_attempt a
+                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.signal = 'SIGKILL')
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND q.worker_id = :worker_id;
+
+-- name: counts_by_type
+SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running'),
+       sum(status = 'completed'), sum(status = 'failed'), sum(status = 'cancelled')
+  FROM worker_job_queue GROUP BY job_type ORDER BY job_type;
+
+-- name: pending_by_platform
+SELECT platform, count(*) FROM worker_job_queue WHERE status = 'pending' GROUP BY platform ORDER BY platform;
+
+-- name: errors
+SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
+       (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id),
+       (SELECT n.name FROM worker_job_queue n WHERE n.id = e.newest_id), e.newest_at
+  FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
+          FROM worker_job_queue q
+         WHERE status = 'failed' AND completed_at >= :since
+           -- Those that a retry would refuse are the past: something newer does their work.
+           AND (:codes IS NULL
+                OR (error_code IN (SELECT value FROM json_each(:codes))
+                    AND (q.generation IS NULL
+                         OR EXISTS (SELECT 1 FROM document d
+                                     WHERE d.id = q.document_id AND d.index_generation = q.generation))
+                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
+                                     WHERE l.unique_key = q.unique_key AND l.unique_key IS NOT NULL
+                                       AND l.status IN ('pending', 'running'))
+                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
+                                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
+                                       AND n.job_type = q.job_type AND n.owner = q.owner
+                                       AND n.status = 'completed')))
+         GROUP BY error_code, job_type) e
+ ORDER BY e.jobs DESC, e.error_code, e.job_type;
+
+-- name: next_deadline
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT min(at) FROM (
+    SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
+             WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
+      FROM level
+    UNION ALL SELECT :now WHERE EXISTS (SELECT 1 FROM worker_job_settled)
+    UNION ALL SELECT until FROM pause WHERE until > :now
+    UNION ALL SELECT until FROM source_rest WHERE until > :now);
+
+-- name: comes_due
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+                WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
+                  AND NOT q.held & 4
+                  AND EXISTS (SELECT 1 FROM handler h
+                               WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));
+
+-- name: documents_failing
+SELECT DISTINCT d.id FROM json_each(:job_ids) w
+ CROSS JOIN worker_job_queue q NOT INDEXED ON q.id = w.value
+ CROSS JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
+ WHERE d.index_status IN ('queued', 'indexing') ORDER BY d.id;
+
+-- name: watching
+SELECT q.id
+  FROM json_each(:ids) w CROSS JOIN worker_job_queue q ON q.id = w.value AND q.status = 'pending'
+ CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence
+ WHERE a.outcome = 'snoozed' AND a.error_code = :code
+ ORDER BY q.id;
+
+-- name: jobs_lacking
+-- Jobs that were sent away because their machine lacks something, and look again.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, q.name, max(a.ended_at)
+  FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
+ CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
+ WHERE q.status = 'pending' AND q.held & 3 AND a.error_code = 'CAPABILITY_MISSING'
+ GROUP BY q.job_type, a.error_message ORDER BY q.job_type, a.error_message;
+
+-- name: choices
+SELECT DISTINCT h.choices FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.choices IS NOT NULL AND w.heartbeat_at > :stale_before;

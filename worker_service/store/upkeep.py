@@ -1,0 +1,321 @@
+"""Looking after the database: checks, backup, what nobody wants any more, and the names that files have.
+
+What is no longer wanted goes by a person's wish (documents) or by a chore (what nobody refers to any more). A document
+goes in one short transaction with the rows of its files; its pages, which may be ten thousand, are forgotten after
+that, a little at a time. A page result that no page refers to is first marked, and from then on is not known to
+handlers that ask. It is removed once every attempt that may have asked before has ended.
+
+The audit asks of the rows, and of the history that was kept of them, what they must say if every promise was kept. Ids
+of events are the clock there, never times: they grow with each commit, while a wall clock may be stepped. Nobody's
+attempts overlap if each has one start and one end among the events, and the events of a job form a chain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from worker_service.clock import as_text
+from worker_service.errors import Refused, StoreDamaged
+from worker_service.jobs.library import OwnerSize, Removed, Weight
+from worker_service.jobs.model import Check
+from worker_service.jobs.names import LinkFacts, Links, folded
+from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.store.database import SQLITE_VERSION, Database, chunks, connect_to_read, create, spoken_errors
+from worker_service.store.holding import lasting_holder_of
+from worker_service.store.intake import settle
+
+_WAL_BYTES_WARN = 64 * 1024 * 1024
+
+_HELD_SECONDS = 1.0
+"""Ours hold the write lock for milliseconds."""
+
+_FREE_BYTES_WARN = 256 * 1024 * 1024
+
+_WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
+
+_DOCUMENTS_PER_TRANSACTION = 50
+
+SENTENCES_MOST = 20
+"""Of each rule. Where one broke a million times, the first twenty tell why."""
+
+RULES = (
+    # P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start.
+    "history_chain",
+    # P4: the row says what its last event says; a completed one has its completed attempt.
+    "history_rows",
+    # P1, P5: one start for each attempt, and one end, to where its outcome leads.
+    "history_attempts",
+    # P1: no start and no end without an attempt.
+    "history_strays",
+    # P6: retries and requeues are counted, and capped.
+    "history_caps",
+    # P7: who was asked to stop still runs, or was cancelled.
+    "history_cancels",
+    # P8: of the jobs with one concurrency_key, one began only after the other had ended.
+    "history_keys",
+    # P11: no live work of an older generation that was not asked to stop; no page of a generation to come.
+    "history_generations",
+    # P11: a document is queued or indexing exactly while a job of its newest generation lives, or else it has failed.
+    "history_documents",
+    # P5: a success has the files and the completed job that made it one; each page has its result.
+    "history_published",
+)
+
+
+class SqliteUpkeep:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # ── Checks and copies ──
+
+    def unknown_types(self) -> Sequence[str]:
+        return [job_type for (job_type,) in self._db.read("unknown_types", stale_before=self._db.stale_before())]
+
+    def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
+        values = {"now": self._db.now(), "since": as_text(since), "stale_before": self._db.stale_before(), "most": most}
+        with self._db.transaction():
+            failed = [job_id for (job_id,) in self._db.write("fail_unknown", job_type=job_type, **values)]
+            settle(self._db)
+        return failed
+
+    def check(self) -> Sequence[Check]:
+        return list(self._checks())
+
+    def _checks(self) -> Iterator[Check]:
+        faults = self._faults()
+        yield Check(
+            "integrity", not faults, faults or "every page is sound", "stop the daemon and restore the newest backup"
+        )
+        if not faults:
+            broken = "; ".join(self.audit())
+            yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
+        if holder := lasting_holder_of(self._db.path, seconds=_HELD_SECONDS):
+            end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
+            yield Check("write lock", False, f"{holder} keeps it, so nobody else can write", end)
+        else:
+            yield Check("write lock", True, "nobody keeps it")
+        yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
+        yield from _check_of_program()
+        wal = Path(f"{self._db.path}-wal")
+        wal_bytes = wal.stat().st_size if wal.exists() else 0
+        yield Check(
+            "write-ahead log",
+            wal_bytes < _WAL_BYTES_WARN,
+            f"{wal_bytes / 1e6:.1f} MB",
+            "a reader has been open for long: close forgotten sqlite3 sessions",
+        )
+        free = shutil.disk_usage(self._db.path.parent).free
+        yield Check(
+            "disk",
+            free > _FREE_BYTES_WARN,
+            f"{free / 1e9:.1f} GB free",
+            "`pagemill stats` tells who keeps how much: pagemill documents rm, and pagemill prune",
+        )
+        mode = self._db.path.stat().st_mode & 0o777
+        yield Check("permissions", not mode & 0o002, f"mode {mode:04o}", f"chmod o-w {self._db.path}")
+
+    def _faults(self) -> str:
+        try:
+            rows = self._db.read_sql("PRAGMA integrity_check(5)", [])
+        except StoreDamaged as error:
+            return str(error)
+        return "" if rows == [("ok",)] else "; ".join(row[0] for row in rows)
+
+    def audit(self) -> Sequence[str]:
+        of_rows = [line for (line,) in self._db.read("audit")]
+        return [*of_rows, *_broken(lambda name, values: self._db.read(name, **values))]
+
+    def backup(self, target: Path) -> None:
+        if target.exists():
+            raise Refused(f"{target} is already there: name a file that is not")
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        unfinished.unlink(missing_ok=True)
+        try:
+            with spoken_errors(target):
+                # Not the reader: a connection that only queries may not write the copy either.
+                self._db.writer.execute("VACUUM INTO ?", (str(unfinished),))
+            create(unfinished).close()  # brings the copy into WAL mode
+            _assert_sound(unfinished)
+            with unfinished.open("rb+") as copy:
+                os.fsync(copy.fileno())
+            os.link(unfinished, target)  # unlike a rename, this refuses a target that came meanwhile
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def shorten_log(self) -> None:
+        with spoken_errors(self._db.path):
+            self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    # ── What is no longer wanted ──
+
+    def weigh(self, document_ids: Sequence[int]) -> Weight:
+        [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
+        return Weight(*row)
+
+    def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
+        action_id: int | None = None
+        removed: list[int] = []
+        refused: dict[int, str] = {}
+        freed = Weight()
+        for chunk in chunks(sorted(set(document_ids)), _DOCUMENTS_PER_TRANSACTION):
+            with self._db.transaction():
+                for document_id in chunk:
+                    # One after the other: of two that share a file, the second frees it.
+                    [row] = self._db.write("weight", document_ids=json.dumps([document_id]))
+                    weight = Weight(*row)
+                    reason = self._why_not_removed(document_id, weight)
+                    if reason is not None:
+                        refused[document_id] = reason
+                        continue
+                    if action_id is None:
+                        [(action_id,)] = self._db.write("begin_action", verb="remove", actor=actor, now=self._db.now())
+                    told = {"files": weight.files, "size": weight.size}
+                    self._db.write("remember_document", action_id=action_id, document_id=document_id, **told)
+                    self._db.write("remove_document", document_id=document_id)
+                    removed.append(document_id)
+                    freed += weight
+        return Removed(action_id, removed, refused, freed)
+
+    def _why_not_removed(self, document_id: int, weight: Weight) -> str | None:
+        if not weight.documents:
+            return "there is no such document"
+        for job_id, job_type in self._db.write("any_live_job", document_id=document_id):
+            return f"job {job_id} ({job_type}) still works for it: pagemill cancel {job_id}, and then once more"
+        return None
+
+    def sizes_by_owner(self) -> Sequence[OwnerSize]:
+        return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
+
+    def size_of_all(self) -> tuple[int, int]:
+        [(files, size)] = self._db.read("size_of_all")
+        return files, size
+
+    def forget_gone(self, most: int = 1000) -> int:
+        if self._db.read("is_forgettable") == [(0,)]:
+            return 0
+        gone = self._db.read("gone_documents", most=most)
+        with self._db.transaction():
+            return self._forget_generations(gone, most) + self._forget_results(most)
+
+    def forget_pages(self, most: int = 1000) -> int:
+        # Looked for by the reader, so that nobody waits meanwhile; looked at again under the write lock.
+        generations = self._db.read("old_generations", most=most)
+        files = self._db.read("superseded_files", most=most)
+        with self._db.transaction():
+            forgotten = self._forget_generations(generations, most)
+            forgotten += sum(len(self._db.write("forget_file", file_id=file_id)) for (file_id,) in files)
+            return forgotten + self._forget_results(most)
+
+    def _forget_generations(self, generations: Sequence[tuple[int, int | None]], most: int) -> int:
+        """None: of a document that was removed, no page is left."""
+        forgotten = 0
+        for document_id, generation in generations:
+            if generation is None:
+                self._db.write("forget_gone_document", document_id=document_id)
+            elif forgotten < most:
+                left = {"document_id": document_id, "generation": generation, "most": most - forgotten}
+                forgotten += len(self._db.write("forget_page", **left))
+        return forgotten
+
+    def _forget_results(self, most: int) -> int:
+        self._db.write("date_forgotten", now=self._db.now())
+        return len(self._db.write("forget_result", most=most))
+
+    def gone_files(self, most: int = 1000) -> Sequence[str]:
+        return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]
+
+    def forget_gone_files(self, paths: Sequence[str]) -> None:
+        with self._db.transaction():
+            self._db.write_each("forget_gone_file", [(os.fsencode(path),) for path in paths])
+
+    # ── Which names the files of documents have: rows first, links after them (P5) ──
+
+    def links_due(self, most: int = 100) -> Sequence[int]:
+        return [document_id for (document_id,) in self._db.read("links_due", most=most)]
+
+    def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
+        return [document_id for (document_id,) in self._db.read("document_ids", after=after, most=most)]
+
+    def link_facts(self, document_id: int) -> LinkFacts | None:
+        for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
+            folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
+            files = self._db.read("newest_files", document_id=document_id)
+            return LinkFacts(document_id, owner, name, source_key, folders, [(r, n, p) for r, n, p in files])
+        return None
+
+    def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
+        return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
+
+    def save_links(self, wanted: Sequence[Links]) -> None:
+        with self._db.transaction():
+            for links in wanted:
+                # What it does not get again is to go.
+                self._db.write("let_link_go", document_id=links.document_id)
+                for path, target in self._free(links):
+                    row = {"path": path, "folded": folded(path), "target": target}
+                    self._db.write("save_link", document_id=links.document_id, **row)
+
+    def _free(self, links: Links) -> Sequence[tuple[str, str]]:
+        folder = ""
+        for name in links.folders:
+            # Where a file is called like the folder, the folder gives way.
+            while self._db.write("is_link", folded=folded(f"{folder}{name}")):
+                name += "_"
+            folder += f"{name}/"
+        for stem in links.stems():
+            paths = [(f"{folder}{stem}{ending}", target) for ending, target in links.targets]
+            if not any(self._is_taken(links.document_id, path) for path, _ in paths):
+                return paths
+        return []
+
+    def _is_taken(self, document_id: int, path: str) -> bool:
+        return bool(self._db.write("link_in_the_way", document_id=document_id, folded=folded(path)))
+
+    def links_made(self, document_ids: Sequence[int]) -> None:
+        with self._db.transaction():
+            for document_id in document_ids:
+                self._db.write("forget_links", document_id=document_id)
+                self._db.write("forget_link_due", document_id=document_id)
+
+
+def has_no_wal_reset_bug(version: str) -> bool:
+    parts = tuple(int(part) for part in version.split(".")[:3])
+    return parts >= (3, 51, 3) or any(parts[:2] == fixed[:2] and parts >= fixed for fixed in _WITHOUT_WAL_RESET_BUG)
+
+
+def _check_of_program() -> Iterator[Check]:
+    """The sqlite3 program that people and cron use on the same file."""
+    program = shutil.which("sqlite3")
+    if program is None:
+        return
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.split()[:1]
+    if version:
+        detail = f"sqlite3 {version[0]} is on the PATH"
+        if not has_no_wal_reset_bug(version[0]):
+            detail += "; its checkpoints can, rarely, lose commits of others (fixed in 3.51.3): keep its sessions short"
+        yield Check("sqlite3 program", True, detail)
+
+
+def _assert_sound(path: Path) -> None:
+    copy = connect_to_read(path)
+    try:
+        if copy.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+            raise StoreDamaged(f"the copy at {path} is not sound, and was removed: run `pagemill db check`")
+    finally:
+        copy.close()
+
+
+def _broken(read: Callable[[str, dict[str, object]], list[tuple[str]]]) -> Iterator[str]:
+    """`read` runs a named statement. A sentence for each thing that breaks a promise."""
+    for rule in RULES:
+        values: dict[str, object] = {"most": SENTENCES_MOST}
+        if rule == "history_caps":
+            values["requeues_max"] = REQUEUES_MAX
+        for (sentence,) in read(rule, values):
+            yield sentence

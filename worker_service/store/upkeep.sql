@@ -1,0 +1,357 @@
+-- Upkeep: what nobody wants any more, names for people, and the audit.
+
+-- name: unknown_types
+-- Of the jobs that are ready: the types for which no worker that lives has a handler.
+WITH RECURSIVE lane(job_type, owner, source) AS ({lanes})
+SELECT DISTINCT job_type FROM lane
+ WHERE NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
+                    WHERE h.job_type = lane.job_type AND w.heartbeat_at > :stale_before)
+ ORDER BY job_type;
+
+-- name: fail_unknown
+-- Whose grace has passed since they became ready: were inserted, fell due, or came back from an attempt or an end.
+UPDATE worker_job_queue
+   SET status = 'failed', held = 0, completed_at = :now, error_code = 'UNKNOWN_TYPE',
+       error_message = 'no worker that lives has had a handler for ' || job_type || ' since ' || :since
+                       || ': install it, or correct the job type, then retry'
+ WHERE id IN (SELECT q.id FROM worker_job_queue q INDEXED BY job_ready
+               WHERE q.status = 'pending' AND q.held = 0 AND q.job_type = :job_type
+                 AND max(q.created_at, ifnull(q.run_at, ''),
+                         ifnull((SELECT max(e.at) FROM worker_job_event e
+                                  WHERE e.job_id = q.id AND e.to_status = 'pending'), '')) <= :since
+               LIMIT :most)
+   AND NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
+                    WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before)
+RETURNING id;
+
+
+-- ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: audit
+-- A line for each row that breaks a promise.
+SELECT 'P1: job ' || id || ' is running without an open attempt' FROM worker_job_queue q
+ WHERE status = 'running'
+   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a
+                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.ended_at IS NULL)
+ UNION ALL
+SELECT 'P1: an attempt of job ' || job_id || ' is open, and the job does not run' FROM worker_job_attempt a
+ WHERE ended_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.id = a.job_id AND q.status = 'running' AND q.fence = a.fence)
+ UNION ALL
+SELECT 'P13: job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
+ WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
+ UNION ALL
+SELECT 'P8: ' || count(*) || ' jobs run with the concurrency_key ' || concurrency_key FROM worker_job_queue
+ WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY concurrency_key HAVING count(*) > 1
+ UNION ALL
+SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
+  FROM worker_job_queue q JOIN job_limit l ON l.kind = 'type' AND l.name = q.job_type
+ WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most;
+
+
+-- ── What is no longer wanted ────────────────────────────────────────────────────────────────────────────────────
+
+-- name: any_live_job
+SELECT id, job_type FROM worker_job_queue
+ WHERE document_id = :document_id AND generation >= 0 AND status IN ('pending', 'running')
+ UNION ALL
+SELECT id, job_type FROM worker_job_queue
+ WHERE document_id = :document_id AND generation IS NULL AND status IN ('pending', 'running')
+ LIMIT 1;
+
+-- name: weight
+-- What would be freed if all of these were removed: files that somebody else names as well stay.
+WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),
+     path AS MATERIALIZED (SELECT f.path, max(f.size) AS size,
+                                  EXISTS (SELECT 1 FROM file o
+                                           WHERE o.path = f.path AND ifnull(o.document_id, 0) NOT IN own) AS is_shared
+                             FROM own CROSS JOIN file f ON f.document_id = own.id GROUP BY f.path)
+SELECT (SELECT count(*) FROM own CROSS JOIN document d ON d.id = own.id),
+       (SELECT ifnull(sum(d.pages), 0) FROM own CROSS JOIN document d ON d.id = own.id),
+       (SELECT count(*) FROM path WHERE NOT is_shared), (SELECT ifnull(sum(size), 0) FROM path WHERE NOT is_shared),
+       (SELECT count(*) FROM path WHERE is_shared);
+
+-- name: remember_document
+INSERT INTO worker_action_document (action_id, document_id, before)
+SELECT :action_id, d.id,
+       json_object('owner', d.owner, 'platform', d.platform, 'source_key', d.source_key, 'name', d.name,
+                   'content', d.content, 'pages', d.pages, 'index_status', d.index_status, 'settings', d.settings,
+                   'created_at', d.created_at, 'files', :files, 'size', :size)
+  FROM document d WHERE d.id = :document_id;
+
+-- name: remove_document
+-- Its files go with it, by the table; its pages later, a little at a time.
+DELETE FROM document WHERE id = :document_id;
+
+-- name: sizes_by_owner
+-- A file that two owners share counts for both.
+WITH read AS MATERIALIZED (SELECT owner, count(*) AS documents, ifnull(sum(pages), 0) AS pages
+                             FROM document GROUP BY owner),
+     kept AS MATERIALIZED (SELECT owner, count(*) AS files, sum(size) AS size
+                             FROM (SELECT DISTINCT owner, path, size FROM file) GROUP BY owner)
+SELECT o.owner, ifnull(r.documents, 0), ifnull(r.pages, 0), ifnull(k.files, 0), ifnull(k.size, 0)
+  FROM (SELECT owner FROM read UNION SELECT owner FROM kept) o
+  LEFT JOIN read r ON r.owner = o.owner
+  LEFT JOIN kept k ON k.owner = o.owner
+ ORDER BY ifnull(k.size, 0) DESC, o.owner;
+
+-- name: size_of_all
+SELECT count(*), ifnull(sum(size), 0) FROM (SELECT DISTINCT path, size FROM file);
+
+-- name: old_generations
+-- Pages that nobody reads any more, nor will. What a generation that failed has read is for the next one to take.
+SELECT document_id, oldest
+  FROM (SELECT d.id AS document_id, d.current_generation,
+               (SELECT min(p.generation) FROM page p WHERE p.document_id = d.id) AS oldest
+          FROM document d WHERE d.index_generation > 1 AND d.index_status = 'success')
+ WHERE oldest < current_generation LIMIT :most;
+
+-- name: gone_documents
+-- One that is there was noted by a hand, and loses nothing.
+SELECT g.document_id, (SELECT min(p.generation) FROM page p
+                        WHERE p.document_id = g.document_id
+                          AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = g.document_id))
+  FROM document_gone g ORDER BY g.document_id LIMIT :most;
+
+-- name: forget_gone_document
+DELETE FROM document_gone
+ WHERE document_id = :document_id
+   AND (NOT EXISTS (SELECT 1 FROM page p WHERE p.document_id = :document_id)
+        OR EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id));
+
+-- name: is_forgettable
+SELECT EXISTS (SELECT 1 FROM document_gone)
+    OR EXISTS (SELECT 1 FROM page_result WHERE forgotten_at IS NOT NULL);
+
+-- name: forget_page
+DELETE FROM page
+ WHERE document_id = :document_id AND generation = :generation
+   AND number IN (SELECT number FROM page WHERE document_id = :document_id AND generation = :generation LIMIT :most)
+RETURNING number;
+
+-- name: superseded_files
+-- While a job works for the document, it may still read the older one. A chore, and the reader walks over all files.
+SELECT f.id FROM file f JOIN document d ON d.id = f.document_id AND d.index_status = 'success'
+ WHERE f.role <> ''
+   AND EXISTS (SELECT 1 FROM file n WHERE n.document_id = f.document_id AND n.role = f.role AND n.id > f.id
+                                      AND (n.name = f.name OR f.role = 'original'))
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = f.document_id AND q.status IN ('pending', 'running'))
+ LIMIT :most;
+
+-- name: forget_file
+DELETE FROM file
+ WHERE id = :file_id
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = file.document_id AND q.status IN ('pending', 'running'))
+RETURNING id;
+
+-- name: date_forgotten
+UPDATE page_result SET forgotten_at = :now WHERE forgotten_at = '';
+
+-- name: forget_result
+-- Whoever runs now may have asked for it before it was marked.
+DELETE FROM page_result
+ WHERE id IN (SELECT r.id FROM page_result r
+               WHERE r.forgotten_at IS NOT NULL AND r.forgotten_at <> ''
+                 AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                                  WHERE q.status = 'running' AND q.document_id IS NOT NULL
+                                    AND q.started_at <= r.forgotten_at)
+               LIMIT :most)
+RETURNING id;
+
+-- name: gone_files
+-- As bytes: a path is no text.
+SELECT CAST(path AS BLOB) FROM file_gone ORDER BY path LIMIT :most;
+
+-- name: forget_gone_file
+DELETE FROM file_gone WHERE path = CAST(:path AS TEXT);
+
+
+-- ── Names for people ────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: links_due
+SELECT document_id FROM link_due ORDER BY document_id LIMIT :most;
+
+-- name: forget_link_due
+DELETE FROM link_due WHERE document_id = :document_id;
+
+-- name: document_ids
+-- Also those that were removed, and still have links.
+SELECT id FROM document WHERE id > :after
+ UNION
+SELECT document_id FROM link WHERE document_id > :after
+ ORDER BY 1 LIMIT :most;
+
+-- name: link_facts
+SELECT d.id, d.owner, d.name, d.source_key FROM document d WHERE d.id = :document_id;
+
+-- name: newest_files
+SELECT f.role, f.name, f.path FROM file f
+ WHERE f.document_id = :document_id AND f.role <> ''
+   AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)
+ ORDER BY f.role;
+
+-- name: crawled_folders
+-- The outermost first. A folder that leads back to itself ends somewhere.
+WITH RECURSIVE above(crawl, id, name, depth) AS (
+    SELECT * FROM (SELECT i.crawl, i.parent_id, '', 0
+                     FROM crawl c CROSS JOIN crawl_item i ON i.crawl = c.key AND i.id = :source_key
+                    WHERE c.owner = :owner ORDER BY i.gone_at IS NOT NULL, i.crawl LIMIT 1)
+     UNION ALL
+    SELECT i.crawl, i.parent_id, i.name, above.depth + 1
+      FROM above CROSS JOIN crawl_item i ON i.crawl = above.crawl AND i.id = above.id
+     WHERE above.depth < 50)
+SELECT name FROM above WHERE depth > 0 ORDER BY depth DESC;
+
+-- name: links_of
+SELECT path, target FROM link WHERE document_id = :document_id ORDER BY path;
+
+-- name: link_in_the_way
+-- Somebody else's at this place, or one that would have to be a folder.
+SELECT 1 FROM link
+ WHERE (folded = :folded AND document_id <> :document_id)
+    OR (folded > :folded || '/' AND folded < :folded || '0')
+ LIMIT 1;
+
+-- name: is_link
+SELECT 1 FROM link WHERE folded = :folded;
+
+-- name: let_link_go
+UPDATE link SET target = '' WHERE document_id = :document_id;
+
+-- name: save_link
+INSERT INTO link (path, folded, document_id, target) VALUES (:path, :folded, :document_id, :target)
+    ON CONFLICT (folded) DO UPDATE SET path = excluded.path, target = excluded.target;
+
+-- name: forget_links
+DELETE FROM link WHERE document_id = :document_id AND target = '';
+
+-- history_…: a row that was adopted from the original table may have ended before there were events: fence 0, and
+-- none of them.
+
+-- name: history_chain
+SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
+       || ' with fence ' || fence || ', after ' || was || ' with fence ' || fence_was
+  FROM (SELECT id, job_id, fence, from_status, to_status,
+               lag(to_status, 1, CASE WHEN fence = 0 AND to_status = 'pending' THEN from_status ELSE 'pending' END)
+                   OVER job AS was,
+               lag(fence, 1, 0) OVER job AS fence_was
+          FROM worker_job_event
+        WINDOW job AS (PARTITION BY job_id ORDER BY id))
+ WHERE from_status <> was OR fence <> fence_was + (to_status = 'running')
+ LIMIT :most;
+
+-- name: history_rows
+SELECT 'P4: job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
+       || CASE WHEN e.id IS NULL THEN ', and nothing tells how' ELSE
+               ', and its last event says ' || e.to_status || ' with fence ' || e.fence END
+  FROM worker_job_queue q
+  LEFT JOIN worker_job_event e ON e.id = (SELECT max(l.id) FROM worker_job_event l WHERE l.job_id = q.id)
+ WHERE CASE WHEN e.id IS NULL THEN q.fence <> 0 OR q.status = 'running'
+            ELSE q.status <> e.to_status OR q.fence <> e.fence END
+ UNION ALL
+SELECT 'P5: job ' || q.id || ' is completed, and none of its attempts is'
+  FROM worker_job_queue q
+ WHERE q.status = 'completed' AND q.fence > 0
+   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = q.id AND a.outcome = 'completed')
+ LIMIT :most;
+
+-- name: history_attempts
+SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END
+       || ': attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
+       || ' starts and ' || ends || ' ends in the events, the last to ' || ifnull(ended_to, 'nowhere')
+  FROM (SELECT a.job_id, a.fence, a.outcome,
+               ifnull(sum(e.to_status = 'running'), 0) AS starts, ifnull(sum(e.from_status = 'running'), 0) AS ends,
+               max(CASE WHEN e.from_status = 'running' THEN e.to_status END) AS ended_to
+          FROM worker_job_attempt a
+          LEFT JOIN worker_job_event e ON e.job_id = a.job_id AND e.fence = a.fence
+         GROUP BY a.job_id, a.fence)
+ WHERE starts <> 1 OR ends <> (outcome IS NOT NULL)
+    OR ended_to <> CASE WHEN outcome IN ('completed', 'failed', 'cancelled') THEN outcome ELSE 'pending' END
+ LIMIT :most;
+
+-- name: history_strays
+SELECT 'P1: event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
+  FROM worker_job_event e
+ WHERE 'running' IN (e.from_status, e.to_status)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = e.job_id AND a.fence = e.fence)
+ LIMIT :most;
+
+-- name: history_caps
+-- Since a person last wished for it. Who lowers max_retries by hand below what was spent is told as well.
+SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
+       || ' requeues of ' || :requeues_max || ', and counts ' || q.retry_count || ' and ' || q.requeue_count
+  FROM (SELECT a.job_id, sum(a.outcome = 'retry') AS retries, sum(a.outcome = 'requeued') AS requeues
+          FROM worker_job_attempt a
+         WHERE a.outcome IN ('retry', 'requeued')
+           AND a.fence > ifnull((SELECT max(e.fence) FROM worker_job_event e
+                                  WHERE e.job_id = a.job_id AND e.to_status = 'pending'
+                                    AND e.from_status IN ('completed', 'failed', 'cancelled')), 0)
+         GROUP BY a.job_id) c
+  JOIN worker_job_queue q ON q.id = c.job_id
+ WHERE retries > q.max_retries OR requeues > :requeues_max OR retries > q.retry_count OR requeues > q.requeue_count
+ LIMIT :most;
+
+-- name: history_cancels
+-- A retry by a person takes the request back.
+SELECT 'P7: job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
+  FROM worker_job_queue
+ WHERE cancel_requested_at IS NOT NULL AND status NOT IN ('running', 'cancelled')
+ LIMIT :most;
+
+-- name: history_keys
+SELECT 'P8: job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
+       || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
+  FROM (SELECT key, job_id, begun,
+               max(ended) OVER (PARTITION BY key ORDER BY begun
+                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS others_until
+          FROM (SELECT q.concurrency_key AS key, q.id AS job_id, b.id AS begun,
+                       ifnull((SELECT min(e.id) FROM worker_job_event e WHERE e.job_id = q.id AND e.id > b.id),
+                              9223372036854775807) AS ended
+                  FROM worker_job_queue q
+                 CROSS JOIN worker_job_event b ON b.job_id = q.id AND b.to_status = 'running'
+                 WHERE q.concurrency_key IS NOT NULL))
+ WHERE others_until > begun
+ LIMIT :most;
+
+-- name: history_generations
+SELECT 'P11: job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
+       || ', whose newest is ' || d.index_generation
+  FROM worker_job_queue q JOIN document d ON d.id = q.document_id
+ WHERE q.status IN ('pending', 'running') AND q.cancel_requested_at IS NULL AND q.generation <> d.index_generation
+ UNION ALL
+SELECT 'P11: document ' || d.id || ' has pages of generation ' || p.generation || ', and its newest is ' || d.index_generation
+  FROM document d
+  JOIN page p ON p.document_id = d.id AND p.generation > d.index_generation
+ GROUP BY d.id, p.generation
+ LIMIT :most;
+
+-- name: history_documents
+SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
+  FROM document d
+ WHERE d.index_status IN ('queued', 'indexing')
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = d.id AND q.generation = d.index_generation
+                      AND q.status IN ('pending', 'running'))
+ UNION ALL
+SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and people read generation '
+       || ifnull(d.current_generation, 0) || ' of ' || d.index_generation
+  FROM document d
+ WHERE (d.index_status = 'success') <> (d.current_generation IS d.index_generation)
+ LIMIT :most;
+
+-- name: history_published
+SELECT 'P5: document ' || d.id || ' is a success, and has no file'
+  FROM document d
+ WHERE d.index_status = 'success' AND NOT EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id)
+ UNION ALL
+SELECT 'P5: page ' || p.number || ' of document ' || p.document_id || ' has no result'
+  FROM page p WHERE NOT EXISTS (SELECT 1 FROM page_result r WHERE r.id = p.result_id)
+ UNION ALL
+SELECT 'P5: file ' || f.id || ' was published by attempt ' || f.fence || ' of job ' || f.job_id || ', which is '
+       || ifnull(a.outcome, 'open')
+  FROM file f JOIN worker_job_attempt a ON a.job_id = f.job_id AND a.fence = f.fence
+ WHERE a.outcome IS NOT 'completed'
+ LIMIT :most;
