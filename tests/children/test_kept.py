@@ -87,9 +87,17 @@ def test_each_attempt_is_told_of_as_one_of_its_own(desk: Desk) -> None:
 
 def test_two_slots_have_two_children(make_desk: MakeDesk) -> None:
     desk = make_desk(extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
-    orders = [desk.launch("quick", wish("")) for _ in range(6)]
+    waiting = [desk.launch("waits", wish("yes")) for _ in range(2)]
+    for order in waiting:
+        desk.until_progress(order)
+    behind = [desk.launch("waits", wish("")) for _ in range(4)]
+    for order in waiting:
+        desk.nursery.stop(order.job_id, order.fence)
 
-    assert len({desk.ended(order).result for order in orders}) == 2
+    pids = {one.pid for order in waiting for one in desk.of(order) if isinstance(one, Started)}
+    assert len(pids) == 2
+    assert {desk.ended(order).how for order in behind} == {How.DONE}
+    assert len({desk.ended(order).result for order in behind}) <= 2
 
 
 def test_where_the_jail_is_not_whole_each_attempt_has_a_child_of_its_own(make_desk: MakeDesk) -> None:
