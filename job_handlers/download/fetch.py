@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from job_handlers import kinds
-from job_handlers.download.digests import Digests
-from job_handlers.download.part import Facts, Part, sidecar_in, sync
+from job_handlers.download.part import Digests, Facts, Part, sidecar_in, sync
 from job_handlers.download.troubles import OF_RANGES, Judge, Patience, StartAgain, Trouble
 from worker_service.handlers import Snooze, Stopped
 
