@@ -1,46 +1,291 @@
-"""What a newcomer types first: the commands that the README shows for documents, as they stand there."""
+"""What a newcomer types: the commands, rows and settings of README and docs/, as they stand there, with a daemon up.
+
+Each block is run here, or named below with what shows it elsewhere. Only places are changed: paths of the system become
+paths of the test, numbers and ids those of its own jobs and documents.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from tests.drive_server.server import serving
 from tests.job_handlers.reading import documents
+from tests.manual import MARK
+from tests.store.test_migrations import ORIGINAL
+from tests.system.conftest import CLOSING_SECONDS
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+DATABASE = "/var/lib/pagemill/pagemill.db"
+FOLDER_ID = "folder-of-reports"
 
+Block = tuple[str, str, str]
+"""The page, the heading that it stands below, and the language."""
 
-def test_the_commands_for_documents_work_as_they_stand_in_the_readme(tmp_path: Path) -> None:
-    block = re.search(r"^## Documents\n\n```sh\n(.*?)```", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert block is not None
-    (tmp_path / "reports").mkdir()
-    text = f"Each climate risk was reviewed.\n\n{documents.prose(1)}"
-    documents.digital(tmp_path / "reports" / "annual.pdf", [text])
-    documents.scan(tmp_path / "reports" / "scanned.pdf", [documents.picture(text)])
-    (tmp_path / "terms.txt").write_text("climate risk\n")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "WORKER_DATABASE": str(tmp_path / "pagemill.db"),
+RUN_HERE: frozenset[Block] = frozenset(
+    {
+        ("README.md", "pagemill", "console"),
+        ("README.md", "Documents", "sh"),
+        ("README.md", "Google Drive", "sh"),
+        ("README.md", "Your own programs, and cron", "toml"),
+        ("README.md", "Your own programs, and cron", "crontab"),
+        ("README.md", "When something is stuck", "sh"),
+        ("docs/by-hand.md", "What works", "sql"),
+        ("docs/by-hand.md", "From cron", "crontab"),
+        ("docs/by-hand.md", "What is refused", "console"),
+        ("docs/documents.md", "Reading again", "sh"),
+        ("docs/from-the-plain-table.md", "From the original plain table", "sh"),
+        ("docs/handlers.md", "Your own programs", "toml"),
+        ("docs/handlers.md", "A handler in Python", "sh"),
+        ("docs/handlers.md", "The store, from Python", "python"),
+        ("docs/handlers.md", "The store, from Python", "console"),
+        ("docs/settings.md", "Settings of your own handler", "python"),
+        ("docs/sqlite.md", "Backup", "sh"),
     }
+)
+SHOWN_ELSEWHERE: Mapping[Block, str] = {
+    ("README.md", "pagemill", ""): "a picture",
+    ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
+    ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
+    ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
+    ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
+    ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py",
+}
 
-    script = f"pagemill init\npagemill run 2>/dev/null &\ntrap 'kill $!' EXIT\n{block[1]}"
-    done = subprocess.run(
-        ["sh", "-eu", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
-    assert done.returncode == 0, done.stderr
-    assert "2 read, 0 failed, 2 pages" in done.stdout
-    assert done.stdout.count("[climate] [risk]") >= 2
-    counted = re.findall(r"^\d,(annual|scanned)\.pdf,[1-9]\d*$", done.stdout, re.MULTILINE)
+def blocks() -> Iterator[tuple[Block, str]]:
+    for page in ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
+        text = (ROOT / page).read_text("utf-8").partition(MARK)[0]
+        heading, language, lines = "", None, list[str]()
+        for line in text.splitlines():
+            if language is None and line.startswith("#"):
+                heading = line.lstrip("#").strip()
+            elif language is None and line.startswith("```"):
+                language, lines = line.removeprefix("```"), []
+            elif line == "```" and language is not None:
+                yield (page, heading, language), "".join(f"{one}\n" for one in lines)
+                language = None
+            else:
+                lines.append(line)
+
+
+def written(page: str, heading: str, language: str) -> str:
+    """All blocks of that language below that heading."""
+    assert (page, heading, language) in RUN_HERE
+    return "".join(text for block, text in blocks() if block == (page, heading, language))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A newcomer's directory, in which a daemon runs and reports have been read."""
+
+    directory: Path
+    environment: Mapping[str, str]
+    told: str
+    """What the commands for documents have printed."""
+
+    def types(self, script: str, *, code: int | None = 0) -> str:
+        done = subprocess.run(
+            ["sh", "-eu", "-c", script],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert code is None or done.returncode == code, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def rows(self, statement: str) -> str:
+        """By the sqlite3 program."""
+        return self.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {shlex.quote(statement)}").strip()
+
+    def cron(self, line: str) -> str:
+        """As cron hands it to the shell, a few minutes early."""
+        assert DATABASE in line
+        command = line.strip().split(None, 5)[5].replace("\\%", "%")
+        return self.types(command.replace(DATABASE, str(self.directory / "pagemill.db")))
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    here = tmp_path_factory.mktemp("walk")
+    (here / "reports").mkdir()
+    text = f"Each climate risk was reviewed.\n\n{documents.prose(1)}"
+    documents.digital(here / "reports" / "annual.pdf", [text])
+    documents.scan(here / "reports" / "scanned.pdf", [documents.picture(text)])
+    (here / "terms.txt").write_text("climate risk\n")
+    program = here / "instagram"
+    program.write_text('#!/bin/sh\necho "scraping $2"\n')
+    program.chmod(0o755)
+    table = written("README.md", "Your own programs, and cron", "toml")
+    assert "/opt/scrapers/instagram" in table
+    (here / "pagemill.toml").write_text(table.replace("/opt/scrapers/instagram", str(program)))
+    (here / "credentials").mkdir(mode=0o700)
+    with serving() as drive:
+        folder = drive.store.folder("Reports", id=FOLDER_ID)
+        drive.store.add("water.pdf", documents.digital(here / "made.pdf", [text]).read_bytes(), parents=[folder.id])
+        key = here / "credentials" / "drive"
+        key.touch(mode=0o600)
+        key.write_text(drive.tokens.service_account())
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "WORKER_DATABASE": str(here / "pagemill.db"),
+            "WORKER_CONFIG": str(here / "pagemill.toml"),
+            "WORKER_DRIVE_ENDPOINT": drive.url,
+            "CREDENTIALS_DIRECTORY": str(here / "credentials"),
+        }
+        begun = Walk(here, environment, "")
+        begun.types("pagemill init")
+        daemon = subprocess.Popen(
+            ["pagemill", "run"], cwd=here, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield Walk(here, environment, begun.types(written("README.md", "Documents", "sh")))
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(CLOSING_SECONDS)
+
+
+def test_every_block_is_run_here_or_shown_elsewhere() -> None:
+    assert {block for block, _ in blocks()} == RUN_HERE | SHOWN_ELSEWHERE.keys()
+
+
+# ── README ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_commands_for_documents_work_as_they_stand_in_the_readme(walk: Walk) -> None:
+    assert "2 read, 0 failed, 2 pages" in walk.told
+    assert walk.told.count("[climate] [risk]") >= 2
+    counted = re.findall(r"^\d,(annual|scanned)\.pdf,[1-9]\d*$", walk.told, re.MULTILINE)
     assert sorted(counted) == ["annual", "scanned"]
-    assert list((tmp_path / "out").glob("*.pdf"))
+    assert list((walk.directory / "out").glob("*.pdf"))
+
+
+def test_a_file_that_is_none_is_told_as_the_readme_shows_it(walk: Walk) -> None:
+    shown = written("README.md", "pagemill", "console")
+    (walk.directory / "broken").mkdir()
+    (walk.directory / "broken" / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
+
+    told = walk.types("pagemill ingest broken/ --owner alice --wait", code=1)
+
+    [promised] = re.findall(r"^reports/broken\.pdf: (.*)$", shown, re.MULTILINE)
+    assert f"broken.pdf: {promised}" in told
+    assert re.search(r"^0 read, 1 failed, 0 pages$", told, re.MULTILINE)
+
+
+def test_a_folder_of_drive_is_counted_read_and_watched(walk: Walk) -> None:
+    look, once, watch = written("README.md", "Google Drive", "sh").replace("FOLDER_ID", FOLDER_ID).splitlines()
+
+    assert "1" in walk.types(look)
+    walk.types(f"pagemill wait $({once.partition('#')[0]}) --follow")
+    assert "water.pdf" in walk.types("pagemill documents --owner alice")
+    job = walk.types(watch.partition("#")[0]).splitlines()[0]
+    walk.types(f"pagemill wait {job}; pagemill cancel {job} --yes")
+
+
+def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
+    walk.cron(written("README.md", "Your own programs, and cron", "crontab"))
+
+    job = walk.rows("SELECT max(id) FROM worker_job_queue WHERE job_type = 'scrape_account'")
+    walk.types(f"pagemill wait {job} --timeout 20s")
+    assert "scraping user123" in walk.types(f"pagemill logs {job}")
+
+
+def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) -> None:
+    job = walk.types("pagemill enqueue download --set source=/nowhere/a.pdf --max-retries 0").strip()
+    walk.types(f"pagemill wait {job}", code=1)
+
+    told = {line: walk.types(line.replace("42", job), code=None) for line in
+            written("README.md", "When something is stuck", "sh").splitlines()}  # fmt: skip
+
+    assert len(told) == 5
+    assert all(told.values())
+    assert not any("a bug in pagemill" in each or "Usage:" in each or "help:" in each for each in told.values()), told
+
+
+# ── docs/ ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_documents_are_read_again_as_written(walk: Walk) -> None:
+    walk.types(written("docs/documents.md", "Reading again", "sh"))
+    walk.types("pagemill wait document:1")
+
+
+def test_what_is_said_to_work_by_hand_works(walk: Walk) -> None:
+    job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
+
+    for statement in written("docs/by-hand.md", "What works", "sql").splitlines():
+        walk.rows(statement.replace("id = 42", f"id = {job}"))
+
+    assert walk.rows(f"SELECT count(*) FROM worker_job_queue WHERE id = {job}") == "0"
+    assert walk.rows("SELECT count(*) FROM worker_job_queue WHERE unique_key = 'nightly'") == "1"
+
+
+def test_the_second_line_for_cron_puts_the_day_into_its_row(walk: Walk) -> None:
+    walk.cron(written("docs/by-hand.md", "From cron", "crontab"))
+
+    payload = walk.rows("SELECT payload FROM worker_job_queue ORDER BY id DESC LIMIT 1")
+    assert re.fullmatch(r'\{"day":"\d{4}-\d\d-\d\d"\}', payload)
+
+
+def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
+    job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
+    shown = re.findall(r"^> (.*)\n(.*)$", written("docs/by-hand.md", "What is refused", "console"), re.MULTILINE)
+
+    assert len(shown) == 3
+    for statement, sentence in shown:
+        typed = shlex.quote(re.sub(r"id = \d+", f"id = {job}", statement))
+        told = walk.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {typed} && exit 9 || true")
+        assert sentence in told
+
+
+def test_a_backup_is_made_beside_a_daemon(walk: Walk) -> None:
+    walk.types(written("docs/sqlite.md", "Backup", "sh"))
+
+    assert walk.types("pagemill documents --database backup.db").count("success") >= 2
+
+
+def test_the_plain_table_is_migrated_as_written(walk: Walk) -> None:
+    row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
+    walk.types(f"sqlite3 plain.db {shlex.quote(ORIGINAL + row)}")
+
+    script = written("docs/from-the-plain-table.md", "From the original plain table", "sh")
+    walk.types(f"export WORKER_DATABASE=plain.db\n{script}pagemill ls | grep scrape_account")
+
+
+def test_the_table_of_a_program_is_understood(walk: Walk) -> None:
+    (walk.directory / "own.toml").write_text(written("docs/handlers.md", "Your own programs", "toml"))
+
+    assert "download_media" in walk.types("WORKER_CONFIG=own.toml pagemill config show")
+
+
+def test_a_new_handler_passes_its_test(walk: Walk) -> None:
+    new, check = written("docs/handlers.md", "A handler in Python", "sh").splitlines()
+
+    walk.types(new)
+    assert "2 passed" in walk.types(f"python -m {check.partition('#')[0]} -p no:cacheprovider")
+
+
+def test_the_store_answers_in_python_as_written(walk: Walk) -> None:
+    (walk.directory / "store.py").write_text(written("docs/handlers.md", "The store, from Python", "python"))
+
+    assert walk.types("python store.py") == written("docs/handlers.md", "The store, from Python", "console")
+
+
+def test_a_setting_of_ones_own_is_declared_as_written(walk: Walk) -> None:
+    (walk.directory / "own.py").write_text(written("docs/settings.md", "Settings of your own handler", "python"))
+
+    told = walk.types("python -c 'from own import ScrapeSettings as S; print(S.scrape_pages_max.variable)'")
+    assert told.strip() == "WORKER_SCRAPE_PAGES_MAX"
