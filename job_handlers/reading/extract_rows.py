@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from job_handlers.kinds import kind_of
 from job_handlers.reading import sheets
-from job_handlers.reading.document import HowToRead, check_current, content_of, original_of
+from job_handlers.reading.document import check_current, content_of, original_of
 from job_handlers.reading.ingest import Refused, sheet_reader
 from job_handlers.reading.page_process import Apart, Lost, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
@@ -29,8 +29,8 @@ Rows = tuple[str, str]
 """Text and layout of a page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload(HowToRead):
+@dataclass(frozen=True, slots=True)
+class Payload:
     pages: str
     """Of a hundred rows each, such as 1-30."""
 
