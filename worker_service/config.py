@@ -48,6 +48,10 @@ def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argvs.items()}
 
 
+Limits = Mapping[str, Mapping[str, int]]
+"""By kind, then by name: how many may run at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     database = Setting(kinds.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
@@ -132,6 +136,29 @@ class Settings:
     def is_of_the_service(self) -> bool:
         """Whether the database is the one of this machine's service because nobody said otherwise."""
         return self.origins["database"] == _SERVICE
+
+    @property
+    def limits_wanted(self) -> Limits:
+        """How many may run at once, by kind, as the table has it. A limit of its own goes before a command's
+        `max_running`."""
+        most_of = {name: table.get("max_running") for name, table in self.commands.items()}
+        of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
+        return {
+            "type": {**of_commands, **self.limits.get("type", {})},
+            "class": dict(self.limits.get("class", {})),
+            "owner": dict(self.limits.get("owner", {})),
+            "payload": {"bytes": self.payload_bytes_max},
+        }
+
+    def limits_unlike(self, written: Limits) -> Iterator[str]:
+        """``type ocr_pages: 2 in the database, 4 in these settings``"""
+        wanted = self.limits_wanted
+        for kind in sorted(written.keys() | wanted.keys()):
+            there, here = written.get(kind, {}), wanted.get(kind, {})
+            for name in sorted(there.keys() | here.keys()):
+                if there.get(name) != here.get(name):
+                    was, now = (most.get(name, "no limit") for most in (there, here))
+                    yield f"{kind} {name}: {was} in the database, {now} in these settings"
 
     def shown(self) -> Iterator[tuple[str, str, str]]:
         """Key, value and origin of each setting, written as they would be in the TOML file."""

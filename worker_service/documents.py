@@ -18,15 +18,12 @@ from worker_service.config import Settings
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import IndexStatus, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector, KeywordCount, Removed, Weight
-from worker_service.links import link
 from worker_service.store.base import Store
+from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """What people call a format, and what such a file is to its document."""
 
-
-FORGOTTEN_AT_ONCE = 50
-"""Pages in one transaction: others want to write, too."""
 
 _AT_ONCE = 500
 _BREATH_SECONDS = 0.005
@@ -168,34 +165,6 @@ class Documents:
         if not terms:
             raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
         return terms, self.store.library.keyword_counts(terms, owner=owner)
-
-
-def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
-    """Remove the files that nothing in the database names any more; return those that we cannot. The note goes last:
-    what is cut off is done again."""
-    while paths := store.upkeep.gone_files():
-        left = [path for path in paths if not _is_removed(workspace, path)]
-        store.upkeep.forget_gone_files([path for path in paths if path not in left])
-        if left:
-            return left
-    return []
-
-
-def _is_removed(workspace: Path, path: str) -> bool:
-    # What a hand has noted may be no file, or none that was published.
-    if not Path(path).is_relative_to("objects"):
-        return True
-    file = workspace / path
-    try:
-        file.unlink(missing_ok=True)
-    except (IsADirectoryError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    with suppress(OSError):  # the folder holds more
-        for folder in [*Path(path).parents][:-2]:  # below objects
-            (workspace / folder).rmdir()
-    return True
 
 
 def _why_none(document: Document, form: str) -> str:

@@ -6,7 +6,6 @@ It opens the store, knows who is asking, and decides which jobs a verb is about.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ from worker_service.words import (
 if TYPE_CHECKING:
     from worker_service.handlers.contract import Choices
     from worker_service.store.base import Store
-    from worker_service.store.database import OnLongWait
 
 _LIVE = (Status.PENDING, Status.RUNNING)
 _ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
@@ -363,41 +361,6 @@ class Queue:
             if (room := most - len(found)) > 0:
                 found += self.store.reading.list(Selector(part, (status,)), most=room)
         return sorted(found, key=_by_id)
-
-
-# ── The database ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def open_queue(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Queue:
-    """`on_long_wait`: see `open_store`."""
-    from worker_service.store.opening import open_as_set
-
-    return Queue(open_as_set(settings, on_long_wait=on_long_wait), settings, actor=actor or actor_name())
-
-
-def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Make the database. False: it was there already, and is sound."""
-    from worker_service.store.opening import initialise
-
-    return initialise(settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait)
-
-
-def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
-    """The steps that were (or would be) taken to bring the database to this version's tables."""
-    from worker_service.store.opening import migrate
-
-    return migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
-
-
-def actor_name() -> str:
-    """Who is asking, for the audit: the person behind sudo where there is one."""
-    if person := os.environ.get("SUDO_USER"):
-        return person
-    import pwd
-
-    with suppress(KeyError):
-        return pwd.getpwuid(os.getuid()).pw_name
-    return str(os.getuid())
 
 
 # ── Words about jobs ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from tests.commands.conftest import Run, items, states
 from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
 from worker_service.jobs.model import Failure
-from worker_service.links import link_due
+from worker_service.workspace import link_due
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.daemon.start import take_workspace
 from worker_service.errors import ConfigError
 from worker_service.store.opening import initialise, open_store
+from worker_service.workspace import take_workspace
 
 
 def identity(path: Path) -> str:

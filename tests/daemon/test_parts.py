@@ -19,16 +19,15 @@ from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
 from worker_service.children.handlers_on_trial import wants
 from worker_service.children.lines import GAP
+from worker_service.clock import Clock
 from worker_service.config import load_settings
 from worker_service.daemon.attempts import Slots
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.guard import Guard
-from worker_service.daemon.health import Level, examine, health
 from worker_service.daemon.heartbeat import Heartbeat
-from worker_service.daemon.liveness import Known, known_workers
 from worker_service.daemon.process import Notifier, Signals
-from worker_service.daemon.start import beat_seconds, limits
+from worker_service.daemon.start import beat_seconds
 from worker_service.daemon.wake import Wake
 from worker_service.jobs.model import (
     LOG_LINES_MOST,
@@ -41,6 +40,10 @@ from worker_service.jobs.model import (
     Status,
     WorkerState,
 )
+from worker_service.liveness import LifeLock, boot_id, lock_path, own_host
+from worker_service.operations.database import Session
+from worker_service.operations.health import Level, examine, judge
+from worker_service.operations.overview import CheckedWorker, Overview, workers
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
 
@@ -339,9 +342,15 @@ def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(tmp_path: Path, 
 # ── Health ──
 
 
-def worker(state: str = "alive") -> Known:
+def session(store: Store, database: Path, clock: Clock = lambda: START) -> Session:
+    folder = database.parent
+    settings = load_settings({"database": str(database)}, environ={"HOME": str(folder)}, directory=folder)
+    return Session(store, settings, "somebody", clock)
+
+
+def worker(state: str = "alive") -> CheckedWorker:
     at = "2026-11-18 09:59:50.000"
-    return Known(WorkerState("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1), state)
+    return CheckedWorker(WorkerState("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1), state)
 
 
 @pytest.mark.parametrize(
@@ -366,19 +375,17 @@ def worker(state: str = "alive") -> Known:
 def test_how_well_it_is(
     states: list[str], pending_at: str | None, pauses: list[Pause], standstill: list[Gate], level: Level
 ) -> None:
-    found = health(
-        list(map(worker, states)), Counts({}, pending_at), pauses, standstill, now=START, oldest_most=timedelta(hours=1)
-    )
+    overview = Overview(START, Counts({}, pending_at), list(map(worker, states)), pauses)
+
+    found = judge(overview, standstill, oldest_most=timedelta(hours=1))
 
     assert found.level is level
     assert bool(found.reasons) is bool(level)
 
 
 def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: MovableClock) -> None:
-    from worker_service.daemon.liveness import LifeLock, boot_id, lock_path, own_host
-
     def state() -> list[str]:
-        return [one.state for one in known_workers(store.reading, database, now=clock.now, orphan_after_seconds=300)]
+        return [one.state for one in workers(session(store, database, clock))]
 
     here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
     store.leases.register(here)
@@ -401,24 +408,19 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
     assert state() == ["silent"]
 
 
-def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path, tmp_path: Path) -> None:
-    from worker_service.daemon.liveness import LifeLock, lock_path
-
+def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path) -> None:
     os.close(LifeLock(lock_path(database, "w1")).fd)
     store.leases.register(new_worker("w2"))
     store.intake.enqueue(NewJob("ocr_pages"))
-    settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
-    findings = {finding.name: finding for finding in examine(settings, store, now=START)}
+    findings = {finding.name: finding for finding in examine(session(store, database))}
 
     assert findings["integrity"].level is Level.OK
     assert (findings["worker w1"].level, findings["worker w2"].level) == (Level.CRITICAL, Level.OK)
     assert "systemctl start" in findings["worker w1"].fix
 
 
-def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
-    store: Store, database: Path, tmp_path: Path
-) -> None:
+def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Store, database: Path) -> None:
     store.leases.register(
         new_worker("w1", types=["ocr_pages"], missing="there is no trained data: apt-get install data")
     )
@@ -432,9 +434,8 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(
     [job] = store.leases.claim("w3", 1)
     no_data = Failure("CAPABILITY_MISSING", "there is no trained data for deu: apt-get install tesseract-ocr-deu")
     store.leases.snooze(job.lease, START + timedelta(seconds=60), no_data)
-    settings = load_settings({"database": str(database)}, environ={"HOME": str(tmp_path)}, directory=tmp_path)
 
-    found = {finding.name: finding for finding in examine(settings, store, now=START)}
+    found = {finding.name: finding for finding in examine(session(store, database))}
 
     lacking = found["handler ocr_pages"]
     assert (lacking.level, lacking.detail) == (Level.WARNING, "it starts no jobs: there is no trained data")
@@ -463,7 +464,8 @@ def test_a_commands_max_running_is_a_limit_of_its_type_unless_one_is_set(tmp_pat
         '[commands.free]\nargv = ["/bin/true"]\n'
     )
 
-    found = limits(load_settings(environ={"WORKER_CONFIG": str(file), "HOME": str(tmp_path)}, directory=tmp_path))
+    settings = load_settings(environ={"WORKER_CONFIG": str(file), "HOME": str(tmp_path)}, directory=tmp_path)
+    found = settings.limits_wanted
 
     assert found == {
         "type": {"scrape": 1, "fetch": 7},

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
-from worker_service.daemon.liveness import Fate, Identity, LifeLock, Seen, boot_id, fate, is_free, lock_path
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NewJob, Status
+from worker_service.liveness import Fate, Identity, LifeLock, Seen, boot_id, fate, is_free, lock_path
 from worker_service.store.base import Store
 
 OWN = Identity("own", "here", "boot", os.getpid())

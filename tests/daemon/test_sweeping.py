@@ -14,10 +14,10 @@ from tests.daemon.conftest import MakeAttempt
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
 from tests.store.papers import ask_for, claim, save, work_as
 from worker_service.daemon.chores import KEEP_AGE, Forget, SweepKept, SweepObjects
-from worker_service.documents import FORGOTTEN_AT_ONCE
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.model import Completion
 from worker_service.store.base import Store
+from worker_service.workspace import FORGOTTEN_AT_ONCE
 
 
 def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(

@@ -22,12 +22,12 @@ from worker_service.daemon.attempts import Slots
 from worker_service.daemon.breath import Breath
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat
-from worker_service.daemon.liveness import Identity
 from worker_service.daemon.loop import Loop, Timer
 from worker_service.daemon.process import Notifier
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import WorkerState
+from worker_service.liveness import Identity
 
 HEARTBEAT_SECONDS = 30.0
 

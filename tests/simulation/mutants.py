@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tests.simulation.room import Room, statements
 from worker_service.daemon import recovery
-from worker_service.daemon.liveness import Fate, Seen
 from worker_service.jobs.model import Job
+from worker_service.liveness import Fate, Seen
 from worker_service.store.intake import make_ready
 from worker_service.store.leases import SqliteLeases
 from worker_service.store.reading import JOB_COLUMNS, claim_values, job_from

@@ -24,8 +24,8 @@ from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
 from tests.simulation.watching import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
 from worker_service.daemon.attempts import CannotLand
-from worker_service.daemon.liveness import Identity
 from worker_service.errors import PagemillError, StoreError
+from worker_service.liveness import Identity
 
 KINDS = tuple(deeds.BEFALLING)
 _DEPTH_MOST = 3
@@ -127,7 +127,8 @@ class World:
 
     def lied_to(self) -> ExitStack:
         """Recovery asks the world who lives, instead of the kernel."""
-        from worker_service.daemon import liveness, recovery
+        from worker_service import liveness
+        from worker_service.daemon import recovery
         from worker_service.jobs import retries
         from worker_service.store import leases, upkeep
 

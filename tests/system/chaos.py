@@ -30,10 +30,10 @@ from pathlib import Path
 from tests import installed
 from tests.system.conftest import Daemon, System
 from worker_service.children.processes import ATTEMPT, house_of, mark_of_house, marks_on
-from worker_service.daemon.liveness import staging_root
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.liveness import staging_root
 from worker_service.store.opening import open_store
 
 KILLS = ("daemon", "child", "nursery", "all")

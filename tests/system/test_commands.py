@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 from tests.system.conftest import System, locked, wait_until
-from worker_service.daemon.liveness import is_free, lock_path
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
+from worker_service.liveness import is_free, lock_path
 
 
 def begin(system: System, *words: str) -> subprocess.Popen[str]:

@@ -22,9 +22,9 @@ import pytest
 
 from tests.length import IS_FULL
 from tests.system.conftest import Daemon, System
-from worker_service.daemon.liveness import holders, is_free, lock_path
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.liveness import holders, is_free, lock_path
 
 VERBS = ("claim", "beat", "report", "complete", "requeue", "fail", "release", "confirm_cancel")
 CHAINS = 6 if IS_FULL else 4

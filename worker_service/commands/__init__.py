@@ -58,9 +58,9 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     "Daemon": {
         "run": ("run", "Run jobs, until somebody asks it to stop."),
         "top": ("top", "What goes on now, drawn again every second."),
-        "workers": ("workers", "The daemons on this database."),
-        "status": ("health", "Whether all is well, for monitoring."),
-        "doctor": ("health", "Look for what is wrong, and say how to put it right."),
+        "workers": ("state", "The daemons on this database."),
+        "status": ("state", "Whether all is well, for monitoring."),
+        "doctor": ("state", "Look for what is wrong, and say how to put it right."),
     },
     "Handlers": {
         "handlers": ("handlers", "The handlers that are installed, and a new one."),

@@ -11,9 +11,8 @@ import click
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, say_that_it_waits, verb
 from worker_service.errors import PagemillError, StoreAbsent
+from worker_service.operations import database as operations
 from worker_service.plurals import counted
-from worker_service.queue import initialise
-from worker_service.queue import migrate as migrate_database
 
 
 class ProgramAbsent(PagemillError):
@@ -30,7 +29,7 @@ def init(desk: Desk) -> None:
     Make the database. Doing it again changes nothing.
     """
     database = desk.settings.database
-    is_new = initialise(desk.settings, on_long_wait=say_that_it_waits)
+    is_new = operations.initialise(desk.settings, on_long_wait=say_that_it_waits)
     if desk.as_json:
         output.show_json({"database": str(database), "created": is_new})
         return
@@ -57,7 +56,7 @@ def migrate(desk: Desk, dry_run: bool) -> None:
 
     Bring the database to this version's tables. A plain table of the original proposal is adopted with all its rows.
     """
-    steps = migrate_database(desk.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
+    steps = operations.migrate(desk.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
     if desk.as_json:
         output.show_json({"dry_run": dry_run, "items": steps})
         return
@@ -78,11 +77,11 @@ def backup(desk: Desk, target: Path) -> None:
 
     Write a sound copy of the database while others go on. A file that is there already is never overwritten.
     """
-    desk.queue.store.upkeep.backup(target)
+    size = operations.backup(desk.session, target)
     if desk.as_json:
-        output.show_json({"backup": str(target), "bytes": target.stat().st_size})
+        output.show_json({"backup": str(target), "bytes": size})
     else:
-        output.show(f"wrote {target}, {counted(target.stat().st_size, 'byte')}")
+        output.show(f"wrote {target}, {counted(size, 'byte')}")
 
 
 @verb
@@ -93,7 +92,7 @@ def check(desk: Desk) -> int:
 
     Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
     """
-    checks = desk.queue.store.upkeep.check()
+    checks = operations.check(desk.session)
     if desk.as_json:
         output.show_json({"items": [output.as_object(check) for check in checks]})
     else:

@@ -1,6 +1,7 @@
 """What every verb stands on: the options that all have, the selectors that many have, and the question before a change.
 
-A verb's function is given a `Desk` first: the settings, the open queue, and whether to speak JSON.
+A verb's function is given a `Desk` first: the settings, the database once it is asked for, and whether
+to speak JSON.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,11 +18,11 @@ from worker_service.config import Settings, load_settings
 from worker_service.errors import Refused
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Status
-from worker_service.queue import Queue, installed_types, open_queue
+from worker_service.queue import Queue, installed_types
 from worker_service.words import SelectorWords
 
 if TYPE_CHECKING:
-    from worker_service.daemon.liveness import Known
+    from worker_service.operations.database import Session
 
 Function = Callable[..., Any]
 
@@ -31,29 +31,27 @@ class Desk:
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
         self._database = database
-        self._queue: Queue | None = None
+        self._session: Session | None = None
 
     @functools.cached_property
     def settings(self) -> Settings:
         return load_settings({"database": self._database} if self._database else {})
 
     @property
+    def session(self) -> Session:
+        if self._session is None:
+            from worker_service.operations.database import open_session  # not every verb needs a database
+
+            self._session = open_session(self.settings, on_long_wait=say_that_it_waits)
+        return self._session
+
+    @property
     def queue(self) -> Queue:
-        if self._queue is None:
-            self._queue = open_queue(self.settings, on_long_wait=say_that_it_waits)
-        return self._queue
-
-    def known_workers(self, now: datetime) -> list[Known]:
-        """Every daemon on this database, and whether it lives: asked in one way by all that tell of it."""
-        from worker_service.daemon.liveness import known_workers  # only where somebody asks
-
-        settings = self.settings
-        orphan_after = settings.orphan_after_seconds
-        return known_workers(self.queue.store.reading, settings.database, now=now, orphan_after_seconds=orphan_after)
+        return Queue(self.session.store, self.settings, actor=self.session.actor)
 
     def close(self) -> None:
-        if self._queue is not None:
-            self._queue.store.close()
+        if self._session is not None:
+            self._session.close()
 
 
 def say_that_it_waits(_: float, holder: object) -> None:

@@ -11,8 +11,9 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
-from worker_service.daemon.liveness import Known, dead_ids
 from worker_service.jobs.model import LOG_LINES_MOST, Attempt, Gate, Job, LogLine
+from worker_service.operations import overview
+from worker_service.operations.overview import CheckedWorker
 from worker_service.plurals import counted
 from worker_service.queue import Queue, named, state_of
 from worker_service.words import SelectorWords
@@ -152,8 +153,8 @@ def why(desk: Desk, job_id: int) -> int:
     """
     store = desk.queue.store
     job = store.reading.get(job_id)
-    workers = desk.known_workers(wall_clock())
-    gates = store.reading.explain(job_id, dead=dead_ids(workers))
+    workers = overview.workers(desk.session)
+    gates = store.reading.explain(job_id, dead=overview.dead_ids(workers))
     if desk.as_json:
         items = [{**output.as_object(gate), "next": _next_move(gate, job)} for gate in gates]
         output.show_json({"id": job.id, "status": job.status, "state": state_of(job), "items": items})
@@ -245,7 +246,7 @@ def _show_section(title: str, headers: Sequence[str], rows: output.Rows) -> None
         output.show_table(headers, rows)
 
 
-def _how_lost(job: Job, workers: Sequence[Known]) -> str:
+def _how_lost(job: Job, workers: Sequence[CheckedWorker]) -> str:
     """What is wrong with the worker that a running job is on, if anything is."""
     if job.status != "running":
         return ""

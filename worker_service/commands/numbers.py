@@ -6,6 +6,7 @@ import click
 
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
+from worker_service.operations import overview
 
 
 @verb
@@ -18,21 +19,16 @@ def stats(desk: Desk) -> None:
     pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
     once for all.
     """
-    store = desk.queue.store
-    types, platforms, owners = (
-        store.reading.counts_by_type(),
-        store.reading.pending_by_platform(),
-        store.upkeep.sizes_by_owner(),
-    )
-    files, size = store.upkeep.size_of_all()
+    found = overview.numbers(desk.session)
+    types, platforms, owners = found.types, found.pending_by_platform, found.owners
     if desk.as_json:
         output.show_json(
             {
                 "items": [output.as_object(counts) for counts in types],
                 "pending_by_platform": [output.as_object(one) for one in platforms],
                 "by_owner": [output.as_object(one) for one in owners],
-                "files": files,
-                "size": size,
+                "files": found.files,
+                "size": found.size,
             }
         )
         return
@@ -49,7 +45,7 @@ def stats(desk: Desk) -> None:
         kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
         if len(kept) > 1:
             read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
-            kept.append(("all", *read, files, output.size(size)))
+            kept.append(("all", *read, found.files, output.size(found.size)))
         output.show()
         output.show_table(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
 
@@ -64,8 +60,7 @@ def errors(desk: Desk, since: str) -> None:
 
     What failed lately: each error code, how often, and the newest job that has it.
     """
-    queue = desk.queue
-    found = queue.store.reading.errors(since=queue.since(since))
+    found = overview.errors(desk.session, since=since)
     if desk.as_json:
         output.show_json({"items": [output.as_object(error) for error in found]})
     elif found:

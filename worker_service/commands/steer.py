@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import click
 
-from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, confirm, confirming, selecting, verb
 from worker_service.errors import Refused
 from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import Selector
+from worker_service.operations import overview
 from worker_service.plurals import counted
 from worker_service.queue import NO_DOCUMENT_FAILS, Failing, Queue, Unended, state_of
 from worker_service.words import SelectorWords, read_priority
@@ -185,7 +185,7 @@ def _change(
             seconds=_ENDS_SECONDS,
             monotonic=time.monotonic,
             sleep=time.sleep,
-            alive=lambda: {one.worker.id for one in desk.known_workers(wall_clock()) if one.is_alive},
+            alive=lambda: {one.worker.id for one in overview.workers(desk.session) if one.is_alive},
         )
     return _show_changed(desk, _DONE[verb_name], changed, is_single=is_single, unended=unended, failing=failing)
 

@@ -8,39 +8,27 @@ import shutil
 import sys
 import termios
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 
 import click
 
-from worker_service.clock import as_text, wall_clock
+from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
-from worker_service.jobs.model import Counts, Job, Status, TypeCounts, WorkerState
-from worker_service.jobs.selector import Selector
+from worker_service.jobs.model import Status, WorkerState
+from worker_service.operations.overview import Activity, Overview, activity, look
 from worker_service.plurals import counted
 from worker_service.queue import state_of
 
 _EVERY_SECONDS = 1.0
-_JOBS_MOST = 500
 _TYPES_MOST = 8
 _JOBS_LEAST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What was found at one look."""
-
-    at: datetime
-    counts: Counts
-    workers: Sequence[tuple[WorkerState, str]]
-    """Each with its state in a word."""
-    running: Sequence[Job]
-    """The longest first; not more than `_JOBS_MOST`."""
-    types: Sequence[TypeCounts]
-    """Those with pending jobs, the most first."""
+Scene = tuple[Overview, Activity]
+"""What was found at one look."""
 
 
 @verb
@@ -65,63 +53,53 @@ def top(desk: Desk, once: bool) -> None:
 
 def frame(scene: Scene, *, height: int | None = None) -> list[str]:
     """The lines of one picture. With a height, only as many jobs as fit between what is above and below them."""
-    above = [_summary(scene), "", *_worker_lines(scene)]
-    below = _pending_lines(scene)
-    most = len(scene.running)
+    overview, now = scene
+    above = [_summary(overview), "", *_worker_lines(overview)]
+    below = _pending_lines(now)
+    most = len(now.running)
     if height is not None:
         # Two lines around the jobs, their headings, the line about the rest, and the last one of the terminal.
         most = max(_JOBS_LEAST, height - len(above) - len(below) - 4)
-    lines = [*above, *_running_lines(scene, most), *below]
+    lines = [*above, *_running_lines(overview, now, most), *below]
     return lines if height is None else lines[: max(1, height - 1)]
 
 
-# ── Looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _look(desk: Desk) -> Scene:
-    store, now = desk.queue.store, wall_clock()
-    workers = [(one.worker, one.state) for one in desk.known_workers(now)]
-    running = store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
-    types = [one for one in store.reading.counts_by_type() if one.pending]
-    return Scene(
-        at=now,
-        counts=store.reading.counts(),
-        workers=workers,
-        running=sorted(running, key=lambda job: (job.started_at or "", job.id)),
-        types=sorted(types, key=lambda one: (-one.pending, one.job_type)),
-    )
+    return look(desk.session), activity(desk.session)
 
 
 def _object(scene: Scene) -> dict[str, object]:
+    overview, now = scene
     return {
-        "at": output.iso(as_text(scene.at)),
-        "jobs": {status.value: scene.counts.by_status.get(status, 0) for status in Status},
-        "oldest_pending_at": output.iso(scene.counts.oldest_pending_at),
-        "workers": [{**output.as_object(worker), "state": state} for worker, state in scene.workers],
-        "running": [{**output.as_object(job), "state": state_of(job)} for job in scene.running],
-        "pending": [output.as_object(one) for one in scene.types],
+        "at": output.iso(as_text(overview.at)),
+        "jobs": {status.value: overview.counts.by_status.get(status, 0) for status in Status},
+        "oldest_pending_at": output.iso(overview.counts.oldest_pending_at),
+        "workers": [{**output.as_object(one.worker), "state": one.state} for one in overview.workers],
+        "running": [{**output.as_object(job), "state": state_of(job)} for job in now.running],
+        "pending": [output.as_object(one) for one in now.types],
     }
 
 
 # ── The picture ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _summary(scene: Scene) -> str:
-    numbers, oldest = scene.counts.by_status, scene.counts.oldest_pending_at
-    waiting = f", the oldest for {output.age(oldest, now=scene.at)}" if oldest else ""
+def _summary(overview: Overview) -> str:
+    numbers, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
+    waiting = f", the oldest for {output.age(oldest, now=overview.at)}" if oldest else ""
     return (
-        f"{as_text(scene.at)[11:19]} UTC · {numbers.get(Status.RUNNING, 0):,} running · "
+        f"{as_text(overview.at)[11:19]} UTC · {numbers.get(Status.RUNNING, 0):,} running · "
         f"{numbers.get(Status.PENDING, 0):,} pending{waiting}"
     )
 
 
-def _worker_lines(scene: Scene) -> list[str]:
-    if not scene.workers:
+def _worker_lines(overview: Overview) -> list[str]:
+    if not overview.workers:
         return ["no worker: start one with `systemctl start pagemill`, or here with `pagemill run`"]
     rows = [
-        (worker.id, state, _slots(worker), worker.host, f"{output.age(worker.heartbeat_at, now=scene.at)} ago")
-        for worker, state in scene.workers
-    ]  # fmt: skip
+        (w.id, one.state, _slots(w), w.host, f"{output.age(w.heartbeat_at, now=overview.at)} ago")
+        for one in overview.workers
+        for w in (one.worker,)
+    ]
     return output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
 
 
@@ -130,14 +108,14 @@ def _slots(worker: WorkerState) -> str:
     return f"{worker.running} of {cpu + io} ({cpu} cpu, {io} io)"
 
 
-def _running_lines(scene: Scene, most: int) -> list[str]:
-    total = max(scene.counts.by_status.get(Status.RUNNING, 0), len(scene.running))
+def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
+    total = max(overview.counts.by_status.get(Status.RUNNING, 0), len(now.running))
     if not total:
         return ["", "nothing is running"]
     rows = [
-        (job.id, job.job_type, job.name, job.account, job.worker_id, _age(job.started_at, scene.at), state_of(job),
+        (job.id, job.job_type, job.name, job.account, job.worker_id, _age(job.started_at, overview.at), state_of(job),
          f"{job.progress_percent}%", job.progress_message)
-        for job in scene.running[:most]
+        for job in now.running[:most]
     ]  # fmt: skip
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
@@ -145,11 +123,11 @@ def _running_lines(scene: Scene, most: int) -> list[str]:
     return ["", *output.table_lines(headers, rows, gives_up=("WORKER", "STATE", "ACCOUNT")), *rest]
 
 
-def _pending_lines(scene: Scene) -> list[str]:
-    if not scene.types:
+def _pending_lines(now: Activity) -> list[str]:
+    if not now.types:
         return ["", "nothing is pending"]
-    rows = [(one.job_type, one.pending, one.held) for one in scene.types[:_TYPES_MOST]]
-    rest = [f"… and {counted(len(scene.types) - _TYPES_MOST, 'type')} more"] if len(scene.types) > _TYPES_MOST else []
+    rows = [(one.job_type, one.pending, one.held) for one in now.types[:_TYPES_MOST]]
+    rest = [f"… and {counted(len(now.types) - _TYPES_MOST, 'type')} more"] if len(now.types) > _TYPES_MOST else []
     return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *rest]
 
 

@@ -22,17 +22,15 @@ from worker_service.clock import Clock, as_text, from_text, parse_duration
 from worker_service.config_values import NEVER
 from worker_service.daemon.attempts import Slots
 from worker_service.daemon.process import Notifier
-from worker_service.documents import FORGOTTEN_AT_ONCE, sweep_gone
 from worker_service.jobs.model import Counts, Status
 from worker_service.jobs.selector import Selector
-from worker_service.links import link, link_due
 from worker_service.plurals import counted
 from worker_service.store.base import Store
+from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-FREE_BYTES_LEAST = 128 * 1024 * 1024
 _WAL_BYTES_MOST = 64 * 1024 * 1024
 _PRUNED_AT_ONCE = 500
 

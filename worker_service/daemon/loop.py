@@ -36,13 +36,13 @@ from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.guard import Guard
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
-from worker_service.daemon.liveness import Identity
 from worker_service.daemon.process import Notifier, Signals
 from worker_service.daemon.wake import Wake
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import Child, HandlerFacts, Job, Status, Worker
 from worker_service.jobs.payloads import PayloadCheck
+from worker_service.liveness import Identity
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from worker_service import events
 from worker_service.children.processes import house_of, sweep_until_gone
 from worker_service.clock import Clock
-from worker_service.daemon.liveness import (
+from worker_service.jobs.model import WorkerState
+from worker_service.liveness import (
     Fate,
     Identity,
     Seen,
@@ -32,7 +33,6 @@ from worker_service.daemon.liveness import (
     pid_in,
     staging_root,
 )
-from worker_service.jobs.model import WorkerState
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:

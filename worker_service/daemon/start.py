@@ -7,7 +7,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -36,15 +36,16 @@ from worker_service.daemon.chores import (
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.daemon.guard import Guard
 from worker_service.daemon.heartbeat import Heartbeat, boot_clock
-from worker_service.daemon.liveness import LifeLock, lock_path, own_identity, staging_root
 from worker_service.daemon.loop import Loop
 from worker_service.daemon.process import Notifier, Signals
 from worker_service.daemon.recovery import Recovery
 from worker_service.daemon.wake import Wake
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
+from worker_service.liveness import LifeLock, lock_path, own_identity, staging_root
 from worker_service.store.base import Store
 from worker_service.store.opening import open_as_set
+from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:
     from worker_service.events import Log
@@ -272,48 +273,18 @@ def _remove(folder: Path) -> None:
 
 # ── How many jobs may run at once: from the settings into the table where every claim reads it ────────────────────────
 
-Limits = Mapping[str, Mapping[str, int]]
-
 
 def tell_limits(store: Store, settings: Settings, log: Log) -> None:
     """Write them; a warning first, where that changes what another daemon goes by."""
-    wanted, written = limits(settings), store.reading.limits()
+    written = store.reading.limits()
     others = [worker.id for worker in store.reading.workers()]
-    if others and (changes := list(differences(written, wanted))):
+    if others and (changes := list(settings.limits_unlike(written))):
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
-    for kind, most in wanted.items():
+    for kind, most in settings.limits_wanted.items():
         store.leases.set_limits(kind, dict(most))
 
 
-def limits(settings: Settings) -> Limits:
-    """What the settings allow to run at once, by kind. A limit of its own goes before a command's `max_running`."""
-    most_of = {name: table.get("max_running") for name, table in settings.commands.items()}
-    of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
-    return {
-        "type": {**of_commands, **settings.limits.get("type", {})},
-        "class": dict(settings.limits.get("class", {})),
-        "owner": dict(settings.limits.get("owner", {})),
-        "payload": {"bytes": settings.payload_bytes_max},
-    }
-
-
-def differences(written: Limits, wanted: Limits) -> Iterator[str]:
-    """``type ocr_pages: 2 in the database, 4 in these settings``"""
-    for kind in sorted(written.keys() | wanted.keys()):
-        there, here = written.get(kind, {}), wanted.get(kind, {})
-        for name in sorted(there.keys() | here.keys()):
-            if there.get(name) != here.get(name):
-                was, now = _most(there.get(name)), _most(here.get(name))
-                yield f"{kind} {name}: {was} in the database, {now} in these settings"
-
-
-def _most(number: int | None) -> str:
-    return "no limit" if number is None else str(number)
-
-
 # ── What a daemon may take for its own ────────────────────────────────────────────────────────────────────────────────
-
-_MARK = ".database"
 
 
 def refuse_the_services(settings: Settings) -> None:
@@ -326,30 +297,3 @@ def refuse_the_services(settings: Settings) -> None:
             f"{settings.database} is the service's, and its jobs run as {pwd.getpwuid(owner).pw_name}: systemctl start "
             "pagemill; for a queue of your own: --database PATH, or database in ~/.config/pagemill/pagemill.toml"
         )
-
-
-def take_workspace(workspace: Path, database_id: str) -> None:
-    """Mark it as this database's, or refuse one that is marked as another's."""
-    workspace.mkdir(parents=True, exist_ok=True)
-    mark = workspace / _MARK
-    try:
-        with mark.open("x") as new:
-            new.write(f"{database_id}\n")
-    except FileExistsError:
-        if (fault := fault_of_workspace(workspace, database_id)) is not None:
-            raise ConfigError(fault) from None
-
-
-def fault_of_workspace(workspace: Path, database_id: str) -> str | None:
-    """Why no daemon may use it for this database."""
-    try:
-        found = (workspace / _MARK).read_text().strip()
-    except FileNotFoundError:
-        return None
-    # Nothing yet: another daemon has just made it, or was killed while it did.
-    if found in ("", database_id):
-        return None
-    return (
-        f"the workspace {workspace} belongs to another database, made at {found}: give this one a workspace of "
-        f"its own (WORKER_WORKSPACE), or, if that database is gone for good, remove {workspace}"
-    )

@@ -22,7 +22,6 @@ from pathlib import Path
 from worker_service.clock import from_text
 from worker_service.errors import StoreReadOnly
 from worker_service.jobs.model import WorkerState
-from worker_service.store.base import Reading
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -199,41 +198,3 @@ def look_at(
         silent_seconds=row_silent_seconds if silent_seconds is None else silent_seconds,
         row_silent_seconds=row_silent_seconds,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A worker, and in a word how it is."""
-
-    worker: WorkerState
-    state: str
-    """dead, dying, silent, no row, draining, disk low or alive."""
-
-    @property
-    def is_alive(self) -> bool:
-        return self.state in ("alive", "draining", "disk low")
-
-
-def known_workers(reading: Reading, database: Path, *, now: datetime, orphan_after_seconds: float) -> list[Known]:
-    """All that have a row, and those that ought to have one, because jobs run on them by their rows."""
-    host, boot = own_host(), boot_id()
-
-    def fate_of(worker: WorkerState) -> Fate:
-        return fate(look_at(worker, database, host=host, boot=boot, now=now), orphan_after_seconds=orphan_after_seconds)
-
-    of_rows = [Known(worker, _state(worker, fate_of(worker))) for worker in reading.workers()]
-    absent = [(worker, fate_of(worker)) for worker in reading.absent_workers()]
-    return [*of_rows, *(Known(worker, "dead" if found is Fate.GONE else "no row") for worker, found in absent)]
-
-
-def dead_ids(known: list[Known]) -> list[str]:
-    """Of those that have beaten lately by their rows, and will not beat again."""
-    return [one.worker.id for one in known if one.state in ("dead", "dying")]
-
-
-def _state(worker: WorkerState, found: Fate) -> str:
-    if found is not Fate.ALIVE:
-        return str(found.value)
-    if worker.is_draining:
-        return "draining"
-    return "disk low" if worker.is_disk_low else "alive"

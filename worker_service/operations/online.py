@@ -18,8 +18,8 @@ from pathlib import Path
 from worker_service.children.messages import Described, Ended, How, Order
 from worker_service.children.nursery import heard, nursery_in
 from worker_service.config import Settings
-from worker_service.daemon.health import Finding, Level
 from worker_service.handlers.registry import find
+from worker_service.operations.health import Finding, Level
 
 CHECKS = "worker_service.checks"
 

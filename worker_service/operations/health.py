@@ -10,20 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from worker_service.children.messages import ChildError
 from worker_service.clock import as_text, from_text
-from worker_service.daemon.chores import FREE_BYTES_LEAST
-from worker_service.daemon.liveness import Known, known_workers
-from worker_service.daemon.start import differences, fault_of_workspace, limits
+from worker_service.config import Settings
 from worker_service.jobs.model import Counts, Gate, Pause, Status, WorkerState
+from worker_service.operations.database import Session
+from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look
 from worker_service.plurals import counted
-
-if TYPE_CHECKING:
-    from worker_service.config import Settings
-    from worker_service.store.base import Store
-
+from worker_service.store.base import Store
+from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 _LATELY = timedelta(days=1)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
@@ -46,6 +41,8 @@ class Level(IntEnum):
 class Health:
     level: Level
     reasons: Sequence[str]
+    workers_alive: int
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +55,16 @@ class Finding:
     fix: str = ""
 
 
-def health(
-    workers: Sequence[Known],
-    counts: Counts,
-    pauses: Sequence[Pause],
-    standstill: Sequence[Gate],
-    *,
-    now: datetime,
-    oldest_most: timedelta | None = None,
-) -> Health:
+def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
     """`oldest_most`: how long the oldest pending job may wait before that is a warning."""
+    overview = look(session)
+    standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
+    return judge(overview, standstill, oldest_most=oldest_most)
+
+
+def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timedelta | None = None) -> Health:
     critical, warning = [], []
+    workers, counts = overview.workers, overview.counts
     alive = [one.state for one in workers if one.is_alive]
     others = Counter(one.state for one in workers if not one.is_alive)
     how = f" ({', '.join(f'{number} {state}' for state, number in others.items())})" if others else ""
@@ -79,57 +75,60 @@ def health(
     if "disk low" in alive:
         (critical if set(alive) == {"disk low"} else warning).append("the disk is nearly full")
     oldest = counts.oldest_pending_at
-    if oldest_most is not None and oldest is not None and now - from_text(oldest) > oldest_most:
+    if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
         warning.append(f"the oldest pending job waits since {oldest[:19]}")
-    if any(pause.scope == "all" for pause in pauses):
+    if any(pause.scope == "all" for pause in overview.pauses):
         warning.append("everything is paused")
     elif standstill and alive:
         more = f", and {len(standstill) - 1} more" if len(standstill) > 1 else ""
         warning.append(f"nothing that is pending can start: {standstill[0].code}, {standstill[0].detail}{more}")
     level = Level.CRITICAL if critical else Level.WARNING if warning else Level.OK
-    return Health(level, [*critical, *warning])
+    reasons = [*critical, *warning]
+    return Health(level, reasons, overview.workers_alive, counts)
 
 
-def summary(counts: Counts, workers: int) -> str:
-    of = counts.by_status
-    return f"{counted(workers, 'worker')}, {of.get(Status.RUNNING, 0)} running, {of.get(Status.PENDING, 0)} pending"
+def summary(health: Health) -> str:
+    """In one line."""
+    if health.reasons:
+        return "; ".join(health.reasons)
+    running, pending = (health.counts.by_status.get(status, 0) for status in (Status.RUNNING, Status.PENDING))
+    return f"{counted(health.workers_alive, 'worker')}, {running} running, {pending} pending"
 
 
 # ── The doctor ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def examine(settings: Settings, store: Store, *, now: datetime) -> Iterator[Finding]:
+def examine(session: Session) -> Iterator[Finding]:
+    settings, store, now = session.settings, session.store, session.clock()
     yield Finding(Level.OK, "database", str(settings.database))
     yield Finding(Level.OK, "settings", str(settings.file or "no file: the defaults, and what the environment says"))
     for check in store.upkeep.check():
         yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
-    workers = known_workers(
-        store.reading, settings.database, now=now, orphan_after_seconds=settings.orphan_after_seconds
-    )
-    yield from _workers(workers)
-    alive = [known.worker for known in workers if known.is_alive]
+    overview = look(session)
+    yield from _workers(overview.workers)
+    alive = [one.worker for one in overview.workers if one.is_alive]
     yield from _lacking(store) if alive else _described(settings)
     yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
-    yield from _pauses(store.reading.pauses())
+    yield from _pauses(overview.pauses)
     yield _workspace(settings.workspace, store.reading.database_id())
     yield _sandbox(settings.sandbox)
 
 
-def _workers(workers: Sequence[Known]) -> Iterator[Finding]:
+def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     if not workers:
         yield Finding(
             Level.CRITICAL, "workers", "none: nothing runs", "systemctl start pagemill, or here: pagemill run"
         )
-    for known in workers:
-        worker, name, held = known.worker, f"worker {known.worker.id}", counted(known.worker.running, "job")
-        if known.state in _LOST:
-            detail = f"{_LOST[known.state]}, and held {held}"
+    for one in workers:
+        worker, name, held = one.worker, f"worker {one.worker.id}", counted(one.worker.running, "job")
+        if one.state in _LOST:
+            detail = f"{_LOST[one.state]}, and held {held}"
             yield Finding(Level.CRITICAL, name, detail, "any daemon takes them back: systemctl start pagemill")
-        elif known.state == "silent":
+        elif one.state == "silent":
             detail = f"pid {worker.pid} has not beaten since {worker.heartbeat_at[:19]}"
             yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {worker.pid}")
-        elif known.state == "disk low":
+        elif one.state == "disk low":
             yield Finding(
                 Level.CRITICAL,
                 name,
@@ -137,7 +136,7 @@ def _workers(workers: Sequence[Known]) -> Iterator[Finding]:
                 "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes",
             )
         else:
-            yield Finding(Level.OK, name, f"{known.state}, pid {worker.pid}, runs {held}")
+            yield Finding(Level.OK, name, f"{one.state}, pid {worker.pid}, runs {held}")
 
 
 def _lacking(store: Store) -> Iterator[Finding]:
@@ -153,6 +152,7 @@ def _lacking(store: Store) -> Iterator[Finding]:
 def _described(settings: Settings) -> Iterator[Finding]:
     """The same, where no daemon tells it: the handlers are asked here."""
     from worker_service.children.handlers_on_trial import wants
+    from worker_service.children.messages import ChildError
     from worker_service.children.nursery import describe  # imports all of them, in processes of their own
 
     settings.hand_to_handlers()
@@ -194,13 +194,14 @@ def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> I
 
 def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
     """Nobody has written them before the first daemon."""
-    for difference in differences(store.reading.limits(), limits(settings)) if store.reading.workers() else ():
+    for difference in settings.limits_unlike(store.reading.limits()) if store.reading.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
         yield Finding(Level.WARNING, "limits", difference, fix)
 
 
-def audited(sentences: Sequence[str]) -> Iterator[Finding]:
-    """What `Store.audit` found, one line for each. A sentence begins with the number of its promise."""
+def audit(session: Session) -> Iterator[Finding]:
+    """What rows and their history tell of broken promises. A sentence begins with the number of its promise."""
+    sentences = session.store.upkeep.audit()
     for sentence in sentences:
         promise, _, what = sentence.partition(": ")
         yield Finding(Level.CRITICAL, promise, what, "a bug, or a row changed behind the triggers: report this line")

@@ -1,6 +1,7 @@
-"""Names for people in the workspace: `by-owner/alice/Reports/Annual report 2025.pdf` leads to the file in `objects`.
+"""The workspace on disk: whose it is, names for people in it, and the removal of what nothing names any more.
 
-Made from committed rows (P5), after the commit, by a chore. They are relative symbolic links, and not hard ones: a file
+`by-owner/alice/Reports/Annual report 2025.pdf` leads to the file in `objects`. Such links are made from committed rows
+(P5), after the commit, by a chore. They are relative symbolic links, and not hard ones: a file
 that is removed frees its bytes at once, whoever comes too late to remove its name; who writes to a name by mistake can
 see what it is; and the workspace can be moved as a whole. To take files away, copy with `cp -L`.
 
@@ -17,12 +18,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service.errors import PagemillError
+from worker_service.errors import ConfigError, PagemillError
 from worker_service.jobs.names import Links, links_of
 
 if TYPE_CHECKING:
     from worker_service.store.base import Store
 
+FORGOTTEN_AT_ONCE = 50
+"""Pages in one transaction: others want to write, too."""
+FREE_BYTES_LEAST = 128 * 1024 * 1024
+"""With less than that on its disk nothing is started."""
+_MARK = ".database"
 _AT_ONCE = 50
 _NOBODY_CAN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """What is wrong with the place, and not with one name."""
@@ -32,6 +38,40 @@ class InTheWay(PagemillError):
     """Something that is not ours stands where a link of ours, or a folder, is to be."""
 
     code = "in_the_way"
+
+
+# ── Whose it is ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def take_workspace(workspace: Path, database_id: str) -> None:
+    """Mark it as this database's, or refuse one that is marked as another's: published files are named by jobs, and two
+    databases have the same numbers."""
+    workspace.mkdir(parents=True, exist_ok=True)
+    mark = workspace / _MARK
+    try:
+        with mark.open("x") as new:
+            new.write(f"{database_id}\n")
+    except FileExistsError:
+        if (fault := fault_of_workspace(workspace, database_id)) is not None:
+            raise ConfigError(fault) from None
+
+
+def fault_of_workspace(workspace: Path, database_id: str) -> str | None:
+    """Why no daemon may use it for this database."""
+    try:
+        found = (workspace / _MARK).read_text().strip()
+    except FileNotFoundError:
+        return None
+    # Nothing yet: another daemon has just made it, or was killed while it did.
+    if found in ("", database_id):
+        return None
+    return (
+        f"the workspace {workspace} belongs to another database, made at {found}: give this one a workspace of "
+        f"its own (WORKER_WORKSPACE), or, if that database is gone for good, remove {workspace}"
+    )
+
+
+# ── Names for people ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
@@ -81,9 +121,6 @@ def _are(links: Links, present: Sequence[tuple[str, str]]) -> bool:
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
         for stem in islice(links.stems(), 2)
     )
-
-
-# ── In the workspace ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _bring(workspace: Path, path: str, target: str) -> None:
@@ -148,3 +185,34 @@ def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> 
         yield opened
     finally:
         os.close(opened)
+
+
+# ── What nothing names any more ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
+    """Remove the files that nothing in the database names any more; return those that we cannot. The note goes last:
+    what is cut off is done again."""
+    while paths := store.upkeep.gone_files():
+        left = [path for path in paths if not _is_removed(workspace, path)]
+        store.upkeep.forget_gone_files([path for path in paths if path not in left])
+        if left:
+            return left
+    return []
+
+
+def _is_removed(workspace: Path, path: str) -> bool:
+    # What a hand has noted may be no file, or none that was published.
+    if not Path(path).is_relative_to("objects"):
+        return True
+    file = workspace / path
+    try:
+        file.unlink(missing_ok=True)
+    except (IsADirectoryError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    with suppress(OSError):  # the folder holds more
+        for folder in [*Path(path).parents][:-2]:  # below objects
+            (workspace / folder).rmdir()
+    return True

@@ -19,8 +19,8 @@ from tests.store.papers import TYPES, work_as
 from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile
 from worker_service.jobs.model import Checkpoint, Completion, NewJob
 from worker_service.jobs.names import LinkFacts, Links, links_of
-from worker_service.links import link, link_due
 from worker_service.store.opening import open_store
+from worker_service.workspace import link, link_due
 
 
 @pytest.fixture

@@ -1,0 +1,70 @@
+"""The database as a whole: open it for somebody, make it, migrate it, copy it, see whether it is sound."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker_service.clock import Clock, wall_clock
+from worker_service.config import Settings
+from worker_service.jobs.model import Check
+from worker_service.store import opening
+from worker_service.store.base import Store
+
+if TYPE_CHECKING:
+    from worker_service.store.database import OnLongWait
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open database, the settings it was opened with, and who is asking."""
+
+    store: Store
+    settings: Settings
+    actor: str
+    clock: Clock = wall_clock
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Session:
+    """`on_long_wait`: see `open_store`."""
+    return Session(opening.open_as_set(settings, on_long_wait=on_long_wait), settings, actor or _person())
+
+
+def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
+    """Make the database. False: it was there already, and is sound."""
+    return opening.initialise(
+        settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
+    )
+
+
+def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
+    """The steps that were (or would be) taken to bring the database to this version's tables."""
+    return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
+
+
+def backup(session: Session, target: Path) -> int:
+    """Write a sound copy while others go on, and return its size; a file that is there is never overwritten."""
+    session.store.upkeep.backup(target)
+    return target.stat().st_size
+
+
+def check(session: Session) -> Sequence[Check]:
+    """What is right and wrong with the database and its surroundings."""
+    return session.store.upkeep.check()
+
+
+def _person() -> str:
+    """Who is asking, for the audit: the person behind sudo where there is one."""
+    if person := os.environ.get("SUDO_USER"):
+        return person
+    with suppress(KeyError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    return str(os.getuid())

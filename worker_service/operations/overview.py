@@ -1,0 +1,124 @@
+"""How things stand: the workers and how each is, jobs by status, pauses, and what goes on now.
+
+`pagemill` alone, `status`, `workers`, `top` and `doctor` tell of one look, each as much of it as it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from worker_service.clock import as_text
+from worker_service.jobs.library import OwnerSize
+from worker_service.jobs.model import Counts, ErrorCount, Job, Pause, PlatformCount, Status, TypeCounts, WorkerState
+from worker_service.jobs.selector import Selector
+from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
+from worker_service.operations.database import Session
+from worker_service.words import read_past
+
+_JOBS_MOST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWorker:
+    """A worker, and in a word how it is."""
+
+    worker: WorkerState
+    state: str
+    """dead, dying, silent, no row, draining, disk low or alive."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ("alive", "draining", "disk low")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    at: datetime
+    counts: Counts
+    workers: Sequence[CheckedWorker]
+    pauses: Sequence[Pause]
+
+    @property
+    def workers_alive(self) -> int:
+        return sum(one.is_alive for one in self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What runs, and what waits."""
+
+    running: Sequence[Job]
+    """The longest first; not more than 500."""
+    types: Sequence[TypeCounts]
+    """Those with pending jobs, the most first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    types: Sequence[TypeCounts]
+    pending_by_platform: Sequence[PlatformCount]
+    owners: Sequence[OwnerSize]
+    files: int
+    """All that are published; one that two owners share counts once."""
+    size: int
+
+
+def look(session: Session) -> Overview:
+    store = session.store
+    return Overview(session.clock(), store.reading.counts(), workers(session), store.reading.pauses())
+
+
+def activity(session: Session) -> Activity:
+    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
+    types = [one for one in session.store.reading.counts_by_type() if one.pending]
+    return Activity(
+        sorted(running, key=lambda job: (job.started_at or "", job.id)),
+        sorted(types, key=lambda one: (-one.pending, one.job_type)),
+    )
+
+
+def errors(session: Session, *, since: str) -> Sequence[ErrorCount]:
+    """What failed since then (1d: a day ago), by code and type, the most frequent first."""
+    return session.store.reading.errors(since=as_text(read_past(since, now=session.clock())))
+
+
+def numbers(session: Session) -> Numbers:
+    store = session.store
+    return Numbers(
+        store.reading.counts_by_type(),
+        store.reading.pending_by_platform(),
+        store.upkeep.sizes_by_owner(),
+        *store.upkeep.size_of_all(),
+    )
+
+
+# ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def workers(session: Session) -> list[CheckedWorker]:
+    """All that have a row, and those that ought to have one, because jobs run on them by their rows."""
+    store, settings, now = session.store, session.settings, session.clock()
+    host, boot = own_host(), boot_id()
+
+    def fate_of(worker: WorkerState) -> Fate:
+        seen = look_at(worker, settings.database, host=host, boot=boot, now=now)
+        return fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
+
+    of_rows = [CheckedWorker(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
+    absent = [(worker, fate_of(worker)) for worker in store.reading.absent_workers()]
+    return [*of_rows, *(CheckedWorker(worker, "dead" if of is Fate.GONE else "no row") for worker, of in absent)]
+
+
+def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:
+    """Of those that have beaten lately by their rows, and will not beat again."""
+    return [one.worker.id for one in checked if one.state in ("dead", "dying")]
+
+
+def _state(worker: WorkerState, found: Fate) -> str:
+    if found is not Fate.ALIVE:
+        return str(found.value)
+    if worker.is_draining:
+        return "draining"
+    return "disk low" if worker.is_disk_low else "alive"
