@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
 
 from tests import manual
+from tests.test_layers import HEIGHT
 from worker_service.config import Settings, every_setting
 from worker_service.config_values import declared_in
 from worker_service.programs import READERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README_LINES_MOST = 150
+ARCHITECTURE_LINES_MOST = 212
+COLUMNS_MOST = 120
 
 EACH = pytest.mark.parametrize(("line", "command"), [pytest.param(*pair, id=pair[0]) for pair in manual.commands()])
 
@@ -26,8 +30,50 @@ def written() -> list[Path]:
 PAGES = pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in written()])
 
 
-def test_the_readme_is_read_in_one_sitting() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MOST
+def outside_of_blocks(page: Path) -> list[str]:
+    """What a person has written, but for what stands between fences."""
+    text = page.read_text("utf-8").partition(manual.MARK)[0]
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("README.md", README_LINES_MOST), ("ARCHITECTURE.md", ARCHITECTURE_LINES_MOST)]
+)
+def test_the_pages_that_one_begins_with_are_short(name: str, most: int) -> None:
+    assert len((ROOT / name).read_text("utf-8").splitlines()) <= most
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in written() if page.name != "CHANGELOG.md" and page.parent.name != "benchmarks"],
+    ids=lambda one: one.name,
+)
+def test_no_line_of_prose_is_too_long_to_read(page: Path) -> None:
+    assert [line for line in outside_of_blocks(page) if len(line) > COLUMNS_MOST and not line.startswith("|")] == []
+
+
+def test_the_arrows_of_the_architecture_point_down() -> None:
+    [drawn] = re.findall(
+        r"^```\n(\w+ → .*?)^```", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    floors = [[HEIGHT[room] for room in floor.replace(",", " ").split()] for floor in drawn.split("→")]
+
+    assert all(min(above) > max(below) for above, below in pairwise(floors))
+
+
+def test_the_architecture_speaks_of_what_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    held = [path for room in ("worker_service", "job_handlers", "tests") for path in (ROOT / room).rglob("*.*")]
+    files = {str(path.relative_to(ROOT)) for path in held} | {path.name for path in ROOT.glob("*.*")}
+    source = "".join(path.read_text("utf-8") for path in [ROOT / "schema.sql", *held] if path.suffix in (".py", ".sql"))
+
+    for name in re.findall(r"\w[\w/]*\.(?:py|sql)\b", text):
+        assert any(f"/{file}".endswith(f"/{name}") for file in files), name
+    for name in re.findall(r"`(\w*_\w*)`", text):
+        assert re.search(rf"\b{name}\b", source), name
+    for room in ("jobs", "store", "children", "daemon"):
+        for path in (ROOT / "worker_service" / room).glob("*.py"):
+            assert path.name == "__init__.py" or path.name in text, path
 
 
 @pytest.mark.parametrize("name", manual.pages())

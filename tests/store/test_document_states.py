@@ -1,0 +1,35 @@
+"""The table of what becomes of a document names a test for each line, and each is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TABLE = Path(__file__).with_name("document_states.md")
+TESTS = Path(__file__).resolve().parents[1]
+STATES = {"–", "any", "gone", "not_indexed", "queued", "indexing", "success", "failed"}
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in TABLE.read_text("utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith("| from ")
+]
+
+
+@cache
+def written_in(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return frozenset(one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS])
+def test_each_move_of_a_document_names_a_test_that_is_there(row: list[str]) -> None:
+    states, _, _, _, shown_by = row
+
+    assert {word.partition(" (")[0] for word in re.sub(r" \([^)]*\)", "", states).split(", ")} <= STATES
+    for file, name in re.findall(r"`([\w/.]*)::(\w+)`", shown_by):
+        assert name in written_in(TESTS / (file or "store/test_contract_documents.py")), f"{file}::{name}"
+    assert "::" in shown_by or "the same" in shown_by
