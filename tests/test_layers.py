@@ -60,6 +60,18 @@ SQL_AT_THE_START = re.compile(rf"\s* (?: {SQL} )", re.VERBOSE | re.DOTALL | re.I
 # A line that a person is shown, to be typed at a prompt, is talk and not a statement of ours.
 SHOWN_LINE = re.compile(r'\b (?: pagemill[ ]db[ ]shell | sqlite3 ) \b [^"\n]* "[^"\n]*"', re.VERBOSE)
 
+SQLITE = re.compile(r"\b wal \b | \b data_version \b | -shm \b | sqlite", re.VERBOSE | re.IGNORECASE)
+# Where a person is told what it is, or which program to type.
+TOLD = (
+    "path of the SQLite file",
+    "this version speaks SQLite only",
+    "A queue of jobs in one SQLite database",
+    "sqlite3 program",
+    'words = ["sqlite3"',
+    "sqlite3 pagemill.db",
+    "look for a sqlite3 session",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -173,6 +185,14 @@ def sql_stays_in_the_store(house: House) -> Iterator[str]:
                 yield f"{path.relative_to(house.root)}: SQL outside worker_service/store"
 
 
+def the_store_alone_knows_sqlite(house: House) -> Iterator[str]:
+    for source in house.sources:
+        if top(source.module) in SHIPPED and not is_within(source.module, "worker_service.store"):
+            for number, line in enumerate((house.root / source.path).read_text("utf-8").splitlines(), 1):
+                if SQLITE.search(line) and not any(told in line for told in TOLD):
+                    yield f"{source.path}:{number}: outside worker_service/store: {line.strip()[:80]}"
+
+
 RULES: tuple[Rule, ...] = (
     every_room_has_a_floor,
     imports_point_down,
@@ -182,6 +202,7 @@ RULES: tuple[Rule, ...] = (
     one_file_imports_apsw,
     nobody_imports_sqlite3,
     sql_stays_in_the_store,
+    the_store_alone_knows_sqlite,
 )
 
 
@@ -218,10 +239,11 @@ SOUND = {
     "worker_service/store/__init__.py": "",
     "worker_service/store/base.py": "from ..jobs import Job",
     "worker_service/store/sqlite.py": "import apsw\nBEGIN = 'BEGIN IMMEDIATE'",
+    "worker_service/store/leases.py": "",
     "worker_service/store/leases.sql": "SELECT 1;",
     "worker_service/handlers/__init__.py": "from worker_service.jobs import Job",
     "worker_service/children/__init__.py": "from worker_service.handlers import Handler",
-    "worker_service/queue.py": "def opened():\n    from worker_service.store.sqlite import Store",
+    "worker_service/queue.py": "def opened():\n    from worker_service.store.opening import open_store",
     "worker_service/daemon/__init__.py": "from worker_service import children, queue",
     "worker_service/web/__init__.py": "import worker_service.queue",
     "worker_service/commands/__init__.py": "from importlib import import_module\nimport_module(f'{__name__}.{1}')",
@@ -291,8 +313,8 @@ FLAWS: dict[str, tuple[str, str, str]] = {
     ),
     "a command inside the store": (
         "worker_service/commands/ls.py",
-        "from worker_service.store import sqlite",
-        "worker_service/commands/ls.py:1: worker_service.commands.ls -> worker_service.store.sqlite reaches into",
+        "from worker_service.store import leases",
+        "worker_service/commands/ls.py:1: worker_service.commands.ls -> worker_service.store.leases reaches into",
     ),
     "a handler at the queue": (
         "job_handlers/ocr.py",
@@ -343,6 +365,11 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/commands/ls.py",
         "def ls(q):\n    return q('SELECT id\\nFROM worker_job_queue')",
         "worker_service/commands/ls.py:2: SQL outside worker_service/store: SELECT id FROM worker_job_queue",
+    ),
+    "a daemon that knows the store's files": (
+        "worker_service/daemon/chores.py",
+        "def log_of(path):\n    return f'{path}-wal'",
+        "worker_service/daemon/chores.py:2: outside worker_service/store: return f'{path}-wal'",
     ),
     "a statement in small letters that is put together": (
         "worker_service/queue.py",

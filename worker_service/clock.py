@@ -1,7 +1,6 @@
 """What time it is. The only reader of the wall clock, so that a test can hold it still or move it.
 
-Times are kept as UTC text, as SQLite's own ``datetime()`` writes it, with milliseconds: ``2026-11-18 10:00:00.000``.
-Text in this form sorts as time does.
+Times are kept as UTC text, with milliseconds: ``2026-11-18 10:00:00.000``. Text in this form sorts as time does.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from worker_service.jobs.retries import RetryRule
 T = TypeVar("T")
 
 _PAYLOAD_BYTES_MOST = 1_000_000_000
-"""SQLite's own limit for one value."""
+"""No database of ours takes more for one value."""
 _YEAR_SECONDS = 31_536_000.0
 _LIMITED = ("type", "class", "owner")
 

@@ -11,7 +11,6 @@ from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import How, Publication
 from worker_service.daemon.attempts import Attempt, CannotLand
-from worker_service.daemon.breath import Breath
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.errors import DiskFull
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
@@ -41,7 +40,6 @@ def landing(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log
         log=log,
         clock=clock,
         monotonic=watch,
-        breath=Breath(),
         patience_seconds=5,
     )
 

@@ -1,4 +1,4 @@
-"""The small parts: slots, wake-up, guard, systemd, signals, heartbeat, status line, chores, health."""
+"""The small parts: slots, systemd, signals, heartbeat, status line, chores, health."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt
-from tests.store.kit import START, ByHand, MovableClock, ids, new_worker
+from tests.store.kit import START, MovableClock, ids, new_worker
 from worker_service.children.handlers_on_trial import wants
 from worker_service.children.lines import GAP
 from worker_service.clock import Clock
 from worker_service.config import load_settings
 from worker_service.daemon.attempts import Slots
-from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
-from worker_service.daemon.guard import Guard
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.process import Notifier, Signals
 from worker_service.daemon.start import beat_seconds
-from worker_service.daemon.wake import Wake
 from worker_service.jobs.model import (
     LOG_LINES_MOST,
     Counts,
@@ -92,113 +89,6 @@ def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: Ma
 )
 def test_which_types_a_worker_takes(types: tuple[str, ...], wanted: bool) -> None:
     assert wants(types, "a") is wanted
-
-
-def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed_anyway() -> None:
-    now, slept = [0.0], list[float]()
-    breath = Breath(lambda: now[0], slept.append)
-    with breath:
-        now[0] = 0.002
-    with breath:
-        assert slept == []
-    breath.turn()
-    with breath:
-        assert slept == [pytest.approx(0.001)]
-    now[0] = 1.0
-    breath.turn()
-    with breath:
-        assert len(slept) == 1
-
-
-def test_others_get_a_quarter_of_the_time_of_a_daemon_that_writes_without_an_end() -> None:
-    now, slept = [0.0], list[float]()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        now[0] += seconds
-
-    breath = Breath(lambda: now[0], sleep)
-    for _ in range(300):
-        with breath:
-            now[0] += 0.002
-
-    assert sum(slept) / now[0] == pytest.approx(0.25, abs=0.01)
-    assert max(slept) < 0.005
-
-
-def test_after_one_long_write_the_door_is_open_for_as_long_as_it_was_shut() -> None:
-    now, slept = [0.0], list[float]()
-    breath = Breath(lambda: now[0], slept.append)
-    with breath:
-        now[0] = 0.02
-    with breath:
-        assert slept == [pytest.approx(0.02)]
-
-
-# ── Wake-up ──
-
-
-def test_a_commit_by_the_sqlite3_program_is_noticed(store: Store, database: Path) -> None:
-    wake = Wake(database, store.reading.change_counter, time.monotonic)
-    until(lambda: not wake.has_changed())
-    ByHand(database)("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'local')")
-
-    fd = wake.fileno()
-    assert fd is not None
-    assert select.select([fd], [], [], 10)[0]
-    until(wake.has_changed)
-    wake.close()
-
-
-def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(database: Path) -> None:
-    counter, now = [1], [0.0]
-    wake = Wake(database, lambda: counter[0], lambda: now[0])
-    assert wake.has_changed()
-    with (database.parent / "pagemill.db-wal").open("ab") as file:
-        file.write(b"x")
-
-    looks = []
-    assert not wake.has_changed()
-    while (at := wake.look_at) is not None:
-        looks.append(at)
-        now[0] = at
-        assert not wake.has_changed()
-    assert looks[0] < 0.001
-    assert looks[-1] > 0.5
-    assert len(looks) < 15
-    counter[0] = 2
-    assert wake.has_changed()
-    wake.close()
-
-
-# ── Guard ──
-
-
-def test_the_guard_is_content_with_an_open_database(store: Store, database: Path) -> None:
-    guard = Guard(database)
-    store.reading.counts()
-
-    assert guard.fault() is None
-
-
-@pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_the_guard_sees_a_deleted_file(store: Store, database: Path, suffix: str) -> None:
-    guard = Guard(database)
-    store.reading.counts()
-
-    database.with_name(database.name + suffix).unlink()
-
-    assert "was deleted" in str(guard.fault())
-
-
-def test_the_guard_sees_a_replaced_file(store: Store, database: Path, tmp_path: Path) -> None:
-    guard = Guard(database)
-    copy = tmp_path / "copy.db"
-    store.upkeep.backup(copy)
-
-    copy.rename(database)
-
-    assert "was replaced" in str(guard.fault())
 
 
 # ── systemd ──

@@ -12,7 +12,6 @@ from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
 from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots, Trouble
-from worker_service.daemon.breath import Breath
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.daemon.loop import hear
 from worker_service.errors import DiskFull
@@ -52,7 +51,6 @@ class Desk:
             self.slots,
             tell=lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
             trouble=self.trouble,
-            breath=Breath(),
             log=log,
             monotonic=lambda: self.now,
             patience_seconds=60,
@@ -73,7 +71,7 @@ class Desk:
 @pytest.fixture
 def desk(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Desk:
     publisher = Publisher(tmp_path / "workspace", tmp_path / "staging")
-    landing = Landing(store, publisher, log=log, clock=clock, monotonic=lambda: 0.0, breath=Breath())
+    landing = Landing(store, publisher, log=log, clock=clock, monotonic=lambda: 0.0)
     return Desk(store, landing, log, tmp_path / "workspace")
 
 

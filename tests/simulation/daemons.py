@@ -19,7 +19,6 @@ from tests.simulation.watching import WatchedStore
 from worker_service.children.messages import Ended
 from worker_service.clock import Clock
 from worker_service.daemon.attempts import Slots
-from worker_service.daemon.breath import Breath
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Loop, Timer
@@ -138,14 +137,12 @@ def _loop(
 ) -> Loop:
     # Parts that are simulated have the shape of the real ones, and not their type.
     simulated: dict[str, Any] = {
-        "wake": _Wake(machine.chance),
-        "guard": _Guard(),
+        "watch": _Watch(machine.chance),
         "signals": _Signals(),
         "log": log,
     }
     publisher: Any = _Publisher(published)
     clock: Clock = machine.wall
-    breath = Breath(machine.boot, lambda _: None)
     loop = Loop(
         identity=identity,
         version="0",
@@ -155,8 +152,7 @@ def _loop(
         described={described.facts.job_type: described for described in DESCRIBED},
         is_wanted=lambda _: True,
         slots=Slots({"cpu": 2, "io": 1}),
-        landing=Landing(store, publisher, log=simulated["log"], clock=clock, monotonic=machine.boot, breath=breath),
-        breath=breath,
+        landing=Landing(store, publisher, log=simulated["log"], clock=clock, monotonic=machine.boot),
         heartbeat=heartbeat,
         notifier=Notifier({}),
         chores=(recovery,),
@@ -171,11 +167,11 @@ def _loop(
     return loop
 
 
-class _Wake:
+class _Watch:
     """A hint that comes most of the time."""
 
     look_at: float | None = None
-    is_replaced = False
+    is_doubtful = False
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -183,8 +179,6 @@ class _Wake:
     def has_changed(self) -> bool:
         return self._chance.random() < 0.6
 
-
-class _Guard:
     def fault(self) -> str | None:
         return None
 

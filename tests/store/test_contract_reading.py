@@ -352,7 +352,7 @@ def test_check_finds_a_broken_promise(store: Store, enqueue: Enqueue, worker: Ad
 def test_a_checkpoint_moves_everything_into_the_file(store: Store, enqueue: Enqueue, path: Path) -> None:
     job_id = enqueue(account="in-the-file")
 
-    store.upkeep.shorten_log()
+    store.upkeep.tidy(at_once=True)
 
     # immutable: this reader does not look at the write-ahead log.
     main_file_only = ByHand(Path(f"file:{path}?immutable=1"))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 from worker_service import events
 from worker_service.children.lines import Newest
 from worker_service.children.messages import Asked, Checkpointed, PagesRead, question_from
-from worker_service.daemon.breath import Breath
 from worker_service.errors import (
     BadInput,
     BadPayload,
@@ -287,7 +286,6 @@ class Reporter:
         *,
         tell: Tell,
         trouble: Trouble,
-        breath: Breath,
         log: Log,
         monotonic: Callable[[], float],
         workspace: Path,
@@ -300,7 +298,6 @@ class Reporter:
         self._slots = slots
         self._tell = tell
         self._trouble = trouble
-        self._breath = breath
         self._log = log
         self._monotonic = monotonic
         self._workspace = workspace
@@ -378,8 +375,7 @@ class Reporter:
         lines_most = max(1, _LINES_AT_ONCE // max(1, talking))
         reports = [(attempt, attempt.take_report(lines_most)) for attempt in told]
         try:
-            with self._breath:
-                lost = self._quick_store.leases.report([report for _, report in reports])
+            lost = self._quick_store.leases.report([report for _, report in reports])
         except StoreError:
             for attempt, report in reports:
                 attempt.put_back(report)
@@ -418,10 +414,9 @@ class Reporter:
             self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
-        with self._breath:
-            lost = self._quick_store.leases.save_pages(
-                [(attempt.lease, page) for attempt, said in batch for page in said.pages]
-            )
+        lost = self._quick_store.leases.save_pages(
+            [(attempt.lease, page) for attempt, said in batch for page in said.pages]
+        )
         for attempt, said in batch:
             attempt.written(said)
         for lease in lost:
@@ -442,8 +437,7 @@ class Reporter:
 
     def _write_checkpoint(self, attempt: Attempt, said: Checkpointed) -> None:
         try:
-            with self._breath:
-                self._store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
+            self._store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
         except CancelRequested:
             self._cancelled(attempt)
         except LeaseLost:

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +30,6 @@ from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-_WAL_BYTES_MOST = 64 * 1024 * 1024
 _PRUNED_AT_ONCE = 500
 
 
@@ -72,20 +70,14 @@ class Prune:
         return self._store.steering.prune(old, most=_PRUNED_AT_ONCE)
 
 
-class Checkpoint:
-    """Keep the write-ahead log short. SQLite does it at commits; this is for what was left because of readers."""
+class Tidy:
+    name = "tidy"
 
-    name = "checkpoint"
-
-    def __init__(self, store: Store, database: Path) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._log_file = database.with_name(f"{database.name}-wal")
 
     def run(self) -> float:
-        with suppress(FileNotFoundError):
-            # A look at its size only: to open it here would drop SQLite's locks.
-            if self._log_file.stat().st_size > _WAL_BYTES_MOST:
-                self._store.upkeep.shorten_log()
+        self._store.upkeep.tidy()
         return 300.0
 
 

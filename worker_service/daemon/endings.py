@@ -25,7 +25,6 @@ from worker_service import events
 from worker_service.children.messages import Ended, How
 from worker_service.clock import Clock
 from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Key
-from worker_service.daemon.breath import Breath
 from worker_service.errors import (
     BadInput,
     BadPayload,
@@ -152,7 +151,6 @@ class Landing:
         log: Log,
         clock: Clock,
         monotonic: Callable[[], float],
-        breath: Breath,
         patience_seconds: float = PATIENCE_SECONDS,
         rules: Mapping[str, RetryRule] = {},
     ) -> None:
@@ -161,7 +159,6 @@ class Landing:
         self._log = log
         self._clock = clock
         self._monotonic = monotonic
-        self._breath = breath
         self._patience_seconds = patience_seconds
         self._rules = rules
         self._waiting: dict[Key, tuple[Attempt, Ended]] = {}
@@ -229,10 +226,7 @@ class Landing:
         if not done:
             return
         try:
-            with self._breath:
-                lost = set(
-                    self._store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done])
-                )
+            lost = set(self._store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done]))
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
             for attempt, ended in done:
@@ -261,8 +255,7 @@ class Landing:
 
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
         try:
-            with self._breath:
-                lost = self._store.leases.complete_many([self._completion(attempt, ended)])
+            lost = self._store.leases.complete_many([self._completion(attempt, ended)])
         except FileForgotten as error:
             # Its document was removed between the question and the end: the next attempt asks anew.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
@@ -296,8 +289,7 @@ class Landing:
 
     def _write(self, attempt: Attempt, chosen: Fail | Snooze | Release | ConfirmCancel | Drop, ended: Ended) -> None:
         try:
-            with self._breath:
-                self._write_now(attempt, chosen, ended)
+            self._write_now(attempt, chosen, ended)
         except CancelRequested:
             self._write(attempt, ConfirmCancel(), ended)
         except LeaseLost:

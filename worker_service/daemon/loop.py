@@ -31,19 +31,16 @@ from worker_service.children.messages import (
 )
 from worker_service.clock import Clock, wall_clock
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Trouble
-from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
-from worker_service.daemon.guard import Guard
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.daemon.process import Notifier, Signals
-from worker_service.daemon.wake import Wake
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import Child, HandlerFacts, Job, Status, Worker
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.liveness import Identity
-from worker_service.store.base import Store
+from worker_service.store.base import Store, Watch
 
 if TYPE_CHECKING:
     from worker_service.events import Log
@@ -90,10 +87,8 @@ class Loop:
     is_wanted: Callable[[str], bool]
     slots: Slots
     landing: Landing
-    breath: Breath
     heartbeat: Heartbeat
-    wake: Wake
-    guard: Guard
+    watch: Watch
     signals: Signals
     notifier: Notifier
     chores: Sequence[Chore]
@@ -133,7 +128,6 @@ class Loop:
             self.slots,
             tell=self.nursery.answer,
             trouble=self._trouble,
-            breath=self.breath,
             log=self.log,
             monotonic=self.monotonic,
             workspace=self.workspace,
@@ -173,7 +167,6 @@ class Loop:
             heartbeat=self.heartbeat,
             ownership=self._ownership,
             trouble=self._trouble,
-            breath=self.breath,
         )
 
     # ── Turns ──
@@ -203,7 +196,6 @@ class Loop:
         """One turn of the loop. It asks; it never reacts from inside an event."""
         if not self._is_database_ours():
             return
-        self.breath.turn()
         self._hear_signals()
         self._hear_heart()
         self._hear_others()
@@ -222,13 +214,12 @@ class Loop:
     # ── What happened ──
 
     def _is_database_ours(self) -> bool:
-        if self.wake.is_replaced:
-            self.wake.is_replaced = False
+        if self.watch.is_doubtful:
             self.check_files()
         return self._exit_code is None
 
     def check_files(self) -> None:
-        fault = self.guard.fault()
+        fault = self.watch.fault()
         if fault is not None:
             # Nothing is written any more: it would be lost, and called done. Whoever starts next takes it all back.
             self.log.critical(events.DATABASE_REPLACED, reason=fault)
@@ -270,7 +261,7 @@ class Loop:
     def _hear_others(self) -> None:
         """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
         now = self.monotonic()
-        has_changed = self.wake.has_changed()
+        has_changed = self.watch.has_changed()
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
             self._poll_at = now + self.poll_interval_seconds
             self._claiming.again()
@@ -383,7 +374,7 @@ class Loop:
         if not self._claiming.is_deadline_known and not self._trouble.is_there:
             self._find_deadline()
         timeout = self._seconds_to_wait()
-        fds = (self._nursery_fd(), self.wake.fileno(), self.signals.fileno(), self.heartbeat.fileno())
+        fds = (self._nursery_fd(), self.watch.fileno(), self.signals.fileno(), self.heartbeat.fileno())
         # To the microsecond: poll rounds up to whole milliseconds, and a commit is looked for again after half of one.
         select.select([fd for fd in fds if fd is not None], [], [], max(0.0, timeout))
 
@@ -393,7 +384,7 @@ class Loop:
 
     def _seconds_to_wait(self) -> float:
         now = self.monotonic()
-        moments = [self._poll_at, self._deadline_at, self.wake.look_at, self.landing.again_at, self._reporter.next_at]
+        moments = [self._poll_at, self._deadline_at, self.watch.look_at, self.landing.again_at, self._reporter.next_at]
         moments.append(self._stopping.next_at())
         moments += [timer.due_at for timer in self._timers]
         if not self.nursery.is_alive:
@@ -454,7 +445,6 @@ class Claiming:
         heartbeat: Heartbeat,
         ownership: Ownership,
         trouble: Trouble,
-        breath: Breath,
     ) -> None:
         self._store = store
         self._slots = slots
@@ -463,7 +453,6 @@ class Claiming:
         self._heartbeat = heartbeat
         self._ownership = ownership
         self._trouble = trouble
-        self._breath = breath
         self._ahead = Ahead(slots)
         self._should_claim = dict.fromkeys(CLASSES, True)
         self.is_deadline_known = False
@@ -507,8 +496,7 @@ class Claiming:
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
         behind = self._slots.beyond(job_class) + (0 if only is None else most)
         try:
-            with self._breath:
-                jobs = self._store.leases.claim(self._worker_id, most, job_class, behind=behind, only=only)
+            jobs = self._store.leases.claim(self._worker_id, most, job_class, behind=behind, only=only)
         except WorkerUnknown:
             self._ownership.disown()
             return ()

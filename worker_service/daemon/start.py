@@ -20,9 +20,7 @@ from worker_service.children.nursery import Nursery
 from worker_service.clock import wall_clock
 from worker_service.config import Settings, load_settings
 from worker_service.daemon.attempts import Slots
-from worker_service.daemon.breath import Breath
 from worker_service.daemon.chores import (
-    Checkpoint,
     Chore,
     DiskSpace,
     FailUnknown,
@@ -32,25 +30,25 @@ from worker_service.daemon.chores import (
     StatusLine,
     SweepKept,
     SweepObjects,
+    Tidy,
 )
 from worker_service.daemon.endings import Landing, Publisher
-from worker_service.daemon.guard import Guard
 from worker_service.daemon.heartbeat import Heartbeat, boot_clock
 from worker_service.daemon.loop import Loop
 from worker_service.daemon.process import Notifier, Signals
 from worker_service.daemon.recovery import Recovery
-from worker_service.daemon.wake import Wake
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
 from worker_service.liveness import LifeLock, lock_path, own_identity, staging_root
 from worker_service.store.base import Store
 from worker_service.store.opening import open_as_set
+from worker_service.store.pauses import WritePauses
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:
     from worker_service.events import Log
 
-_GUARD_SECONDS = 5.0
+_FILES_SECONDS = 5.0
 _KEEPS = "keeps the write lock: end its transaction"
 _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 
@@ -84,10 +82,11 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         ),
     )
     # Opened before anything is made: where there is no database, nothing is left behind.
-    store = open_another()
+    pauses = WritePauses()
+    store = open_another(pauses=pauses)
     stack.callback(store.close)
     refuse_the_services(settings)
-    quick_store = open_another(is_durable=False)
+    quick_store = open_another(is_durable=False, pauses=pauses)
     stack.callback(quick_store.close)
     notifier = Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
@@ -139,9 +138,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         interval_seconds=beat_seconds(settings.heartbeat_interval_seconds, notifier.watchdog_seconds),
         log=log,
     )
-    wake = Wake(database, store.reading.change_counter, time.monotonic)
-    stack.callback(wake.close)
-    breath = Breath()
+    watch = store.watch()
+    stack.callback(watch.close)
     loop = Loop(
         identity=own,
         version=VERSION,
@@ -157,13 +155,10 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
             log=log,
             clock=wall_clock,
             monotonic=time.monotonic,
-            breath=breath,
             rules=settings.retries,
         ),
-        breath=breath,
         heartbeat=heartbeat,
-        wake=wake,
-        guard=Guard(database),
+        watch=watch,
         signals=signals,
         notifier=notifier,
         chores=(),
@@ -217,7 +212,7 @@ def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> flo
 
 
 class _Files:
-    """The guard as a chore: also where no hint tells that a file was replaced."""
+    """Also where no hint tells that a file was replaced."""
 
     name = "files"
 
@@ -226,7 +221,7 @@ class _Files:
 
     def run(self) -> float:
         self._loop.check_files()
-        return _GUARD_SECONDS
+        return _FILES_SECONDS
 
 
 def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collection[str], log: Log) -> list[Chore]:
@@ -235,7 +230,7 @@ def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collectio
         recovery,
         _Files(loop),
         DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
-        Checkpoint(loop.store, database),
+        Tidy(loop.store),
         Forget(loop.store, settings.workspace),
         SweepObjects(loop.store, settings.workspace, log=log),
         SweepKept(settings.workspace / "keep", clock=wall_clock, log=log),

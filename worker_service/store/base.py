@@ -401,8 +401,32 @@ class Upkeep(Protocol):
     def backup(self, target: Path) -> None:
         """Write a sound copy while others go on; refuse a target that exists."""
 
-    def shorten_log(self) -> None:
-        """Move the write-ahead log into the database file."""
+    def tidy(self, *, at_once: bool = False) -> None:
+        """Bring in what could not be brought in because somebody was reading, if it is much."""
+
+
+class Watch(Protocol):
+    """For a loop, which learns from it that somebody else has committed, and that the database is still the one that it
+    has opened."""
+
+    @property
+    def look_at(self) -> float | None:
+        """When to ask again, because a hint was not followed by a commit yet."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Something was done to the files: ask for the fault."""
+
+    def fileno(self) -> int | None:
+        """Readable when something may have happened. None: this system gives no hints."""
+
+    def has_changed(self) -> bool:
+        """Whether anybody has committed since the last call. Asked once in each turn, before what is written in it."""
+
+    def fault(self) -> str | None:
+        """What is wrong with the files, in a sentence: what is written from now on would be lost."""
+
+    def close(self) -> None: ...
 
 
 class Store(Protocol):
@@ -421,4 +445,5 @@ class Store(Protocol):
     @property
     def upkeep(self) -> Upkeep: ...
 
+    def watch(self) -> Watch: ...
     def close(self) -> None: ...

@@ -35,6 +35,7 @@ from worker_service.errors import (
     StoreUnusable,
 )
 from worker_service.store.holding import Holder, holder_of
+from worker_service.store.pauses import WritePauses
 
 T = TypeVar("T")
 
@@ -77,8 +78,10 @@ class Database:
         orphan_after_seconds: int = 300,
         is_durable: bool = True,
         on_long_wait: OnLongWait | None = None,
+        pauses: WritePauses | None = None,
     ) -> None:
         self.path = path
+        self.pauses = pauses
         self._on_long_wait = on_long_wait
         self.statements = statements
         self.clock = clock
@@ -161,7 +164,7 @@ class Database:
 
     def transaction(self) -> _Transaction:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
-        return _Transaction(lambda: self.writer, self.path)
+        return _Transaction(lambda: self.writer, self.path, self.pauses)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -398,16 +401,26 @@ class spoken_errors:
 class _Transaction:
     """A class and not a generator, because this is around every claim."""
 
-    def __init__(self, connection: Callable[[], apsw.Connection], path: Path) -> None:
+    def __init__(self, connection: Callable[[], apsw.Connection], path: Path, pauses: WritePauses | None) -> None:
         self._connect = connection
         self._errors = spoken_errors(path)
+        self._pauses = pauses
 
     def __enter__(self) -> None:
+        if self._pauses is not None:
+            self._pauses.begin()
         with self._errors:
             self._connection = self._connect()
             self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self._end(kind, error, traceback)
+        finally:
+            if self._pauses is not None:
+                self._pauses.end()
+
+    def _end(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._roll_back()
             self._errors.__exit__(kind, error, traceback)

@@ -17,6 +17,7 @@ from worker_service.jobs.retries import RetryRule
 from worker_service.store.base import Store
 from worker_service.store.database import Database, OnLongWait, connect_to_read, create, spoken_errors
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
+from worker_service.store.pauses import WritePauses
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
 
 __all__ = ["initialise", "migrate", "open_as_set", "open_store", "schema_version"]
@@ -27,7 +28,13 @@ PAYLOAD_BYTES_MAX = 1_048_576
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
 
 
-def open_as_set(settings: Settings, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> Store:
+def open_as_set(
+    settings: Settings,
+    *,
+    is_durable: bool = True,
+    on_long_wait: OnLongWait | None = None,
+    pauses: WritePauses | None = None,
+) -> Store:
     return open_store(
         settings.database,
         orphan_after_seconds=settings.orphan_after_seconds,
@@ -35,6 +42,7 @@ def open_as_set(settings: Settings, *, is_durable: bool = True, on_long_wait: On
         patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
         retries=settings.retries,
         on_long_wait=on_long_wait,
+        pauses=pauses,
     )
 
 
@@ -47,9 +55,10 @@ def open_store(
     patience: Patience = Patience(),  # noqa: B008  frozen
     retries: Mapping[str, RetryRule] = {},
     on_long_wait: OnLongWait | None = None,
+    pauses: WritePauses | None = None,
 ) -> Store:
     """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
-    `on_long_wait` is told when somebody else keeps the write lock."""
+    `on_long_wait` is told when somebody else keeps the write lock; `pauses` lets others in between two writes."""
     _refuse_network_file_system(path)
     database = Database(
         path,
@@ -58,6 +67,7 @@ def open_store(
         orphan_after_seconds=orphan_after_seconds,
         is_durable=is_durable,
         on_long_wait=on_long_wait,
+        pauses=pauses,
     )
     try:
         with spoken_errors(path):

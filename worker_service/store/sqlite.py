@@ -21,6 +21,7 @@ from worker_service.store.library import SqliteLibrary
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
 from worker_service.store.steering import SqliteSteering
 from worker_service.store.upkeep import SqliteUpkeep
+from worker_service.store.watch import FileWatch
 
 # A fragment stands before what uses it.
 _PARTS = ("leases", "intake", "steering", "reading", "library", "upkeep")
@@ -46,6 +47,11 @@ class SqliteStore:
         self.steering = SqliteSteering(database, self.reading)
         self.library = SqliteLibrary(database)
         self.upkeep = SqliteUpkeep(database)
+
+    def watch(self) -> FileWatch:
+        pauses = self.database.pauses
+        begins_turn = (lambda: None) if pauses is None else pauses.turn
+        return FileWatch(self.database.path, self.reading.change_counter, begins_turn=begins_turn)
 
     def close(self) -> None:
         self.database.close()

@@ -30,7 +30,7 @@ from worker_service.store.database import SQLITE_VERSION, Database, chunks, conn
 from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
 
-_WAL_BYTES_WARN = 64 * 1024 * 1024
+_LOG_BYTES_MOST = 64 * 1024 * 1024
 
 _HELD_SECONDS = 1.0
 """Ours hold the write lock for milliseconds."""
@@ -102,11 +102,10 @@ class SqliteUpkeep:
             yield Check("write lock", True, "nobody keeps it")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_of_program()
-        wal = Path(f"{self._db.path}-wal")
-        wal_bytes = wal.stat().st_size if wal.exists() else 0
+        wal_bytes = self._log_bytes()
         yield Check(
             "write-ahead log",
-            wal_bytes < _WAL_BYTES_WARN,
+            wal_bytes < _LOG_BYTES_MOST,
             f"{wal_bytes / 1e6:.1f} MB",
             "a reader has been open for long: close forgotten sqlite3 sessions",
         )
@@ -148,9 +147,16 @@ class SqliteUpkeep:
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def shorten_log(self) -> None:
-        with spoken_errors(self._db.path):
-            self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def tidy(self, *, at_once: bool = False) -> None:
+        """SQLite moves its log into the database at commits; this is for what was left because of readers."""
+        if at_once or self._log_bytes() > _LOG_BYTES_MOST:
+            with spoken_errors(self._db.path):
+                self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _log_bytes(self) -> int:
+        # A look at its size only: to open it here would drop SQLite's locks.
+        wal = Path(f"{self._db.path}-wal")
+        return wal.stat().st_size if wal.exists() else 0
 
     # ── What is no longer wanted ──
 

@@ -18,8 +18,8 @@ LONG_SECONDS = 0.005
 """After one write that takes longer it is open for as long: who waits at SQLite's lock tries again ever more rarely."""
 
 
-class Breath:
-    """`with breath:` around each write transaction."""
+class WritePauses:
+    """Around each write transaction of the stores that share it, in one thread."""
 
     def __init__(
         self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -32,10 +32,10 @@ class Breath:
         self._busy_until = 0.0
 
     def turn(self) -> None:
-        """A turn of the loop begins. Its writes follow each other at once: the pause comes before the first."""
+        """A loop begins its next turn. Its writes follow each other at once: the pause comes before the first."""
         self._busy_until = 0.0
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
         now = self._monotonic()
         if now >= self._busy_until:
             left = self._rest_until - now
@@ -45,7 +45,7 @@ class Breath:
             self._held_seconds, self._busy_until = 0.0, now + BUSY_SECONDS
         self._entered = now
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
         now = self._monotonic()
         own = now - self._entered
         self._held_seconds += own

@@ -1,9 +1,13 @@
-"""Know within milliseconds that somebody has committed, at next to no cost while nobody does.
+"""Know within milliseconds that somebody has committed, at next to no cost; and whether the files that
+we have open are still the database.
 
 inotify on the database's folder is the hint: cheap, but every write triggers it, our own included, and it comes before
 the commit can be seen (the log is written first, then flushed). The change counter decides: it is asked again at
 growing distances after a hint, until it has moved. Whoever waits also polls now and then, so a lost hint costs little.
-A wake never writes.
+
+If somebody deletes or replaces the database or its write-ahead log, our commits go on answering "done" and are lost.
+SQLite does not notice; the descriptors of this process do. Only names and numbers are looked at: opening the file here
+would drop SQLite's own locks.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
@@ -21,20 +27,30 @@ _FIRST_LOOK_SECONDS = 0.0005
 _LAST_LOOK_SECONDS = 0.5
 
 
-class Wake:
+class FileWatch:
     """Readable when something happened in the folder."""
 
-    def __init__(self, database: Path, change_counter: Callable[[], int], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Path,
+        change_counter: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+        begins_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        # As /proc spells it.
+        self._path = database.resolve()
+        self._identity = _identity(self._path)
         self._log_name = f"{database.name}-wal"
         self._names = {database.name, self._log_name, f"{database.name}-shm"}
         self._change_counter = change_counter
         self._monotonic = monotonic
+        self._begins_turn = begins_turn
         self._seen: int | None = None
         self._gap = _FIRST_LOOK_SECONDS
         self.look_at: float | None = None
         """When to ask again, because a hint was not followed by a commit yet."""
-        self.is_replaced = False
-        """A file of the database was deleted, moved or made anew: the guard should look."""
+        self.is_doubtful = False
+        """A file of the database was deleted, moved or made anew: `fault` tells whether that is bad."""
         # Subscribed before the first read of the counter, or a commit in between would be missed.
         self._watch = _watch(database.parent)
 
@@ -43,7 +59,8 @@ class Wake:
         return self._watch
 
     def has_changed(self) -> bool:
-        """Whether anybody has committed since the last call."""
+        """Whether anybody has committed since the last call. Who asks begins a turn, and writes after that."""
+        self._begins_turn()
         is_hinted, now = self._hinted(), self._monotonic()
         if is_hinted:
             self._gap, self.look_at = _FIRST_LOOK_SECONDS, now + _FIRST_LOOK_SECONDS
@@ -58,6 +75,20 @@ class Wake:
             self._gap *= 2
             self.look_at = now + self._gap if self._gap <= _LAST_LOOK_SECONDS else None
         return False
+
+    def fault(self) -> str | None:
+        """What is wrong with the files, in a sentence; None: nothing."""
+        self.is_doubtful = False
+        identity = _identity(self._path)
+        if identity is None:
+            return f"{self._path} was deleted while it was in use"
+        if identity != self._identity:
+            return f"{self._path} was replaced by another file while it was in use"
+        for name in _open_names():
+            for suffix in ("", "-wal"):
+                if name == f"{self._path}{suffix} (deleted)":
+                    return f"{self._path}{suffix} was deleted while it was in use"
+        return None
 
     def close(self) -> None:
         if self._watch is not None:
@@ -80,7 +111,7 @@ class Wake:
                 at += _EVENT.size + length
                 is_hinted |= name == self._log_name or bool(mask & _OVERFLOW)
                 if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
-                    self.is_replaced = True
+                    self.is_doubtful = True
 
 
 def _watch(folder: Path) -> int | None:
@@ -92,3 +123,20 @@ def _watch(folder: Path) -> int | None:
         os.close(watch)
         return None
     return watch
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _open_names() -> list[str]:
+    names = []
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                names.append(os.readlink(entry.path))  # noqa: PTH115  a Path would cost more than the call
+    return names

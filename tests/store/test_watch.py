@@ -1,0 +1,132 @@
+"""Others get in between two writes; what others commit is noticed; a file that was taken away is seen."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.kit import ByHand
+from worker_service.store.base import Store
+from worker_service.store.pauses import WritePauses
+from worker_service.store.watch import FileWatch
+
+
+def until(is_so: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.002)
+
+
+@contextmanager
+def _write(pauses: WritePauses) -> Iterator[None]:
+    pauses.begin()
+    yield
+    pauses.end()
+
+
+def test_between_the_writes_of_two_turns_there_is_a_pause_unless_time_has_passed_anyway() -> None:
+    now, slept = [0.0], list[float]()
+    pauses = WritePauses(lambda: now[0], slept.append)
+    with _write(pauses):
+        now[0] = 0.002
+    with _write(pauses):
+        assert slept == []
+    pauses.turn()
+    with _write(pauses):
+        assert slept == [pytest.approx(0.001)]
+    now[0] = 1.0
+    pauses.turn()
+    with _write(pauses):
+        assert len(slept) == 1
+
+
+def test_others_get_a_quarter_of_the_time_of_a_daemon_that_writes_without_an_end() -> None:
+    now, slept = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    pauses = WritePauses(lambda: now[0], sleep)
+    for _ in range(300):
+        with _write(pauses):
+            now[0] += 0.002
+
+    assert sum(slept) / now[0] == pytest.approx(0.25, abs=0.01)
+    assert max(slept) < 0.005
+
+
+def test_after_one_long_write_the_door_is_open_for_as_long_as_it_was_shut() -> None:
+    now, slept = [0.0], list[float]()
+    pauses = WritePauses(lambda: now[0], slept.append)
+    with _write(pauses):
+        now[0] = 0.02
+    with _write(pauses):
+        assert slept == [pytest.approx(0.02)]
+
+
+def test_a_commit_by_the_sqlite3_program_is_noticed(store: Store, path: Path) -> None:
+    watch = store.watch()
+    until(lambda: not watch.has_changed())
+    ByHand(path)("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'local')")
+
+    fd = watch.fileno()
+    assert fd is not None
+    assert select.select([fd], [], [], 10)[0]
+    until(watch.has_changed)
+    watch.close()
+
+
+def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(path: Path) -> None:
+    counter, now = [1], [0.0]
+    watch = FileWatch(path, lambda: counter[0], lambda: now[0])
+    assert watch.has_changed()
+    with path.with_name(f"{path.name}-wal").open("ab") as file:
+        file.write(b"x")
+
+    looks = []
+    assert not watch.has_changed()
+    while (at := watch.look_at) is not None:
+        looks.append(at)
+        now[0] = at
+        assert not watch.has_changed()
+    assert looks[0] < 0.001
+    assert looks[-1] > 0.5
+    assert len(looks) < 15
+    counter[0] = 2
+    assert watch.has_changed()
+    watch.close()
+
+
+def test_a_watch_is_content_with_an_open_database(store: Store, path: Path) -> None:
+    watch = store.watch()
+    store.reading.counts()
+
+    assert watch.fault() is None
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_watch_sees_a_deleted_file(store: Store, path: Path, suffix: str) -> None:
+    watch = store.watch()
+    store.reading.counts()
+
+    path.with_name(path.name + suffix).unlink()
+
+    assert "was deleted" in str(watch.fault())
+
+
+def test_a_watch_sees_a_replaced_file(store: Store, path: Path, tmp_path: Path) -> None:
+    watch = store.watch()
+    copy = tmp_path / "copy.db"
+    store.upkeep.backup(copy)
+
+    copy.rename(path)
+
+    assert "was replaced" in str(watch.fault())
