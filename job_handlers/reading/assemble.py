@@ -27,7 +27,7 @@ from job_handlers.reading.document import (
     how_to_read,
     original_of,
 )
-from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, written_ranges
 from worker_service.handlers import (
     Context,
@@ -88,14 +88,16 @@ def run(context: Context[Payload]) -> Done:
     if wanted.kind not in (Kind.PDF, Kind.IMAGE):
         return _publish(context, wanted, original, "", None)
     password = wanted.how.password
-    with Apart[bytes](lambda: _drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS) as thumbnail:
+    with PageProcess[bytes](
+        lambda: _drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
+    ) as thumbnail:
         # It is drawn meanwhile.
         thumbnail.begin()
         return _publish(context, wanted, original, password, thumbnail)
 
 
 def _publish(
-    context: Context[Payload], wanted: _Wanted, original: Path, password: str, thumbnail: Apart[bytes] | None
+    context: Context[Payload], wanted: _Wanted, original: Path, password: str, thumbnail: PageProcess[bytes] | None
 ) -> Done:
     stem = original.stem or "document"
     files: list[File | SameFile] = []
@@ -234,9 +236,9 @@ def _publish_pdf(
         return _Made()
 
     seconds = _PDF_CPU_SECONDS + wanted.pages // _PDF_CPU_PAGES
-    with Apart[_Made](lambda: make, _Made, cpu_seconds=seconds) as apart:
+    with PageProcess[_Made](lambda: make, _Made, cpu_seconds=seconds) as process:
         try:
-            why_not = apart.read(1).why_not
+            why_not = process.read(1).why_not
         except (TooLarge, Lost) as error:
             why_not = str(error)
     if why_not:
@@ -276,7 +278,9 @@ def _spooled(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
             yield int(number), layout.read(text)
 
 
-def _publish_thumbnail(context: Context[Payload], drawn: Apart[bytes], stem: str, files: list[File | SameFile]) -> None:
+def _publish_thumbnail(
+    context: Context[Payload], drawn: PageProcess[bytes], stem: str, files: list[File | SameFile]
+) -> None:
     try:
         picture = drawn.read(1)
     except (TooLarge, Lost) as error:

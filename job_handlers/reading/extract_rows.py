@@ -8,7 +8,7 @@ from job_handlers.kinds import kind_of
 from job_handlers.reading import sheets
 from job_handlers.reading.document import check_current, content_of, original_of
 from job_handlers.reading.ingest import Refused, sheet_reader
-from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
 from worker_service.handlers import (
     Context,
@@ -47,8 +47,10 @@ def run(context: Context[Payload]) -> Done:
     to_read = [number for number in numbers if digests[number] not in known]
     if to_read:
         check_current(context)
-    with Apart[Rows | Refused](lambda: sheet_reader(original, kind), Rows | Refused, cpu_seconds=_CPU_SECONDS) as apart:
-        for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
+    with PageProcess[Rows | Refused](
+        lambda: sheet_reader(original, kind), Rows | Refused, cpu_seconds=_CPU_SECONDS
+    ) as process:
+        for done, (number, answer) in enumerate(process.read_all(to_read), 1):
             if isinstance(answer, Refused):
                 raise Permanent(answer.code, answer.message)
             if isinstance(answer, TooLarge | Lost):

@@ -22,7 +22,7 @@ from job_handlers.reading import layout, ocr, pdf, sheets
 from job_handlers.reading.document import HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
 from job_handlers.reading.ocr.engine import Wanted
-from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
@@ -124,11 +124,11 @@ def _bring_in(context: Context[Payload]) -> Done:
 
 def _ingest_book(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
     password = how.password
-    with Apart[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as apart:
-        counted = _count(apart, kind)
+    with PageProcess[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as process:
+        counted = _count(process, kind)
         digests = _Digests(how.engine, content)
         to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=bool(how.force_ocr))
-        scans = _take_layers(context, apart, digests, to_read)
+        scans = _take_layers(context, process, digests, to_read)
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
     way = [content, how.engine.languages, how.engine.quality, how.password_file]
     ranges = [
@@ -138,9 +138,9 @@ def _ingest_book(context: Context[Payload], how: HowToRead, original: Path, kind
     return _done(context, kind, content, counted.pages, ranges, note)
 
 
-def _count(apart: Apart[Answer], kind: Kind) -> Counted:
+def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
     try:
-        answer = apart.read(0)
+        answer = process.read(0)
     except (TooLarge, Lost) as error:
         raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
     if isinstance(answer, Refused):
@@ -194,14 +194,14 @@ def _take_what_is_known(
 
 
 def _take_layers(
-    context: Context[Payload], apart: Apart[Answer], digests: _Digests, to_read: Sequence[int]
+    context: Context[Payload], process: PageProcess[Answer], digests: _Digests, to_read: Sequence[int]
 ) -> dict[int, Scan]:
     """What is left: pages to recognise."""
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
-    for done, (number, answer) in enumerate(apart.read_all(to_read), 1):
+    for done, (number, answer) in enumerate(process.read_all(to_read), 1):
         found = digests.layer(number)
         if isinstance(answer, Judged) and answer.scan is not None:
             scans[number] = answer.scan
@@ -281,9 +281,9 @@ def _locked(password: str) -> str:
 
 
 def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content: str) -> Done:
-    with Apart[Places](lambda: sheet_reader(original, kind), Places, cpu_seconds=_TABLE_CPU_SECONDS) as apart:
+    with PageProcess[Places](lambda: sheet_reader(original, kind), Places, cpu_seconds=_TABLE_CPU_SECONDS) as process:
         try:
-            places = apart.read(0)
+            places = process.read(0)
         except (TooLarge, Lost) as error:
             raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
     if isinstance(places, Refused):

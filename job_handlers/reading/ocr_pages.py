@@ -16,7 +16,7 @@ from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.document import HowToRead, check_current, content_of, how_to_read, original_of
 from job_handlers.reading.ocr.engine import Engine, Wanted
 from job_handlers.reading.ocr.recognition import recognise
-from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
@@ -70,17 +70,17 @@ def run(context: Context[Payload]) -> Done:
     if identity == "none":
         _wait_for_data(context, engine)
     read = 0
-    with Apart[Read](
+    with PageProcess[Read](
         lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS, ahead=_AHEAD
-    ) as apart:
+    ) as process:
         # The engine starts meanwhile.
-        apart.begin()
+        process.begin()
         digests = {
             number: ocr_digest(content, number, engine.languages, engine.quality, identity, pdf.LIBRARY)
             for number in numbers
         }
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done")
-        for number, found in apart.read_all(_to_recognise(context, digests)):
+        for number, found in process.read_all(_to_recognise(context, digests)):
             context.save_page(_page(context, number, found, digests[number]))
             done = numbers.index(number) + 1
             context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")

@@ -52,7 +52,7 @@ class Lost(Exception):
     """The process crashed on this page."""
 
 
-class Apart(Generic[R]):
+class PageProcess(Generic[R]):
     def __init__(self, make: Make, kind: Any, *, cpu_seconds: int, ahead: int = _AHEAD) -> None:
         """`ahead`: so many pages it may be told of before it has read them."""
         self._make = make
@@ -64,7 +64,7 @@ class Apart(Generic[R]):
         self._inbox = bytearray()
         self._seconds_allowed = -1
 
-    def __enter__(self) -> Apart[R]:
+    def __enter__(self) -> PageProcess[R]:
         return self
 
     def __exit__(self, *_: object) -> None:

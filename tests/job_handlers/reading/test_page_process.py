@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.reading.page_process import Apart, Lost, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 
 # The test runner has threads; the children that fork in earnest have none.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -37,8 +37,8 @@ def reader() -> Callable[[int], str]:
 
 
 def test_pages_after_a_lost_one_are_read_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
-    with Apart[str](reader, str, cpu_seconds=1) as apart:
-        found = dict(apart.read_all(range(1, 40)))
+    with PageProcess[str](reader, str, cpu_seconds=1) as process:
+        found = dict(process.read_all(range(1, 40)))
 
     assert list(found) == list(range(1, 40))
     assert isinstance(found[3], TooLarge)
@@ -54,11 +54,11 @@ def test_pages_after_a_lost_one_are_read_all_the_same(capfd: pytest.CaptureFixtu
 
 
 def test_one_page_that_is_lost_is_told_by_an_exception() -> None:
-    with Apart[str](reader, str, cpu_seconds=1) as apart:
-        assert apart.read(1).startswith("page 1")
+    with PageProcess[str](reader, str, cpu_seconds=1) as process:
+        assert process.read(1).startswith("page 1")
         with pytest.raises(Lost):
-            apart.read(5)
-        assert apart.read(2).startswith("page 2")
+            process.read(5)
+        assert process.read(2).startswith("page 2")
 
 
 def test_it_opens_what_there_is_to_open_before_it_is_asked(tmp_path: Path) -> None:
@@ -66,29 +66,29 @@ def test_it_opens_what_there_is_to_open_before_it_is_asked(tmp_path: Path) -> No
         (tmp_path / "opened").write_text(str(os.getpid()))
         return reader()
 
-    with Apart[str](opens, str, cpu_seconds=5) as apart:
-        apart.begin()
+    with PageProcess[str](opens, str, cpu_seconds=5) as process:
+        process.begin()
         until = time.monotonic() + 10
         while not (tmp_path / "opened").exists() and time.monotonic() < until:
             time.sleep(0.01)
 
-        assert apart.read(1) == f"page 1 by {(tmp_path / 'opened').read_text()}"
+        assert process.read(1) == f"page 1 by {(tmp_path / 'opened').read_text()}"
 
 
 def test_what_fails_to_open_is_told_with_the_first_page(capfd: pytest.CaptureFixture[str]) -> None:
     def fails() -> Callable[[int], str]:
         raise ZeroDivisionError
 
-    with Apart[str](fails, str, cpu_seconds=5) as apart:
-        apart.begin()
+    with PageProcess[str](fails, str, cpu_seconds=5) as process:
+        process.begin()
 
         with pytest.raises(Lost):
-            apart.read(1)
+            process.read(1)
 
 
 def test_large_answers_pass_whole() -> None:
-    with Apart[bytes](lambda: lambda number: bytes(number), bytes, cpu_seconds=5) as apart:
-        assert [len(answer) for _, answer in apart.read_all([10, 3_000_000, 0])] == [10, 3_000_000, 0]  # type: ignore[arg-type]
+    with PageProcess[bytes](lambda: lambda number: bytes(number), bytes, cpu_seconds=5) as process:
+        assert [len(answer) for _, answer in process.read_all([10, 3_000_000, 0])] == [10, 3_000_000, 0]  # type: ignore[arg-type]
 
 
 def test_nothing_is_left_running_when_the_block_ends(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_nothing_is_left_running_when_the_block_ends(tmp_path: Path) -> None:
 
         return read
 
-    with contextlib.suppress(KeyError), Apart[int](sleeps, int, cpu_seconds=1) as apart:
-        for _, answer in apart.read_all([1, 2]):
+    with contextlib.suppress(KeyError), PageProcess[int](sleeps, int, cpu_seconds=1) as process:
+        for _, answer in process.read_all([1, 2]):
             assert isinstance(answer, int)
             pid = answer
             raise KeyError
@@ -117,8 +117,8 @@ def test_it_ends_with_the_one_that_started_it() -> None:
     reading, writing = os.pipe()
     middle = os.fork()
     if middle == 0:
-        apart = Apart[int](lambda: lambda number: os.getpid(), int, cpu_seconds=5)
-        os.write(writing, str(apart.read(1)).encode())
+        process = PageProcess[int](lambda: lambda number: os.getpid(), int, cpu_seconds=5)
+        os.write(writing, str(process.read(1)).encode())
         os._exit(0)
     os.waitpid(middle, 0)
     pid = int(os.read(reading, 20))
