@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import How, Publication
-from worker_service.daemon.attempts import Attempt, CannotLand
+from worker_service.daemon.attempts import Attempt, CannotLand, Slots, Tools
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.errors import DiskFull
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
@@ -34,14 +34,8 @@ def watch() -> Watch:
 
 @pytest.fixture
 def landing(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log: Any) -> Landing:
-    return Landing(
-        store,
-        Publisher(tmp_path / "workspace", tmp_path / "staging"),
-        log=log,
-        clock=clock,
-        monotonic=watch,
-        patience_seconds=5,
-    )
+    tools = Tools(store, store, Slots({}), tmp_path / "workspace", log, clock, watch)
+    return Landing(tools, Publisher(tmp_path / "workspace", tmp_path / "staging"), patience_seconds=5)
 
 
 def staged(tmp_path: Path, attempt: Attempt, name: str = "text/page.txt") -> Path:

@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
-from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots, Trouble
+from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots, Tools
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.daemon.loop import hear
 from worker_service.errors import DiskFull
@@ -37,24 +37,22 @@ Said = Callable[[Attempt], Happening]
 class Desk:
     """The writing half of a daemon: slots, what was heard, and what was answered."""
 
-    def __init__(self, store: Store, landing: Landing, log: Any, workspace: Path) -> None:
+    def __init__(self, store: Store, clock: MovableClock, log: Any, place: Path) -> None:
         self.store = store
         self.now = 0.0
         self.log = log
         self.slots = Slots({"cpu": 8})
-        self.landing = landing
+        tools = Tools(store, store, self.slots, place / "workspace", log, clock, lambda: self.now)
+        self.landing = Landing(
+            Tools(store, store, self.slots, place / "workspace", log, clock, lambda: 0.0),
+            Publisher(place / "workspace", place / "staging"),
+        )
         self.told: list[tuple[Asked, Answer | None, str]] = []
-        self.trouble = Trouble(log, lambda: self.now)
+        self.trouble = tools.trouble
         self.reporter = Reporter(
-            store,
-            store,
-            self.slots,
-            tell=lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
-            trouble=self.trouble,
-            log=log,
-            monotonic=lambda: self.now,
+            tools,
+            lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
             patience_seconds=60,
-            workspace=workspace,
         )
 
     def hear(self, attempt: Attempt, *said: Said) -> None:
@@ -70,9 +68,7 @@ class Desk:
 
 @pytest.fixture
 def desk(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Desk:
-    publisher = Publisher(tmp_path / "workspace", tmp_path / "staging")
-    landing = Landing(store, publisher, log=log, clock=clock, monotonic=lambda: 0.0)
-    return Desk(store, landing, log, tmp_path / "workspace")
+    return Desk(store, clock, log, tmp_path)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
 from worker_service.children.messages import Ended
 from worker_service.clock import Clock
-from worker_service.daemon.attempts import Slots
+from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Loop, Timer
@@ -136,31 +136,26 @@ def _loop(
     log: _Log,
 ) -> Loop:
     # Parts that are simulated have the shape of the real ones, and not their type.
-    simulated: dict[str, Any] = {
-        "watch": _Watch(machine.chance),
-        "signals": _Signals(),
-        "log": log,
-    }
+    simulated: dict[str, Any] = {"watch": _Watch(machine.chance), "signals": _Signals()}
+    told: Any = log
     publisher: Any = _Publisher(published)
     clock: Clock = machine.wall
+    slots = Slots({"cpu": 2, "io": 1})
+    tools = Tools(store, store, slots, Path(), told, clock, machine.boot)
     loop = Loop(
         identity=identity,
         version="0",
-        store=store,
-        quick_store=store,
+        tools=tools,
         nursery=nursery,
         described={described.facts.job_type: described for described in DESCRIBED},
         is_wanted=lambda _: True,
-        slots=Slots({"cpu": 2, "io": 1}),
-        landing=Landing(store, publisher, log=simulated["log"], clock=clock, monotonic=machine.boot),
+        landing=Landing(tools, publisher),
         heartbeat=heartbeat,
         notifier=Notifier({}),
         chores=(recovery,),
         poll_interval_seconds=5.0,
         orphan_after_seconds=ORPHAN_AFTER_SECONDS,
         grace_period_seconds=30.0,
-        clock=clock,
-        monotonic=machine.boot,
         **simulated,
     )
     loop._timers = [Timer(chore) for chore in loop.chores]

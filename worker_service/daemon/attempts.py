@@ -9,6 +9,7 @@ longer listens to its children, and these wait in the middle of their word.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from worker_service import events
 from worker_service.children.lines import Newest
 from worker_service.children.messages import Asked, Checkpointed, PagesRead, question_from
+from worker_service.clock import Clock, wall_clock
 from worker_service.errors import (
     BadInput,
     BadPayload,
@@ -33,7 +35,6 @@ from worker_service.jobs.model import Checkpoint, Child, Failure, Job, Lease, Re
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
-    from worker_service.errors import StoreError
     from worker_service.events import Log
 
 Key = tuple[int, int]
@@ -248,6 +249,25 @@ class Trouble:
         return self._monotonic() < self.over_at
 
 
+@dataclass(slots=True)
+class Tools:
+    """What all parts of one daemon share."""
+
+    store: Store
+    quick_store: Store
+    """For what may be lost in a power cut: progress and lines. Pages as well: whatever says that they are there is
+    written later, in the same log, and durably."""
+    slots: Slots
+    workspace: Path
+    log: Log
+    clock: Clock = wall_clock
+    monotonic: Callable[[], float] = time.monotonic
+    trouble: Trouble = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trouble = Trouble(self.log, self.monotonic)
+
+
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PATIENCE_SECONDS = 60.0
@@ -278,29 +298,9 @@ class Tell(Protocol):
 
 
 class Reporter:
-    def __init__(
-        self,
-        store: Store,
-        quick_store: Store,
-        slots: Slots,
-        *,
-        tell: Tell,
-        trouble: Trouble,
-        log: Log,
-        monotonic: Callable[[], float],
-        workspace: Path,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:
-        self._store = store
-        self._quick_store = quick_store
-        """For what may be lost in a power cut. Pages as well: whatever says that they are there is written later, in
-        the same log, and durably."""
-        self._slots = slots
+    def __init__(self, tools: Tools, tell: Tell, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._tools = tools
         self._tell = tell
-        self._trouble = trouble
-        self._log = log
-        self._monotonic = monotonic
-        self._workspace = workspace
         self._patience_seconds = patience_seconds
         self._next_at = 0.0
         self._failing_since: float | None = None
@@ -309,25 +309,25 @@ class Reporter:
 
     @property
     def is_full(self) -> bool:
-        lines = sum(attempt.lines.characters for attempt in self._slots)
+        lines = sum(attempt.lines.characters for attempt in self._tools.slots)
         return self._unwritten_bytes + lines > BACKLOG_BYTES_MAX
 
     @property
     def _unwritten_bytes(self) -> int:
-        return sum(attempt.unwritten_bytes for attempt in self._slots)
+        return sum(attempt.unwritten_bytes for attempt in self._tools.slots)
 
     @property
     def next_at(self) -> float | None:
         """When something is to be written; None: nothing waits."""
-        if not any(attempt.has_news or attempt.unwritten for attempt in self._slots):
+        if not any(attempt.has_news or attempt.unwritten for attempt in self._tools.slots):
             return None
-        is_urgent = any(one.question is not None for one in self._slots) or self._unwritten_bytes > _MANY_BYTES
-        return max(0.0 if is_urgent else self._next_at, self._trouble.over_at)
+        is_urgent = any(one.question is not None for one in self._tools.slots) or self._unwritten_bytes > _MANY_BYTES
+        return max(0.0 if is_urgent else self._next_at, self._tools.trouble.over_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
         """Those whose end waits are reported at once: after it nothing lands. Raise `CannotLand` when patience ends."""
-        now = self._monotonic()
-        for attempt in self._slots:
+        now = self._tools.monotonic()
+        for attempt in self._tools.slots:
             if attempt.is_lost:
                 self._forget(attempt, "the lease is lost")
                 attempt.lines.take()
@@ -335,29 +335,29 @@ class Reporter:
                 self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
         next_at = self.next_at
         is_due = next_at is not None and (now >= next_at or self.is_full)
-        if self._trouble.is_there or not (is_due or ending):
+        if self._tools.trouble.is_there or not (is_due or ending):
             return
         if is_due:
             self._next_at = now + REPORT_SECONDS
         has_kept = is_due or any(attempt.unwritten for attempt in ending)
         try:
-            self._report(self._slots if is_due else ending)
+            self._report(self._tools.slots if is_due else ending)
             while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
                 self._report(left)
             while has_kept and self._save_pages() | self._write_heads():
-                if self._monotonic() > now + _BUSY_SECONDS:
+                if self._tools.monotonic() > now + _BUSY_SECONDS:
                     self._next_at = now
                     break
         except StoreError as error:
             self._postpone(error)
         else:
             self._failing_since = None
-            self._trouble.ended()
+            self._tools.trouble.ended()
 
     def _postpone(self, error: StoreError) -> None:
-        self._trouble.met(error)
-        now = self._monotonic()
-        waiting = sum(len(attempt.unwritten) for attempt in self._slots)
+        self._tools.trouble.met(error)
+        now = self._tools.monotonic()
+        waiting = sum(len(attempt.unwritten) for attempt in self._tools.slots)
         if not waiting:
             self._failing_since = None
         elif self._failing_since is None:
@@ -375,20 +375,20 @@ class Reporter:
         lines_most = max(1, _LINES_AT_ONCE // max(1, talking))
         reports = [(attempt, attempt.take_report(lines_most)) for attempt in told]
         try:
-            lost = self._quick_store.leases.report([report for _, report in reports])
+            lost = self._tools.quick_store.leases.report([report for _, report in reports])
         except StoreError:
             for attempt, report in reports:
                 attempt.put_back(report)
             raise
         for lease in lost:
-            self._lost(self._slots.get((lease.job_id, lease.fence)))
+            self._lost(self._tools.slots.get((lease.job_id, lease.fence)))
 
     # ── Pages, all attempts' together ──
 
     def _save_pages(self) -> bool:
         batch: list[tuple[Attempt, PagesRead]] = []
         room, pages = _PAGE_BYTES_AT_ONCE, 0
-        for attempt in self._slots:
+        for attempt in self._tools.slots:
             for said in attempt.unwritten:
                 if not isinstance(said, PagesRead) or room <= 0:
                     break
@@ -414,19 +414,19 @@ class Reporter:
             self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
-        lost = self._quick_store.leases.save_pages(
+        lost = self._tools.quick_store.leases.save_pages(
             [(attempt.lease, page) for attempt, said in batch for page in said.pages]
         )
         for attempt, said in batch:
             attempt.written(said)
         for lease in lost:
-            self._lost(self._slots.get((lease.job_id, lease.fence)))
+            self._lost(self._tools.slots.get((lease.job_id, lease.fence)))
 
     # ── Checkpoints and questions, one by one ──
 
     def _write_heads(self) -> bool:
         has_written = False
-        for attempt in self._slots:
+        for attempt in self._tools.slots:
             head = attempt.unwritten[0] if attempt.unwritten else None
             if isinstance(head, Checkpointed):
                 self._write_checkpoint(attempt, head)
@@ -437,7 +437,7 @@ class Reporter:
 
     def _write_checkpoint(self, attempt: Attempt, said: Checkpointed) -> None:
         try:
-            self._store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
+            self._tools.store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
         except CancelRequested:
             self._cancelled(attempt)
         except LeaseLost:
@@ -450,7 +450,7 @@ class Reporter:
 
     def _answer(self, attempt: Attempt, asked: Asked) -> None:
         try:
-            answer = self._store.leases.answer(attempt.lease, question_from(asked.kind, asked.body))
+            answer = self._tools.store.leases.answer(attempt.lease, question_from(asked.kind, asked.body))
         except LeaseLost:
             self._lost(attempt)
         except _REFUSALS as error:
@@ -465,7 +465,7 @@ class Reporter:
 
     def _there(self, known: Files) -> Files:
         """Without those that somebody has removed from the workspace: they have to be brought in again."""
-        return Files([file for file in known.files if (self._workspace / file.path).is_file()])
+        return Files([file for file in known.files if (self._tools.workspace / file.path).is_file()])
 
     # ── What can no longer land ──
 
@@ -473,12 +473,12 @@ class Reporter:
         if attempt is None:
             return
         # A lease is refused as well when somebody has asked the job to stop: then it is still ours to end.
-        held = self._store.reading.leases_of(attempt.lease.worker_id)
+        held = self._tools.store.reading.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
             self._cancelled(attempt)
         else:
             attempt.is_lost = True
-            self._log.warning(events.LEASE_LOST, job_id=attempt.job.id, fence=attempt.job.fence)
+            self._tools.log.warning(events.LEASE_LOST, job_id=attempt.job.id, fence=attempt.job.fence)
             self._forget(attempt, "the lease is lost")
 
     def _cancelled(self, attempt: Attempt) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,8 +23,7 @@ import msgspec
 
 from worker_service import events
 from worker_service.children.messages import Ended, How
-from worker_service.clock import Clock
-from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Key
+from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Key, Tools
 from worker_service.errors import (
     BadInput,
     BadPayload,
@@ -38,10 +37,9 @@ from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
 from worker_service.plurals import counted
-from worker_service.store.base import Store
 
 if TYPE_CHECKING:
-    from worker_service.events import Log
+    pass
 
 _SNOOZE_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 366 * 86400.0
@@ -145,20 +143,14 @@ _PAUSE_SECONDS = 1.0
 class Landing:
     def __init__(
         self,
-        store: Store,
+        tools: Tools,
         publisher: Publisher,
         *,
-        log: Log,
-        clock: Clock,
-        monotonic: Callable[[], float],
         patience_seconds: float = PATIENCE_SECONDS,
         rules: Mapping[str, RetryRule] = {},
     ) -> None:
-        self._store = store
+        self._tools = tools
         self._publisher = publisher
-        self._log = log
-        self._clock = clock
-        self._monotonic = monotonic
         self._patience_seconds = patience_seconds
         self._rules = rules
         self._waiting: dict[Key, tuple[Attempt, Ended]] = {}
@@ -194,7 +186,7 @@ class Landing:
     def land(self) -> list[Attempt]:
         """Return the attempts about which nothing is left to write. Raise `CannotLand` when patience ends."""
         landed: list[Attempt] = []
-        if not self._ready() or self._monotonic() < self._again_at:
+        if not self._ready() or self._tools.monotonic() < self._again_at:
             return landed
         try:
             self._land_completions(landed)
@@ -203,15 +195,15 @@ class Landing:
             self._postpone(error)
         else:
             if self._failing_since is not None:
-                self._log.info(events.STORE_RECOVERED)
+                self._tools.log.info(events.STORE_RECOVERED)
             self._failing_since, self._again_at = None, 0.0
         return landed
 
     def _postpone(self, error: Exception) -> None:
-        now = self._monotonic()
+        now = self._tools.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-            self._log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
+            self._tools.log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
         if now - self._failing_since >= self._patience_seconds:
             raise CannotLand(
                 f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
@@ -226,7 +218,9 @@ class Landing:
         if not done:
             return
         try:
-            lost = set(self._store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done]))
+            lost = set(
+                self._tools.store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done])
+            )
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
             for attempt, ended in done:
@@ -237,7 +231,7 @@ class Landing:
             if attempt.lease in lost:
                 self._refused(attempt, ended)
             else:
-                self._log.info(events.JOB_COMPLETED, **_named(attempt))
+                self._tools.log.info(events.JOB_COMPLETED, **_named(attempt))
             self._landed(attempt, landed)
 
     def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
@@ -255,7 +249,7 @@ class Landing:
 
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
         try:
-            lost = self._store.leases.complete_many([self._completion(attempt, ended)])
+            lost = self._tools.store.leases.complete_many([self._completion(attempt, ended)])
         except FileForgotten as error:
             # Its document was removed between the question and the end: the next attempt asks anew.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
@@ -267,7 +261,7 @@ class Landing:
         if lost:
             self._refused(attempt, ended)
         else:
-            self._log.info(events.JOB_COMPLETED, **_named(attempt))
+            self._tools.log.info(events.JOB_COMPLETED, **_named(attempt))
         return True
 
     def _refused(self, attempt: Attempt, ended: Ended) -> None:
@@ -293,7 +287,7 @@ class Landing:
         except CancelRequested:
             self._write(attempt, ConfirmCancel(), ended)
         except LeaseLost:
-            self._log.warning(events.LEASE_LOST, **_named(attempt))
+            self._tools.log.warning(events.LEASE_LOST, **_named(attempt))
 
     def _write_now(
         self, attempt: Attempt, chosen: Fail | Snooze | Release | ConfirmCancel | Drop, ended: Ended
@@ -303,25 +297,25 @@ class Landing:
             self._fail(attempt, chosen)
         elif isinstance(chosen, Snooze):
             if chosen.resting:
-                self._store.leases.rest_source(chosen.resting, chosen.until, chosen.why.message)
-            self._store.leases.snooze(lease, chosen.until, chosen.why)
-            self._log.info(events.JOB_SNOOZED, **_named(attempt))
+                self._tools.store.leases.rest_source(chosen.resting, chosen.until, chosen.why.message)
+            self._tools.store.leases.snooze(lease, chosen.until, chosen.why)
+            self._tools.log.info(events.JOB_SNOOZED, **_named(attempt))
         elif isinstance(chosen, Release):
-            self._store.leases.release(lease)
-            self._log.info(events.JOB_RELEASED, **_named(attempt))
+            self._tools.store.leases.release(lease)
+            self._tools.log.info(events.JOB_RELEASED, **_named(attempt))
         elif isinstance(chosen, ConfirmCancel):
-            self._store.leases.confirm_cancel(lease, ended.usage)
-            self._log.info(events.JOB_CANCELLED, **_named(attempt))
+            self._tools.store.leases.confirm_cancel(lease, ended.usage)
+            self._tools.log.info(events.JOB_CANCELLED, **_named(attempt))
 
     def _fail(self, attempt: Attempt, chosen: Fail) -> None:
-        self._store.leases.fail(attempt.lease, chosen.failure, retry_at=chosen.retry_at)
+        self._tools.store.leases.fail(attempt.lease, chosen.failure, retry_at=chosen.retry_at)
         is_retried = chosen.retry_at is not None
-        self._log.warning(
+        self._tools.log.warning(
             events.JOB_RETRIED if is_retried else events.JOB_FAILED, **_named(attempt), code=chosen.failure.code
         )
 
     def _verdict(self, attempt: Attempt, ended: Ended) -> Complete | Fail | Snooze | Release | ConfirmCancel | Drop:
-        return verdict(attempt, ended, now=self._clock(), jitter=random.random(), rules=self._rules)
+        return verdict(attempt, ended, now=self._tools.clock(), jitter=random.random(), rules=self._rules)
 
     def _completion(self, attempt: Attempt, ended: Ended) -> Completion:
         return Completion(

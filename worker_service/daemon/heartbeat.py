@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worker_service import events
-from worker_service.daemon.attempts import Attempt, Slots
+from worker_service.daemon.attempts import Attempt, Tools
 from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import Beat, Lease, Worker
 from worker_service.store.base import Store
@@ -48,7 +48,7 @@ class Heartbeat:
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._open_store = open_store
-        self._worker_id = worker_id
+        self.worker_id = worker_id
         self._interval_seconds = interval_seconds
         self._log = log
         self._clock = clock
@@ -117,7 +117,7 @@ class Heartbeat:
         began = self._clock()
         leases = self.leases
         try:
-            answer = Answer(store.leases.beat(self._worker_id, leases))
+            answer = Answer(store.leases.beat(self.worker_id, leases))
         except WorkerUnknown:
             answer = Answer(Beat(lost=leases, to_cancel=()), is_known=False)
         else:
@@ -135,66 +135,59 @@ FENCED_AFTER = 0.8
 
 class Ownership:
     def __init__(
-        self,
-        worker: Callable[[], Worker],
-        store: Store,
-        slots: Slots,
-        heartbeat: Heartbeat,
-        *,
-        worker_id: str,
-        orphan_after_seconds: float,
-        log: Log,
+        self, tools: Tools, heartbeat: Heartbeat, worker: Callable[[], Worker], *, orphan_after_seconds: float
     ) -> None:
-        self._worker = worker
-        self._store = store
-        self._slots = slots
+        self._tools = tools
         self._heartbeat = heartbeat
-        self._worker_id = worker_id
+        self._worker = worker
         self._orphan_after_seconds = orphan_after_seconds
-        self._log = log
         self.is_registered = True
         self.is_fenced = False
 
     def hear_heart(self) -> bool:
         """Whether it is trusted again since just now."""
         for answer in self._heartbeat.answers():
-            if not answer.is_known and all(w.id != self._worker_id for w in self._store.reading.workers()):
+            if not answer.is_known and all(
+                w.id != self._heartbeat.worker_id for w in self._tools.store.reading.workers()
+            ):
                 self.disown()
             elif answer.is_known:
                 for lease in answer.beat.lost:
-                    _lost(self._slots.get((lease.job_id, lease.fence)))
+                    _lost(self._tools.slots.get((lease.job_id, lease.fence)))
                 for lease in answer.beat.to_cancel:
-                    _cancelled(self._slots.get((lease.job_id, lease.fence)))
+                    _cancelled(self._tools.slots.get((lease.job_id, lease.fence)))
         silent = self._heartbeat.silent_seconds()
         was_fenced, self.is_fenced = self.is_fenced, silent > self._orphan_after_seconds * FENCED_AFTER
         if self.is_fenced and not was_fenced:
-            self._log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self._slots))
+            self._tools.log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self._tools.slots))
             self._heartbeat.now()
         elif was_fenced and not self.is_fenced:
-            self._log.info(events.WORKER_UNFENCED)
+            self._tools.log.info(events.WORKER_UNFENCED)
         return was_fenced and not self.is_fenced
 
     def disown(self) -> None:
         """Others gave this worker up for dead and took its jobs back."""
         if self.is_registered:
             reason = "this worker was given up for dead"
-            self._log.error(events.LEASE_LOST, reason=reason, running=len(self._slots))
+            self._tools.log.error(events.LEASE_LOST, reason=reason, running=len(self._tools.slots))
         self.is_registered = False
-        for attempt in self._slots:
+        for attempt in self._tools.slots:
             _lost(attempt)
 
     def register(self) -> None:
         """Also the first beat after others gave it up: what it held before stays lost."""
         worker = self._worker()
-        self._store.leases.register(worker)
+        self._tools.store.leases.register(worker)
         self.is_registered = True
         self._heartbeat.now()
-        self._log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
+        self._tools.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
         """Both ways (P13): each of our rows has its attempt, each of our attempts its row."""
-        held = {(h.lease.job_id, h.lease.fence): h for h in self._store.reading.leases_of(self._worker_id)}
-        for attempt in self._slots:
+        held = {
+            (h.lease.job_id, h.lease.fence): h for h in self._tools.store.reading.leases_of(self._heartbeat.worker_id)
+        }
+        for attempt in self._tools.slots:
             row = held.pop(attempt.key, None)
             if row is None:
                 _lost(attempt)
@@ -203,12 +196,12 @@ class Ownership:
                 attempt.is_hurried = row.is_hurried
         for row in held.values():
             # A claim that committed, and whose answer never came.
-            self._log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
+            self._tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
             try:
                 if row.is_cancelled:
-                    self._store.leases.confirm_cancel(row.lease)
+                    self._tools.store.leases.confirm_cancel(row.lease)
                 else:
-                    self._store.leases.release(row.lease)
+                    self._tools.store.leases.release(row.lease)
             except LeaseLost:
                 continue
 

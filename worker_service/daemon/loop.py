@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
@@ -29,8 +28,7 @@ from worker_service.children.messages import (
     Progressed,
     Started,
 )
-from worker_service.clock import Clock, wall_clock
-from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Trouble
+from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
@@ -40,7 +38,7 @@ from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import Child, HandlerFacts, Job, Status, Worker
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.liveness import Identity
-from worker_service.store.base import Store, Watch
+from worker_service.store.base import Watch
 
 if TYPE_CHECKING:
     from worker_service.events import Log
@@ -79,29 +77,21 @@ class Timer:
 class Loop:
     identity: Identity
     version: str
-    store: Store
-    quick_store: Store
-    """For what may be lost in a power cut: progress and log lines."""
+    tools: Tools
     nursery: Children
     described: Mapping[str, Described]
     is_wanted: Callable[[str], bool]
-    slots: Slots
     landing: Landing
     heartbeat: Heartbeat
     watch: Watch
     signals: Signals
     notifier: Notifier
     chores: Sequence[Chore]
-    log: Log
     poll_interval_seconds: float
     orphan_after_seconds: float
     grace_period_seconds: float
     is_draining_queue: bool = False
     """End when nothing is left that could run now, or will soon."""
-    workspace: Path = Path()
-    """Where the files lie that handlers get as inputs."""
-    clock: Clock = wall_clock
-    monotonic: Callable[[], float] = time.monotonic
 
     _exit_code: int | None = None
     _timers: list[Timer] = field(default_factory=list)
@@ -113,61 +103,20 @@ class Loop:
     _nursery_again_at: float = 0.0
     _nursery_wait: float = 0.5
     _bad_turns: int = 0
-    _trouble: Trouble = field(init=False)
     _reporter: Reporter = field(init=False)
     _ownership: Ownership = field(init=False)
-    _starter: Starter = field(init=False)
     _stopping: Stopping = field(init=False)
     _claiming: Claiming = field(init=False)
 
     def __post_init__(self) -> None:
-        self._trouble = Trouble(self.log, self.monotonic)
-        self._reporter = Reporter(
-            self.store,
-            self.quick_store,
-            self.slots,
-            tell=self.nursery.answer,
-            trouble=self._trouble,
-            log=self.log,
-            monotonic=self.monotonic,
-            workspace=self.workspace,
-        )
-        self._starter = Starter(
-            self.nursery,
-            self.store,
-            self.slots,
-            self.landing,
-            trouble=self._trouble,
-            workspace=self.workspace,
-            log=self.log,
-        )
-        self._ownership = Ownership(
-            self.worker,
-            self.store,
-            self.slots,
-            self.heartbeat,
-            worker_id=self.identity.worker_id,
-            orphan_after_seconds=self.orphan_after_seconds,
-            log=self.log,
-        )
+        tools = self.tools
+        self._reporter = Reporter(tools, self.nursery.answer)
+        self._ownership = Ownership(tools, self.heartbeat, self.worker, orphan_after_seconds=self.orphan_after_seconds)
         self._stopping = Stopping(
-            self.signals,
-            self.slots,
-            self._ownership,
-            stop=self.nursery.stop,
-            grace_period_seconds=self.grace_period_seconds,
-            monotonic=self.monotonic,
-            log=self.log,
+            tools, self.nursery, self._ownership, self.signals, grace_period_seconds=self.grace_period_seconds
         )
-        self._claiming = Claiming(
-            self.store,
-            self.slots,
-            self._starter,
-            worker_id=self.identity.worker_id,
-            heartbeat=self.heartbeat,
-            ownership=self._ownership,
-            trouble=self._trouble,
-        )
+        starter = Starter(tools, self.nursery, self.landing)
+        self._claiming = Claiming(tools, starter, self.heartbeat, self._ownership)
 
     # ── Turns ──
 
@@ -179,12 +128,12 @@ class Loop:
                 self.turn()
                 self._bad_turns = 0
             except CannotLand as error:
-                self.log.critical(events.DAEMON_FAILED, reason=str(error))
+                self.tools.log.critical(events.DAEMON_FAILED, reason=str(error))
                 return EXIT_IO
             except Exception as error:
                 # The outermost frame. What it did not finish it does in the next turn.
                 self._bad_turns += 1
-                self.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
+                self.tools.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
                 if self._bad_turns >= BAD_TURNS_MOST:
                     return EXIT_IO if isinstance(error, StoreError) else EXIT_BUG
                 time.sleep(PAUSE_SECONDS)
@@ -222,7 +171,7 @@ class Loop:
         fault = self.watch.fault()
         if fault is not None:
             # Nothing is written any more: it would be lost, and called done. Whoever starts next takes it all back.
-            self.log.critical(events.DATABASE_REPLACED, reason=fault)
+            self.tools.log.critical(events.DATABASE_REPLACED, reason=fault)
             self._exit_code = EXIT_IO
 
     def _hear_signals(self) -> None:
@@ -234,7 +183,7 @@ class Loop:
 
     def _tell_state(self) -> None:
         try:
-            self.store.leases.set_worker_state(
+            self.tools.store.leases.set_worker_state(
                 self.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
             )
             self._is_state_told = True
@@ -260,7 +209,7 @@ class Loop:
 
     def _hear_others(self) -> None:
         """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
-        now = self.monotonic()
+        now = self.tools.monotonic()
         has_changed = self.watch.has_changed()
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
             self._poll_at = now + self.poll_interval_seconds
@@ -270,18 +219,20 @@ class Loop:
 
     def _find_deadline(self) -> None:
         self._claiming.is_deadline_known = True
-        deadline = self.store.reading.next_deadline()
-        now = self.monotonic()
+        deadline = self.tools.store.reading.next_deadline()
+        now = self.tools.monotonic()
         if deadline is None:
             self._deadline_at = None
         else:
             # What is due already is freed by the next claim, so much at once; the rest soon.
-            wait = (deadline - self.clock()).total_seconds()
+            wait = (deadline - self.tools.clock()).total_seconds()
             self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
 
     def _hear_children(self) -> None:
         if not self._reporter.is_full:
-            hear(self.nursery.happened(), self.slots, self.landing, now=self.monotonic(), log=self.log)
+            hear(
+                self.nursery.happened(), self.tools.slots, self.landing, now=self.tools.monotonic(), log=self.tools.log
+            )
 
     # ── What is written ──
 
@@ -289,41 +240,41 @@ class Loop:
         landed = self.landing.land()
         self._claiming.ended(landed)
         for attempt in landed:
-            self.slots.give_back(attempt)
+            self.tools.slots.give_back(attempt)
         if landed or self._reporter.has_committed:
             self._reporter.has_committed = False
             # No hint tells of writes of our own: they may have made room, or something due.
             self._claiming.again()
-        self.heartbeat.leases = self.slots.leases()
+        self.heartbeat.leases = self.tools.slots.leases()
 
     # ── The nursery ──
 
     def _tend_nursery(self) -> None:
-        if self.nursery.is_alive or self.monotonic() < self._nursery_again_at:
+        if self.nursery.is_alive or self.tools.monotonic() < self._nursery_again_at:
             return
-        self.log.error(events.NURSERY_DIED, running=len(self.slots))
-        self._nursery_again_at = self.monotonic() + self._nursery_wait
+        self.tools.log.error(events.NURSERY_DIED, running=len(self.tools.slots))
+        self._nursery_again_at = self.tools.monotonic() + self._nursery_wait
         self._nursery_wait = min(30.0, self._nursery_wait * 2)
         try:
             described = self.nursery.restart()
         except (OSError, ChildError) as error:
-            self.log.error(events.NURSERY_DIED, reason=str(error))
+            self.tools.log.error(events.NURSERY_DIED, reason=str(error))
             return
         self.described = {d.facts.job_type: d for d in described if self.is_wanted(d.facts.job_type)}
-        self.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
+        self.tools.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
         self._register()
 
     # ── What may start ──
 
     def _fill_free_slots(self) -> None:
-        if not self._ownership.is_registered and not len(self.slots) and not self._trouble.is_there:
+        if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.trouble.is_there:
             self._register()
         # Beat before claiming: a worker that cannot beat must own nothing.
         if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
             return
         if self._stopping.at is not None or self._exit_code is not None:
             return
-        if self.landing.again_at or self._trouble.is_there:
+        if self.landing.again_at or self.tools.trouble.is_there:
             return
         if self._claiming.fill(self.described):
             self._nursery_wait = 0.5
@@ -331,7 +282,7 @@ class Loop:
     def worker(self) -> Worker:
         """As this worker registers itself."""
         own = self.identity
-        sizes = self.slots.sizes
+        sizes = self.tools.slots.sizes
         facts: Sequence[HandlerFacts] = [described.facts for described in self.described.values()]
         return Worker(own.worker_id, own.host, own.boot_id, own.pid, self.version, sizes["cpu"], sizes["io"], facts)
 
@@ -339,14 +290,14 @@ class Loop:
 
     def _run_due_chores(self) -> None:
         for timer in self._timers:
-            now = self.monotonic()
+            now = self.tools.monotonic()
             if now < timer.due_at:
                 continue
             try:
                 timer.due_at = now + timer.chore.run()
                 self._claiming.again()
             except Exception as error:
-                self.log.warning(events.CHORE_FAILED, chore=timer.chore.name, reason=str(error))
+                self.tools.log.warning(events.CHORE_FAILED, chore=timer.chore.name, reason=str(error))
                 timer.due_at = now + 30.0
 
     def _tell_systemd(self) -> None:
@@ -356,22 +307,24 @@ class Loop:
             self.notifier.alive()
 
     def _end_if_done(self) -> None:
-        if self._exit_code is not None or len(self.slots) or len(self.landing):
+        if self._exit_code is not None or len(self.tools.slots) or len(self.landing):
             return
         if self._stopping.at is not None:
             self._exit_code = 0
         elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes_due():
-            self.log.info(events.DAEMON_DRAINED, pending=self.store.reading.counts().by_status.get(Status.PENDING, 0))
+            self.tools.log.info(
+                events.DAEMON_DRAINED, pending=self.tools.store.reading.counts().by_status.get(Status.PENDING, 0)
+            )
             self._exit_code = 0
 
     def _comes_due(self) -> bool:
-        soon = self.clock() + timedelta(seconds=DRAINED_SECONDS)
-        return self.store.reading.comes_due(self.identity.worker_id, soon)
+        soon = self.tools.clock() + timedelta(seconds=DRAINED_SECONDS)
+        return self.tools.store.reading.comes_due(self.identity.worker_id, soon)
 
     # ── Waiting ──
 
     def _wait(self) -> None:
-        if not self._claiming.is_deadline_known and not self._trouble.is_there:
+        if not self._claiming.is_deadline_known and not self.tools.trouble.is_there:
             self._find_deadline()
         timeout = self._seconds_to_wait()
         fds = (self._nursery_fd(), self.watch.fileno(), self.signals.fileno(), self.heartbeat.fileno())
@@ -383,7 +336,7 @@ class Loop:
         return self.nursery.fileno() if self.nursery.is_alive and not self._reporter.is_full else None
 
     def _seconds_to_wait(self) -> float:
-        now = self.monotonic()
+        now = self.tools.monotonic()
         moments = [self._poll_at, self._deadline_at, self.watch.look_at, self.landing.again_at, self._reporter.next_at]
         moments.append(self._stopping.next_at())
         moments += [timer.due_at for timer in self._timers]
@@ -392,7 +345,7 @@ class Loop:
         is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
         may_claim = self._stopping.at is None and self.nursery.is_alive and not is_doubtful
         if may_claim and self._claiming.has_room:
-            moments.append(max(now, self._trouble.over_at, self.landing.again_at or 0.0))
+            moments.append(max(now, self.tools.trouble.over_at, self.landing.again_at or 0.0))
         if is_doubtful:
             moments.append(now + 0.2)
         # Fenced in time, also when no answer comes.
@@ -435,25 +388,12 @@ CLASSES = ("cpu", "io")
 
 
 class Claiming:
-    def __init__(
-        self,
-        store: Store,
-        slots: Slots,
-        starter: Starter,
-        *,
-        worker_id: str,
-        heartbeat: Heartbeat,
-        ownership: Ownership,
-        trouble: Trouble,
-    ) -> None:
-        self._store = store
-        self._slots = slots
+    def __init__(self, tools: Tools, starter: Starter, heartbeat: Heartbeat, ownership: Ownership) -> None:
+        self._tools = tools
         self._starter = starter
-        self._worker_id = worker_id
         self._heartbeat = heartbeat
         self._ownership = ownership
-        self._trouble = trouble
-        self._ahead = Ahead(slots)
+        self._ahead = Ahead(tools.slots)
         self._should_claim = dict.fromkeys(CLASSES, True)
         self.is_deadline_known = False
         """Since it was last looked up, nothing of ours has moved it."""
@@ -461,11 +401,11 @@ class Claiming:
     @property
     def is_worthwhile(self) -> bool:
         """There may be something that could run."""
-        return any(self._should_claim[one] for one in CLASSES if self._slots.sizes[one])
+        return any(self._should_claim[one] for one in CLASSES if self._tools.slots.sizes[one])
 
     @property
     def has_room(self) -> bool:
-        return any(self._should_claim[one] and self._slots.free(one) for one in CLASSES)
+        return any(self._should_claim[one] and self._tools.slots.free(one) for one in CLASSES)
 
     def again(self) -> None:
         """Something has changed: there may be more to start, or something due."""
@@ -477,15 +417,15 @@ class Claiming:
 
     def fill(self, described: Mapping[str, Described]) -> bool:
         """Whether anything was started."""
-        before = len(self._slots)
+        before = len(self._tools.slots)
         for job_class in CLASSES:
-            free = self._slots.free(job_class)
+            free = self._tools.slots.free(job_class)
             if free and self._should_claim[job_class]:
                 for job in self._claim(job_class, free):
                     self._starter.start(job, job_class, described.get(job.job_type))
             if self._should_claim[job_class]:
                 self._claim_ahead(job_class, described)
-        return len(self._slots) > before
+        return len(self._tools.slots) > before
 
     def _claim_ahead(self, job_class: str, described: Mapping[str, Described]) -> None:
         room = self._ahead.room(job_class, described)
@@ -494,16 +434,16 @@ class Claiming:
                 self._starter.start(job, job_class, described.get(job.job_type))
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
-        behind = self._slots.beyond(job_class) + (0 if only is None else most)
+        behind = self._tools.slots.beyond(job_class) + (0 if only is None else most)
         try:
-            jobs = self._store.leases.claim(self._worker_id, most, job_class, behind=behind, only=only)
+            jobs = self._tools.store.leases.claim(self._heartbeat.worker_id, most, job_class, behind=behind, only=only)
         except WorkerUnknown:
             self._ownership.disown()
             return ()
         except StoreError as error:
-            self._trouble.met(error)
+            self._tools.trouble.met(error)
             return ()
-        self._trouble.ended()
+        self._tools.trouble.ended()
         self._should_claim[job_class] = len(jobs) == most
         if len(jobs) < most:
             # It freed what was due, at most so many rows at once; there may be more.
@@ -555,37 +495,19 @@ class Ahead:
 # ── Starting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Launches(Protocol):
-    def launch(self, order: Order) -> None: ...
-
-
 class Starter:
-    def __init__(
-        self,
-        nursery: Launches,
-        store: Store,
-        slots: Slots,
-        landing: Landing,
-        *,
-        trouble: Trouble,
-        workspace: Path,
-        log: Log,
-    ) -> None:
+    def __init__(self, tools: Tools, nursery: Children, landing: Landing) -> None:
+        self._tools = tools
         self._nursery = nursery
-        self._store = store
-        self._slots = slots
         self._landing = landing
-        self._trouble = trouble
-        self._workspace = workspace
-        self._log = log
         self._admitting = Admitting()
 
     def start(self, job: Job, job_class: str, described: Described | None) -> None:
         is_at_most_once = described is not None and described.facts.at_most_once
         is_small = described is not None and described.reuse > 1
         attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_small=is_small)
-        self._slots.take(attempt)
-        say = self._log.debug if is_small else self._log.info
+        self._tools.slots.take(attempt)
+        say = self._tools.log.debug if is_small else self._tools.log.info
         say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
         refusal = self._admitting.refusal(job, described)
         if refusal is not None:
@@ -595,14 +517,14 @@ class Starter:
         try:
             self._nursery.launch(self._order(job))
         except StoreError as error:
-            self._trouble.met(error)
+            self._tools.trouble.met(error)
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
         except (OSError, ChildError) as error:
-            self._log.error(events.NURSERY_DIED, reason=str(error))
+            self._tools.log.error(events.NURSERY_DIED, reason=str(error))
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
 
     def _order(self, job: Job) -> Order:
-        files = () if job.document_id is None else self._store.leases.inputs(job.document_id)
+        files = () if job.document_id is None else self._tools.store.leases.inputs(job.document_id)
         return Order(
             job.id,
             job.fence,
@@ -612,12 +534,12 @@ class Starter:
             job.payload,
             job.timeout_seconds,
             # A first attempt finds no state.
-            state=self._store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
+            state=self._tools.store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
             document_id=job.document_id,
             generation=job.generation,
-            inputs={file.role: self._workspace.absolute() / file.path for file in files},
+            inputs={file.role: self._tools.workspace.absolute() / file.path for file in files},
             owner=job.owner,
-            document=None if job.document_id is None else self._store.leases.known_document(job.document_id),
+            document=None if job.document_id is None else self._tools.store.leases.known_document(job.document_id),
         )
 
 
@@ -660,29 +582,15 @@ STOP_SECONDS = 10.0
 """How long a child that was asked to stop may take before it is stopped by force."""
 
 
-class Stop(Protocol):
-    def __call__(self, job_id: int, fence: int, *, now: bool = False) -> None: ...
-
-
 class Stopping:
     def __init__(
-        self,
-        signals: Signals,
-        slots: Slots,
-        ownership: Ownership,
-        *,
-        stop: Stop,
-        grace_period_seconds: float,
-        monotonic: Callable[[], float],
-        log: Log,
+        self, tools: Tools, nursery: Children, ownership: Ownership, signals: Signals, *, grace_period_seconds: float
     ) -> None:
-        self._signals = signals
-        self._slots = slots
+        self._tools = tools
+        self._nursery = nursery
         self._ownership = ownership
-        self._stop = stop
+        self._signals = signals
         self._grace_period_seconds = grace_period_seconds
-        self._monotonic = monotonic
-        self._log = log
         self.at: float | None = None
         """When the grace period ends; None: nobody has asked the daemon to stop."""
         self._is_now = False
@@ -694,17 +602,17 @@ class Stopping:
         is_new = asked > 0 and self.at is None
         if is_new:
             grace = self._grace_period_seconds
-            self.at = self._monotonic() + grace
-            self._log.info(events.DAEMON_STOPPING, running=len(self._slots), grace_seconds=grace)
+            self.at = self._tools.monotonic() + grace
+            self._tools.log.info(events.DAEMON_STOPPING, running=len(self._tools.slots), grace_seconds=grace)
         if asked > 1 and not self._is_now:
             self._is_now = True
-            self.at = self._monotonic()
+            self.at = self._tools.monotonic()
         return is_new
 
     def stop_children(self) -> None:
-        now = self._monotonic()
+        now = self._tools.monotonic()
         is_over = self.at is not None and now >= self.at
-        for attempt in self._slots:
+        for attempt in self._tools.slots:
             by_force = attempt.is_lost or attempt.is_hurried or self._ownership.is_fenced or self._is_now
             if not (by_force or attempt.is_cancelled or attempt.refused or is_over):
                 continue
@@ -712,16 +620,16 @@ class Stopping:
             if attempt.stopped_at is None:
                 attempt.stopped_at = now
                 attempt.is_stopped_now = by_force
-                self._log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
-                self._stop(job.id, job.fence, now=by_force)
+                self._tools.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
+                self._nursery.stop(job.id, job.fence, now=by_force)
             elif not attempt.is_stopped_now and (by_force or now - attempt.stopped_at > STOP_SECONDS):
                 attempt.is_stopped_now = True
-                self._stop(job.id, job.fence, now=True)
+                self._nursery.stop(job.id, job.fence, now=True)
 
     def next_at(self) -> float | None:
         """When to look again; None: nothing is to be stopped."""
-        now = self._monotonic()
-        moments = [now + 1.0 for attempt in self._slots if attempt.stopped_at is not None]
-        if self.at is not None and len(self._slots):
+        now = self._tools.monotonic()
+        moments = [now + 1.0 for attempt in self._tools.slots if attempt.stopped_at is not None]
+        if self.at is not None and len(self._tools.slots):
             moments.append(self.at if now < self.at else now + 1.0)
         return min(moments, default=None)

@@ -6,7 +6,6 @@ import math
 import os
 import pwd
 import sys
-import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -19,7 +18,7 @@ from worker_service.children.messages import Described
 from worker_service.children.nursery import Nursery
 from worker_service.clock import wall_clock
 from worker_service.config import Settings, load_settings
-from worker_service.daemon.attempts import Slots
+from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.chores import (
     Chore,
     DiskSpace,
@@ -140,34 +139,24 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     watch = store.watch()
     stack.callback(watch.close)
+    tools = Tools(store, quick_store, slots, settings.workspace, log)
     loop = Loop(
         identity=own,
         version=VERSION,
-        store=store,
-        quick_store=quick_store,
+        tools=tools,
         nursery=nursery,
         described=described,
         is_wanted=is_wanted,
-        slots=slots,
-        landing=Landing(
-            store,
-            Publisher(settings.workspace, staging),
-            log=log,
-            clock=wall_clock,
-            monotonic=time.monotonic,
-            rules=settings.retries,
-        ),
+        landing=Landing(tools, Publisher(settings.workspace, staging), rules=settings.retries),
         heartbeat=heartbeat,
         watch=watch,
         signals=signals,
         notifier=notifier,
         chores=(),
-        log=log,
         poll_interval_seconds=settings.poll_interval_seconds,
         orphan_after_seconds=settings.orphan_after_seconds,
         grace_period_seconds=settings.grace_period_seconds,
         is_draining_queue=drain,
-        workspace=settings.workspace,
     )
     tell_limits(store, settings, log)
     store.leases.register(loop.worker())
@@ -230,20 +219,20 @@ def _chores(settings: Settings, loop: Loop, recovery: Recovery, known: Collectio
         recovery,
         _Files(loop),
         DiskSpace([database.parent, settings.workspace], loop.tell_disk_low, log=log),
-        Tidy(loop.store),
-        Forget(loop.store, settings.workspace),
-        SweepObjects(loop.store, settings.workspace, log=log),
+        Tidy(loop.tools.store),
+        Forget(loop.tools.store, settings.workspace),
+        SweepObjects(loop.tools.store, settings.workspace, log=log),
         SweepKept(settings.workspace / "keep", clock=wall_clock, log=log),
         FailUnknown(
-            loop.store,
+            loop.tools.store,
             grace_seconds=settings.unknown_type_grace_seconds,
             known=known,
             clock=wall_clock,
             monotonic=boot_clock,
             log=log,
         ),
-        StatusLine(loop.store, loop.slots, loop.notifier, clock=wall_clock),
-        Prune(loop.store, settings.prune, clock=wall_clock, log=log),
+        StatusLine(loop.tools.store, loop.tools.slots, loop.notifier, clock=wall_clock),
+        Prune(loop.tools.store, settings.prune, clock=wall_clock, log=log),
     ]
 
 
