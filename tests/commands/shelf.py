@@ -45,7 +45,7 @@ class Shelf:
     def publish(
         self, job: Job, name: str, *texts: str, roles: Sequence[str] = ("text",), facts: DocumentFacts | None = None
     ) -> None:
-        pages = [PageResult(n, f"{name}:{text}", text, "ocr", 90.4) for n, text in enumerate(texts, 1)]
+        pages = [PageResult(n, f"{name}:{text[:100]}", text, "ocr", 90.4) for n, text in enumerate(texts, 1)]
         self.store.leases.save_pages([(job.lease, page) for page in pages])
         files = [self._file(job, role, f"{name}.{role}", "\f".join(texts)) for role in roles]
         facts = facts or DocumentFacts("pdf", len(texts))
