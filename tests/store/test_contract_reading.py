@@ -24,6 +24,7 @@ from worker_service.errors import BadInput, PagemillError
 from worker_service.jobs.model import Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
+from worker_service.store.opening import back_up
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 
@@ -278,12 +279,12 @@ def test_readers_see_a_commit_of_somebody_else_at_once(
 
 
 def test_a_backup_is_a_sound_copy_that_can_be_opened(
-    store: Store, worker: AddWorker, clock: MovableClock, kind: Kind, tmp_path: Path
+    store: Store, path: Path, worker: AddWorker, clock: MovableClock, kind: Kind, tmp_path: Path
 ) -> None:
     made = _filled(store, worker, clock)
     target = tmp_path / "copy.db"
 
-    store.upkeep.backup(target)
+    back_up(path, target)
 
     copy = kind.open(target, clock)
     assert everything(copy) == everything(store)
@@ -293,12 +294,12 @@ def test_a_backup_is_a_sound_copy_that_can_be_opened(
     assert store.reading.get(made["pending"]).status is PENDING
 
 
-def test_a_backup_never_overwrites(store: Store, tmp_path: Path) -> None:
+def test_a_backup_never_overwrites(store: Store, path: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious.txt"
     target.write_text("precious")
 
     with pytest.raises(PagemillError):
-        store.upkeep.backup(target)
+        back_up(path, target)
 
     assert target.read_text() == "precious"
 
@@ -319,11 +320,11 @@ def test_check_finds_nothing_wrong_with_a_healthy_database(
 
 @pytest.mark.parametrize("index", ["job_by_owner", "job_by_status", "job_ready"])
 def test_check_finds_a_page_that_is_damaged(
-    store: Store, enqueue: Enqueue, kind: Kind, clock: MovableClock, tmp_path: Path, index: str
+    store: Store, path: Path, enqueue: Enqueue, kind: Kind, clock: MovableClock, tmp_path: Path, index: str
 ) -> None:
     enqueue(owner="ann")
     copy = tmp_path / "copy.db"
-    store.upkeep.backup(copy)
+    back_up(path, copy)
     page = ByHand(copy).one(f"SELECT rootpage FROM sqlite_schema WHERE name = '{index}'")
     with copy.open("r+b") as file:
         file.seek((int(str(page)) - 1) * 4096)

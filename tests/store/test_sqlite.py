@@ -16,7 +16,7 @@ from worker_service.errors import DiskFull, StoreBusy
 from worker_service.jobs.model import NewJob, Report
 from worker_service.store import database
 from worker_service.store.holding import holder_of, lasting_holder_of
-from worker_service.store.opening import initialise, open_store
+from worker_service.store.opening import back_up, initialise, open_store
 from worker_service.store.sqlite import SqliteStore
 
 
@@ -87,10 +87,10 @@ def test_the_write_ahead_log_stays_under_1000_pages(sqlite: SqliteStore, path: P
     assert largest < 1000 * 4096
 
 
-def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, tmp_path: Path) -> None:
+def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, path: Path, tmp_path: Path) -> None:
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     copy = tmp_path / "copy.db"
-    sqlite.upkeep.backup(copy)
+    back_up(path, copy)
 
     restored = open_store(copy)
     restored.intake.enqueue(NewJob("ocr_pages"))

@@ -13,6 +13,7 @@ import pytest
 
 from tests.store.kit import ByHand
 from worker_service.store.base import Store
+from worker_service.store.opening import back_up
 from worker_service.store.pauses import WritePauses
 from worker_service.store.watch import FileWatch
 
@@ -125,7 +126,7 @@ def test_a_watch_sees_a_deleted_file(store: Store, path: Path, suffix: str) -> N
 def test_a_watch_sees_a_replaced_file(store: Store, path: Path, tmp_path: Path) -> None:
     watch = store.watch()
     copy = tmp_path / "copy.db"
-    store.upkeep.backup(copy)
+    back_up(path, copy)
 
     copy.rename(path)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, lay_out, new_worker
 from worker_service.errors import PagemillError, WorkerUnknown
 from worker_service.jobs.model import Failure, Job, NewJob, Status
+from worker_service.store.opening import back_up
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -194,7 +195,7 @@ class World:
         taken: set[int] = set()
         for number, (worker_id, job_class) in enumerate((w, c) for w in ("w1", "w2") for c in ("cpu", "io")):
             copy = self.folder / f"copy{number}.db"
-            self.store.upkeep.backup(copy)
+            back_up(self.path, copy)
             tried = self.kind.open(copy, self.clock)
             with suppress(WorkerUnknown):
                 taken |= {job.id for job in tried.leases.claim(worker_id, 1, job_class)}

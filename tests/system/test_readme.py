@@ -58,7 +58,7 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
-    ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py",
+    ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py, but for pip",
 }
 
 
@@ -196,11 +196,24 @@ def test_a_folder_of_drive_is_counted_read_and_watched(walk: Walk) -> None:
 
 
 def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
-    walk.cron(written("README.md", "Your own programs, and cron", "crontab"))
+    insert, _ = written("README.md", "Your own programs, and cron", "crontab").splitlines()
+    walk.cron(insert)
 
     job = walk.rows("SELECT max(id) FROM worker_job_queue WHERE job_type = 'scrape_account'")
     walk.types(f"pagemill wait {job} --timeout 20s")
     assert "scraping user123" in walk.types(f"pagemill logs {job}")
+
+
+def test_what_failed_is_what_cron_mails(walk: Walk) -> None:
+    _, mail = written("README.md", "Your own programs, and cron", "crontab").splitlines()
+    command = mail.split(None, 5)[5].replace("/usr/local/bin/", "")
+    walk.types("pagemill delete --status failed --yes")
+    assert walk.types(command) == ""
+
+    job = walk.types("pagemill enqueue download --set source=/nowhere/b.pdf --max-retries 0").strip()
+    walk.types(f"pagemill wait {job}", code=1)
+
+    assert walk.types(command).splitlines()[1].split()[0] == job
 
 
 def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) -> None:

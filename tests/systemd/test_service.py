@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 
 import pytest
 
-from tests.systemd.box import PYTHON, PYTHONPATH, Box
+from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box
 from tests.systemd.conftest import STATE, Service, chosen, wait_until
 
 PROGRAM = "/opt/pagemill/bin/python"
@@ -331,3 +332,31 @@ def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> Non
     assert box.run("pgrep", "-u", "pagemill").stdout == ""
     box.must("test", "-e", f"{STATE}/pagemill.db")
     assert "nothing of it is installed" in box.run(*words, "uninstall").stderr
+
+
+def test_an_older_database_is_upgraded_in_the_order_that_the_docs_tell(box: Box) -> None:
+    as_if_installed(box)
+    box.must("/opt/pagemill/bin/pagemill", "service", "install", "--python", PROGRAM)
+    box.must("systemctl", "stop", "pagemill", "pagemill-commands")
+    row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
+    older = (
+        f"sqlite3 {STATE}/pagemill.db </opt/checkout/tests/store/earlier/schema_1.sql && sqlite3 {STATE}/pagemill.db"
+    )
+    box.must("sh", "-c", f"rm -r {STATE}/pagemill.db* {STATE}/workspace")
+    service = "setpriv --reuid=pagemill --regid=pagemill --clear-groups sh -c".split()
+    box.must(*service, f'umask 7; {older} "{row}"')
+    box.write("/etc/pagemill/pagemill.toml", "[commands.touch]\nargv = ['/bin/touch', '/var/lib/pagemill/touched']\n")
+    # The new version refuses it, and says what to do.
+    refused = box.run("pagemill", "status")
+    assert "pagemill db migrate" in refused.stdout + refused.stderr
+
+    page = (ROOT / "docs/upgrade.md").read_text("utf-8")
+    [steps] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    typed = [line.partition("#")[0].removeprefix("sudo ").strip() for line in steps.splitlines()]
+    for line in typed:
+        if "pip install" not in line:
+            box.must("sh", "-c", line.replace("service install", f"service install --python {PROGRAM}"))
+
+    assert any("pip install" in line for line in typed)
+    wait_until(lambda: box.run("test", "-e", f"{STATE}/touched").returncode == 0, "the job has run")
+    assert box.must("pagemill", "status").startswith("OK: 2 workers")

@@ -77,7 +77,7 @@ def backup(desk: Desk, target: Path) -> None:
 
     Write a sound copy of the database while others go on. A file that is there already is never overwritten.
     """
-    size = operations.backup(desk.session, target)
+    size = operations.backup(desk.settings, target, on_long_wait=say_that_it_waits)
     if desk.as_json:
         output.show_json({"backup": str(target), "bytes": size})
     else:

@@ -50,9 +50,9 @@ def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | Non
     return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
-def backup(session: Session, target: Path) -> int:
+def backup(settings: Settings, target: Path, *, on_long_wait: OnLongWait | None = None) -> int:
     """Write a sound copy while others go on, and return its size; a file that is there is never overwritten."""
-    session.store.upkeep.backup(target)
+    opening.back_up(settings.database, target, on_long_wait=on_long_wait)
     return target.stat().st_size
 
 

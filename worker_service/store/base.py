@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from worker_service.jobs.documents import (
@@ -397,9 +396,6 @@ class Upkeep(Protocol):
 
     def audit(self) -> Sequence[str]:
         """A sentence for each promise that the rows, or the history that was kept of them, break. Reads all of it."""
-
-    def backup(self, target: Path) -> None:
-        """Write a sound copy while others go on; refuse a target that exists."""
 
     def tidy(self, *, at_once: bool = False) -> None:
         """Bring in what could not be brought in because somebody was reading, if it is much."""

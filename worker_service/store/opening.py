@@ -11,16 +11,16 @@ from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
-from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
+from worker_service.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.base import Store
-from worker_service.store.database import Database, OnLongWait, connect_to_read, create, spoken_errors
+from worker_service.store.database import Database, OnLongWait, connect, connect_to_read, create, spoken_errors
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.pauses import WritePauses
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
 
-__all__ = ["initialise", "migrate", "open_as_set", "open_store", "schema_version"]
+__all__ = ["back_up", "initialise", "migrate", "open_as_set", "open_store", "schema_version"]
 
 PAYLOAD_BYTES_MAX = 1_048_576
 
@@ -104,6 +104,38 @@ def initialise(
     finally:
         connection.close()
     return version is None
+
+
+def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
+    """Write a sound copy while others go on; refuse a target that exists. Of a database of any version: before a
+    migration a copy is wanted most."""
+    if target.exists():
+        raise Refused(f"{target} is already there: name a file that is not")
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    try:
+        connection = connect(path, on_long_wait=on_long_wait)
+        try:
+            with spoken_errors(target):
+                connection.execute("VACUUM INTO ?", (str(unfinished),))
+        finally:
+            connection.close()
+        create(unfinished).close()  # brings the copy into WAL mode
+        _assert_sound(unfinished)
+        with unfinished.open("rb+") as copy:
+            os.fsync(copy.fileno())
+        os.link(unfinished, target)  # unlike a rename, this refuses a target that came meanwhile
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _assert_sound(path: Path) -> None:
+    copy = connect_to_read(path)
+    try:
+        if copy.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+            raise StoreDamaged(f"the copy at {path} is not sound, and was removed: run `pagemill db check`")
+    finally:
+        copy.close()
 
 
 def _make_file(path: Path) -> None:

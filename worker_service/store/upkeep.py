@@ -21,12 +21,12 @@ from datetime import datetime
 from pathlib import Path
 
 from worker_service.clock import as_text
-from worker_service.errors import Refused, StoreDamaged
+from worker_service.errors import StoreDamaged
 from worker_service.jobs.library import OwnerSize, Removed, Weight
 from worker_service.jobs.model import Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.database import SQLITE_VERSION, Database, chunks, connect_to_read, create, spoken_errors
+from worker_service.store.database import SQLITE_VERSION, Database, chunks, spoken_errors
 from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
 
@@ -129,23 +129,6 @@ class SqliteUpkeep:
     def audit(self) -> Sequence[str]:
         of_rows = [line for (line,) in self._db.read("audit")]
         return [*of_rows, *_broken(lambda name, values: self._db.read(name, **values))]
-
-    def backup(self, target: Path) -> None:
-        if target.exists():
-            raise Refused(f"{target} is already there: name a file that is not")
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        unfinished.unlink(missing_ok=True)
-        try:
-            with spoken_errors(target):
-                # Not the reader: a connection that only queries may not write the copy either.
-                self._db.writer.execute("VACUUM INTO ?", (str(unfinished),))
-            create(unfinished).close()  # brings the copy into WAL mode
-            _assert_sound(unfinished)
-            with unfinished.open("rb+") as copy:
-                os.fsync(copy.fileno())
-            os.link(unfinished, target)  # unlike a rename, this refuses a target that came meanwhile
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def tidy(self, *, at_once: bool = False) -> None:
         """SQLite moves its log into the database at commits; this is for what was left because of readers."""
@@ -306,15 +289,6 @@ def _check_of_program() -> Iterator[Check]:
         if not has_no_wal_reset_bug(version[0]):
             detail += "; its checkpoints can, rarely, lose commits of others (fixed in 3.51.3): keep its sessions short"
         yield Check("sqlite3 program", True, detail)
-
-
-def _assert_sound(path: Path) -> None:
-    copy = connect_to_read(path)
-    try:
-        if copy.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
-            raise StoreDamaged(f"the copy at {path} is not sound, and was removed: run `pagemill db check`")
-    finally:
-        copy.close()
 
 
 def _broken(read: Callable[[str, dict[str, object]], list[tuple[str]]]) -> Iterator[str]:
