@@ -25,11 +25,10 @@ FLOORS = (
     ("config_values",),
     ("programs",),
     ("config",),
-    ("store", "handlers", "words"),
+    ("store", "handlers"),
     ("liveness", "workspace"),
-    ("children", "documents", "awaiting"),
+    ("children",),
     ("operations", "testing"),
-    ("queue",),
     ("daemon", "web"),
     ("commands",),
     ("verbs",),
@@ -39,7 +38,7 @@ HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 
 # What the floors alone would allow.
 NEVER = {("children", "store"): "a child holds no database"}
-STORE_DOOR = {"worker_service.store", "worker_service.store.base"}
+ABOVE_OPERATIONS = {"commands", "web", "verbs"}
 
 SHIPPED = {"worker_service", "job_handlers", "cli"}
 OURS = SHIPPED | {"tests", "benchmarks"}
@@ -127,12 +126,19 @@ def imports_point_down(house: House) -> Iterator[str]:
             yield f"{arrow}: {NEVER[above, below]}"
 
 
-def commands_enter_the_store_by_its_door(house: House) -> Iterator[str]:
+def only_operations_speak_to_the_store(house: House) -> Iterator[str]:
     for arrow in house.arrows:
-        if top(arrow.origin) == "worker_service" and room(arrow.origin) == "commands":
-            inside = room(arrow.target) == "store" and arrow.target not in STORE_DOOR
-            if top(arrow.target) == "worker_service" and inside:
-                yield f"{arrow} reaches into the store; go through the queue"
+        if is_above_operations(arrow.origin) and is_within(arrow.target, "worker_service.store"):
+            yield f"{arrow} goes past the operations"
+    for source in house.sources:
+        if is_above_operations(source.module):
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.Attribute) and node.attr == "store":
+                    yield f"{source.path}:{node.lineno}: reaches through to the store; let an operation do it"
+
+
+def is_above_operations(module: str) -> bool:
+    return top(module) == "job_handlers" or (top(module) == "worker_service" and room(module) in ABOVE_OPERATIONS)
 
 
 def handlers_know_only_their_contract(house: House) -> Iterator[str]:
@@ -196,7 +202,7 @@ def the_store_alone_knows_sqlite(house: House) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     every_room_has_a_floor,
     imports_point_down,
-    commands_enter_the_store_by_its_door,
+    only_operations_speak_to_the_store,
     handlers_know_only_their_contract,
     the_house_knows_nothing_outside,
     one_file_imports_apsw,
@@ -243,12 +249,12 @@ SOUND = {
     "worker_service/store/leases.sql": "SELECT 1;",
     "worker_service/handlers/__init__.py": "from worker_service.jobs import Job",
     "worker_service/children/__init__.py": "from worker_service.handlers import Handler",
-    "worker_service/queue.py": "def opened():\n    from worker_service.store.opening import open_store",
-    "worker_service/daemon/__init__.py": "from worker_service import children, queue",
-    "worker_service/web/__init__.py": "import worker_service.queue",
+    "worker_service/operations/steer.py": "def opened():\n    from worker_service.store.opening import open_store",
+    "worker_service/daemon/__init__.py": "from worker_service import children, operations",
+    "worker_service/web/__init__.py": "import worker_service.operations.steer",
     "worker_service/commands/__init__.py": "from importlib import import_module\nimport_module(f'{__name__}.{1}')",
     "worker_service/commands/database.py": """HELP = 'pagemill db shell --write "DELETE FROM job"'""",
-    "worker_service/commands/running.py": "from worker_service import daemon\nfrom worker_service.store import base",
+    "worker_service/commands/running.py": "from worker_service import daemon\nfrom worker_service import operations",
     "job_handlers/__init__.py": "",
     "job_handlers/download.py": "from job_handlers.drive import file\nfrom worker_service.handlers import Done",
     "job_handlers/drive.py": "import googleapiclient.discovery",
@@ -262,14 +268,14 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.store points up",
     ),
     "inside a function, of a module by its package": (
-        "worker_service/queue.py",
+        "worker_service/operations/steer.py",
         "def start():\n    if True:\n        from worker_service import daemon",
-        "worker_service/queue.py:3: worker_service.queue -> worker_service.daemon points up",
+        "worker_service/operations/steer.py:3: worker_service.operations.steer -> worker_service.daemon points up",
     ),
     "relative": (
         "worker_service/jobs/retries.py",
-        "from ..queue import Queue",
-        "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.queue points up",
+        "from ..operations.steer import plan",
+        "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.operations.steer points up",
     ),
     "relative, in a package's own file": (
         "worker_service/handlers/__init__.py",
@@ -288,8 +294,8 @@ FLAWS: dict[str, tuple[str, str, str]] = {
     ),
     "for types only": (
         "worker_service/jobs/retries.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import worker_service.queue as q",
-        "worker_service/jobs/retries.py:3: worker_service.jobs.retries -> worker_service.queue points up",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import worker_service.operations.steer as q",
+        "worker_service/jobs/retries.py:3: worker_service.jobs.retries -> worker_service.operations.steer points up",
     ),
     "on one floor": (
         "worker_service/web/pages.py",
@@ -307,19 +313,34 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/attic.py: the room attic stands on no floor",
     ),
     "an arrow to a room without a floor": (
-        "worker_service/queue.py",
+        "worker_service/operations/steer.py",
         "import worker_service.cellar",
-        "worker_service/queue.py:1: worker_service.queue -> worker_service.cellar leads to a room that stands on no",
+        "worker_service/operations/steer.py:1: worker_service.operations.steer -> worker_service.cellar leads to",
     ),
     "a command inside the store": (
         "worker_service/commands/ls.py",
-        "from worker_service.store import leases",
-        "worker_service/commands/ls.py:1: worker_service.commands.ls -> worker_service.store.leases reaches into",
+        "from worker_service.store import base",
+        "worker_service/commands/ls.py:1: worker_service.commands.ls -> worker_service.store.base goes past",
     ),
-    "a handler at the queue": (
+    "a page at the store": (
+        "worker_service/web/pages.py",
+        "from worker_service.store import base",
+        "worker_service/web/pages.py:1: worker_service.web.pages -> worker_service.store.base goes past",
+    ),
+    "a command that reaches through": (
+        "worker_service/commands/ls.py",
+        "def ls(desk):\n    return desk.session.store.reading.list()",
+        "worker_service/commands/ls.py:2: reaches through to the store",
+    ),
+    "a verb of others that reaches through": (
+        "job_handlers/crawl.py",
+        "def crawl(desk):\n    store = desk.session.store",
+        "job_handlers/crawl.py:2: reaches through to the store",
+    ),
+    "a handler at the operations": (
         "job_handlers/ocr.py",
-        "from worker_service import queue",
-        "job_handlers/ocr.py:1: job_handlers.ocr -> worker_service.queue: a handler imports",
+        "from worker_service.operations import steer",
+        "job_handlers/ocr.py:1: job_handlers.ocr -> worker_service.operations.steer: a handler imports",
     ),
     "a handler at something called like its contract": (
         "job_handlers/ocr.py",
@@ -332,14 +353,14 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/daemon/loop.py:1: worker_service.daemon.loop -> job_handlers.drive leads out",
     ),
     "the house at its tests": (
-        "worker_service/queue.py",
+        "worker_service/operations/steer.py",
         "from tests.store import example",
-        "worker_service/queue.py:1: worker_service.queue -> tests.store leads out",
+        "worker_service/operations/steer.py:1: worker_service.operations.steer -> tests.store leads out",
     ),
     "the door at a back room": (
         "cli.py",
-        "from worker_service.commands import main\nimport worker_service.queue",
-        "cli.py:2: cli -> worker_service.queue: the checkout's door",
+        "from worker_service.commands import main\nimport worker_service.operations.steer",
+        "cli.py:2: cli -> worker_service.operations.steer: the checkout's door",
     ),
     "a second file with apsw": (
         "worker_service/store/other.py",
@@ -372,9 +393,9 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/daemon/chores.py:2: outside worker_service/store: return f'{path}-wal'",
     ),
     "a statement in small letters that is put together": (
-        "worker_service/queue.py",
+        "worker_service/operations/steer.py",
         "table = 'job'\ntext = f'update {table} set status = 1'",
-        "worker_service/queue.py:2: SQL outside worker_service/store: update x set status = 1",
+        "worker_service/operations/steer.py:2: SQL outside worker_service/store: update x set status = 1",
     ),
     "a statement beside a line that is only shown": (
         "worker_service/commands/database.py",
@@ -382,14 +403,14 @@ FLAWS: dict[str, tuple[str, str, str]] = {
         "worker_service/commands/database.py:1: SQL outside worker_service/store: sqlite3 pagemill.db",
     ),
     "half a statement": (
-        "worker_service/queue.py",
+        "worker_service/operations/steer.py",
         "text = 'and then WHERE id = ' + '3'",
-        "worker_service/queue.py:1: SQL outside worker_service/store: and then WHERE id =",
+        "worker_service/operations/steer.py:1: SQL outside worker_service/store: and then WHERE id =",
     ),
-    "a file of statements beside the queue": (
-        "worker_service/queue.sql",
+    "a file of statements beside the operations": (
+        "worker_service/operations/steer.sql",
         "SELECT 1;",
-        "worker_service/queue.sql: SQL outside worker_service/store",
+        "worker_service/operations/steer.sql: SQL outside worker_service/store",
     ),
 }
 
@@ -412,10 +433,13 @@ def test_a_flaw_is_reported_by_its_arrow(flaw: str, tmp_path: Path) -> None:
 
 
 def test_apsw_outside_the_store_is_reported_even_if_it_is_the_only_one(tmp_path: Path) -> None:
-    build(tmp_path, {**SOUND, "worker_service/store/sqlite.py": "", "worker_service/queue.py": "import apsw"})
+    build(
+        tmp_path, {**SOUND, "worker_service/store/sqlite.py": "", "worker_service/operations/steer.py": "import apsw"}
+    )
 
     assert complaints(tmp_path) == [
-        "worker_service/queue.py:1: worker_service.queue -> apsw: SQLite is spoken to in worker_service.store only"
+        "worker_service/operations/steer.py:1: worker_service.operations.steer -> apsw: "
+        "SQLite is spoken to in worker_service.store only"
     ]
 
 

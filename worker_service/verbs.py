@@ -4,22 +4,23 @@ A verb is a function with `verb` above it, behind an entry point of the group `w
 people type: `crawl`, or `documents adopt` for one below another. Its module is imported when it is called.
 """
 
-from worker_service.awaiting import Awaited
 from worker_service.clock import parse_length
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, completes_directory, confirm, confirming, verb
-from worker_service.commands.documents import choosing, documents_at, show_documents
-from worker_service.commands.reading import await_reading, telling_that_jobs_go_on
+from worker_service.commands.documents import choosing, show_documents
+from worker_service.commands.progress import await_reading, telling_that_jobs_go_on
 from worker_service.errors import BadInput
 from worker_service.filenames import legible, path_of, written
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.operations import documents, enqueue, jobs
+from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
 __all__ = [
-    "Awaited",
+    "AwaitedDocument",
     "BadInput",
     "Decision",
     "Desk",
@@ -36,7 +37,9 @@ __all__ = [
     "confirm",
     "confirming",
     "counted",
-    "documents_at",
+    "documents",
+    "enqueue",
+    "jobs",
     "legible",
     "output",
     "parse_length",
@@ -44,5 +47,6 @@ __all__ = [
     "show_documents",
     "telling_that_jobs_go_on",
     "verb",
+    "wait_for_jobs",
     "written",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,10 +25,13 @@ from worker_service.verbs import (
     Status,
     completes_directory,
     counted,
+    enqueue,
+    jobs,
     legible,
     output,
     parse_length,
     verb,
+    wait_for_jobs,
     written,
 )
 
@@ -77,13 +79,13 @@ def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: A
     """
     words = CrawlWords(dry_run=dry_run, read=read, **values)
     asked = crawl_job(words, owner=owner)
-    enqueued = desk.queue.store.intake.enqueue(asked)
+    enqueued = enqueue.enqueue_job(desk.session, asked)
     if not dry_run:
         if desk.as_json:
             output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
         else:
             output.show(str(enqueued.job_id))
-        if enqueued.existing and _does_all(desk.queue.store.reading.get(enqueued.job_id), asked):
+        if enqueued.existing and _does_all(jobs.job(desk.session, enqueued.job_id), asked):
             output.say(f"this folder is being crawled already: that job will do{_when(desk, enqueued.job_id)}")
         elif enqueued.existing:
             output.say(
@@ -169,16 +171,15 @@ def _refuse_no_day(text: str) -> None:
 
 
 def _when(desk: Desk, job_id: int) -> str:
-    job = desk.queue.store.reading.get(job_id)
+    job = jobs.job(desk.session, job_id)
     is_later = job.run_at is not None and job.status is Status.PENDING
     return f"; it looks next at {output.seconds(job.run_at)} UTC" if is_later else ""
 
 
 def _show_dry_run(desk: Desk, job_id: int) -> int:
-    queue = desk.queue
     say_what_holds(desk, job_id)
-    waited = queue.wait(Selector(ids=(job_id,)), timeout=None, monotonic=time.monotonic, sleep=time.sleep)
-    job = queue.store.reading.get(job_id)
+    waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
+    job = jobs.job(desk.session, job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_message or job.status}")
     found = json.loads(job.result or "{}")

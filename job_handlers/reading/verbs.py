@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from job_handlers.reading.wishes import (
 )
 from worker_service.handlers import DocumentRequest, NewJob
 from worker_service.verbs import (
-    Awaited,
+    AwaitedDocument,
     BadInput,
     Decision,
     Desk,
@@ -36,7 +36,9 @@ from worker_service.verbs import (
     confirm,
     confirming,
     counted,
-    documents_at,
+    documents,
+    enqueue,
+    jobs,
     legible,
     output,
     path_of,
@@ -46,7 +48,6 @@ from worker_service.verbs import (
     written,
 )
 
-_AT_ONCE = 500
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 
 _verb = functools.partial(verb, heading="Documents")
@@ -59,8 +60,8 @@ def reading_options(function: Function) -> Function:
     def run(desk: Desk, *selected: Any, **values: Any) -> Any:
         words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
         for job in words.actions():
-            desk.queue.refuse_unfit(job)
-        for sentence in desk.queue.lacking(words.asked()):
+            enqueue.refuse_unfit(desk.session, job)
+        for sentence in enqueue.lacking(desk.session, words.asked()):
             output.say(sentence)
         return function(desk, *selected, read=words, **values)
 
@@ -118,7 +119,7 @@ def ingest(
     if not is_waiting:
         _show_wishes(desk, wishes, left_out=dict(left_out))
         return 0
-    awaited = [Awaited(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
+    awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
     with telling_that_jobs_go_on():
         if wishes[0].job_id is not None:
             say_what_holds(desk, wishes[0].job_id)
@@ -140,8 +141,7 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
     """
     if chosen == DocumentSelector():
         raise BadInput("say which documents to read again: ids, or selectors such as --status failed")
-    documents = documents_at(desk)
-    meant = list(documents.all(chosen))
+    meant = documents.meant(desk.session, chosen)
     if dry_run:
         show_documents(desk, meant)
         return 0
@@ -154,7 +154,7 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
         return 0
     if len(meant) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(meant), 'document')} again?", yes=yes, sample=[one.name for one in meant[:5]])
-    again = documents.all(DocumentSelector(ids=[one.id for one in meant]))
+    again = documents.meant(desk.session, DocumentSelector(ids=[one.id for one in meant]))
     _show_wishes(desk, [_reindexed(desk, document, read, is_forced=force) for document in again])
     return 0
 
@@ -200,7 +200,7 @@ class Wish:
 
 
 def _brought_in(desk: Desk, files: Sequence[Path], jobs: Sequence[NewJob]) -> list[Wish]:
-    enqueued = [one for part in _parts(jobs) for one in desk.queue.store.intake.enqueue_many(part)]
+    enqueued = enqueue.enqueue_jobs(desk.session, jobs)
     return [
         Wish(legible(file), one.job_id, Decision.UNDER_WAY if one.existing else None, source_key=written(file))
         for file, one in zip(files, enqueued, strict=True)
@@ -208,26 +208,26 @@ def _brought_in(desk: Desk, files: Sequence[Path], jobs: Sequence[NewJob]) -> li
 
 
 def _reindexed(desk: Desk, document: Document, read: ReadWords, *, is_forced: bool) -> Wish:
-    job = reindex_job(document, read, has_original=documents_at(desk).has_original(document), is_forced=is_forced)
-    enqueued = desk.queue.store.intake.enqueue(job)
+    job = reindex_job(document, read, has_original=documents.has_original(desk.session, document), is_forced=is_forced)
+    enqueued = enqueue.enqueue_job(desk.session, job)
     return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
 def _adopted(desk: Desk, one: Elsewhere, owner: str) -> Wish:
-    store, path = desk.queue.store, path_of(one.path)
+    path = path_of(one.path)
     name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
     known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
-    for document in store.library.documents(known):
+    for document in documents.each(desk.session, known):
         if document.content == one.content and document.status in _LIVING:
             return Wish(name, None, Decision.UNCHANGED, document.id)
     if one.text is None:
-        return Wish(name, None, None, store.intake.record_document(request, platform="local", owner=owner))
-    enqueued = store.intake.enqueue(adopt_job(request, one.text, owner=owner))
+        return Wish(name, None, None, documents.record(desk.session, request, platform="local", owner=owner))
+    enqueued = enqueue.enqueue_job(desk.session, adopt_job(request, one.text, owner=owner))
     return Wish(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
 
 def say_what_holds(desk: Desk, job_id: int) -> None:
-    for gate in desk.queue.store.reading.explain(job_id):
+    for gate in jobs.gates(desk.session, job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
 
 
@@ -251,8 +251,3 @@ def _show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
 
 def _what_becomes_of(wish: Wish) -> str:
     return "noted, and not read" if wish.job_id is None and wish.decision is None else _WORDS[wish.decision]
-
-
-def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    for start in range(0, len(jobs), _AT_ONCE):
-        yield jobs[start : start + _AT_ONCE]

@@ -18,14 +18,16 @@ from tests.commands.conftest import COMMAND, Run, items
 from tests.commands.shelf import Shelf
 from tests.commands.test_wait import begin
 from tests.store.papers import claim, ranges, save
-from worker_service.awaiting import Awaited, Reading, wait_for
-from worker_service.commands.reading import sentence, watch_reading
+from worker_service.commands.progress import reading_in_words, watch_reading
+from worker_service.config import load_settings
 from worker_service.errors import WaitTimedOut
 from worker_service.filenames import path_of
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Completion, Failure, HandlerFacts, Job, Worker
 from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+from worker_service.operations.wait import AwaitedDocument, ReadingProgress, wait_for_documents
 
 
 def jobs(shelf: Shelf, job_type: str) -> list[Job]:
@@ -575,8 +577,8 @@ def test_progress_is_drawn_again_on_a_terminal_and_else_said_now_and_then(stream
     watch = watch_reading(stream, monotonic=lambda: next(times))
 
     for done in (4, 5, 8):
-        watch(Reading(1, 0, done, 12, 12 - done))
-    watch(Reading(1, 1, 12, 12, 0))
+        watch(ReadingProgress(1, 0, done, 12, 12 - done))
+    watch(ReadingProgress(1, 1, 12, 12, 0))
 
     assert stream.getvalue() == expected
 
@@ -584,40 +586,34 @@ def test_progress_is_drawn_again_on_a_terminal_and_else_said_now_and_then(stream
 @pytest.mark.parametrize(
     ("reading", "seconds", "before", "expected"),
     [
-        (Reading(3, 0, 0, 0, None), 0.0, 0, "0/3 documents"),
-        (Reading(3, 1, 0, 120, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
-        (Reading(3, 1, 40, 120, 80), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
-        (Reading(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        (ReadingProgress(3, 0, 0, 0, None), 0.0, 0, "0/3 documents"),
+        (ReadingProgress(3, 1, 0, 120, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
+        (ReadingProgress(3, 1, 40, 120, 80), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
+        (ReadingProgress(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
         # Ten pages of a document failed, and are not to come.
-        (Reading(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
-        (Reading(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
+        (ReadingProgress(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        (ReadingProgress(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
         # Of most, nobody knows yet how many pages they have.
-        (Reading(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
+        (ReadingProgress(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
         # A moment says nothing, and neither does "0 s".
-        (Reading(3, 1, 40, 120, 80), 1.0, 0, "1/3 documents · 40/120 pages · 40.0 pages/s"),
-        (Reading(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
+        (ReadingProgress(3, 1, 40, 120, 80), 1.0, 0, "1/3 documents · 40/120 pages · 40.0 pages/s"),
+        (ReadingProgress(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
     ],
 )
 def test_progress_is_said_in_pages_their_rate_and_the_time_left(
-    reading: Reading, seconds: float, before: int, expected: str
+    reading: ReadingProgress, seconds: float, before: int, expected: str
 ) -> None:
-    assert sentence(reading, seconds, before) == expected
+    assert reading_in_words(reading, seconds, before) == expected
 
 
 def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shelf: Shelf) -> None:
     def look(*names: str) -> tuple[int, int | None]:
-        readings: list[Reading] = []
+        readings: list[ReadingProgress] = []
+        session = Session(shelf.store, load_settings(), "somebody")
         ids = {one.name: one.id for one in shelf.store.library.documents(DocumentSelector())}
-        awaited = [Awaited(name, document_id=ids[name]) for name in names]
+        awaited = [AwaitedDocument(name, document_id=ids[name]) for name in names]
         with pytest.raises(WaitTimedOut):
-            wait_for(
-                shelf.store,
-                awaited,
-                timeout="0s",
-                monotonic=lambda: 0.0,
-                sleep=lambda _: None,
-                watch=readings.append,
-            )
+            wait_for_documents(session, awaited, timeout="0s", watch=readings.append)
         return readings[0].pages, readings[0].pages_left
 
     first, _ = shelf.wish("a.pdf", content="c1"), shelf.wish("b.pdf", content="c2")

@@ -17,7 +17,7 @@ from tests.store.kit import FAR_FUTURE
 from worker_service.commands.progress import Bars, Lines
 from worker_service.jobs.model import WATCHING, Checkpoint, Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
-from worker_service.queue import Waiting
+from worker_service.operations.wait import JobsProgress
 
 
 def begin(*words: object) -> subprocess.Popen[str]:
@@ -177,7 +177,7 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
 
 def test_a_line_comes_every_ten_seconds(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
-    waiting, said, now = Waiting(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
+    waiting, said, now = JobsProgress(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
     lines = Lines(said, monotonic=lambda: now[0])
 
     for moment in (0.0, 0.1, 9.9, 10.0, 10.1, 25.0, 34.9):
@@ -213,7 +213,7 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
 
     for moment in (0.0, 0.1, 0.5):
         now[0] = moment
-        bars(lambda most: Waiting(9, {Status.PENDING: 9}, daemon.store.reading.list(Selector())[-most:]), False)
+        bars(lambda most: JobsProgress(9, {Status.PENDING: 9}, daemon.store.reading.list(Selector())[-most:]), False)
 
     first, second = screen.getvalue().split("\x1b[5A")
     lines = [line.removesuffix("\x1b[K") for line in second.splitlines()]

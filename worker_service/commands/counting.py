@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 from worker_service.harmless import harmless
-from worker_service.jobs.library import Document, KeywordCount
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    document: Document
-    page: int | None
-    """None: the whole document."""
-    counts: Sequence[int] | None
-    """By term; None: nothing of it can be read yet."""
-
-
-def by_document(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[Row]:
-    """Each document, the oldest first, whether a term stands in it or not."""
-    sums = Counter[tuple[int, str]]()
-    for one in counts:
-        sums[one.document_id, one.term] += one.count
-    return [
-        Row(one, None, None if one.current_generation is None else [sums[one.id, term] for term in terms])
-        for one in sorted(documents, key=lambda one: one.id)
-    ]
-
-
-def by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[Row]:
-    """Each page on which a term stands."""
-    found = {(one.document_id, one.number, one.term): one.count for one in counts}
-    known = {one.id: one for one in documents}
-    pages = sorted({(document_id, number) for document_id, number, _ in found if document_id in known})
-    return [Row(known[place[0]], place[1], [found.get((*place, term), 0) for term in terms]) for place in pages]
+from worker_service.operations.documents import TermCounts
 
 
 def headers(rows_are_pages: bool, terms: Sequence[str]) -> list[str]:
     return ["DOCUMENT", "NAME", *(["PAGE"] if rows_are_pages else []), *terms]
 
 
-def cells(row: Row, terms: Sequence[str]) -> list[object]:
+def cells(row: TermCounts, terms: Sequence[str]) -> list[object]:
     page: list[object] = [] if row.page is None else [row.page]
     counts: Sequence[object] = [None] * len(terms) if row.counts is None else row.counts
     return [row.document.id, row.document.name, *page, *counts]
 
 
-def as_object(row: Row, terms: Sequence[str]) -> dict[str, object]:
+def as_object(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
     page = {} if row.page is None else {"page": row.page}
     counts = None if row.counts is None else dict(zip(terms, row.counts, strict=True))
     return {"document_id": row.document.id, "name": row.document.name, **page, "counts": counts}
 
 
-def write_workbook(to: Path, sheets: Sequence[tuple[str, bool, Sequence[Row]]], terms: Sequence[str]) -> None:
+def write_workbook(to: Path, sheets: Sequence[tuple[str, bool, Sequence[TermCounts]]], terms: Sequence[str]) -> None:
     """`sheets`: the name of each, whether its rows are pages, and the rows. Whole, or not at all."""
     import xlsxwriter
 

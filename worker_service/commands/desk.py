@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.config import Settings, load_settings
 from worker_service.errors import Refused
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Status
-from worker_service.queue import Queue, installed_types
-from worker_service.words import SelectorWords
+from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
+from worker_service.operations.words import read_selector
 
 if TYPE_CHECKING:
     from worker_service.operations.database import Session
@@ -44,10 +45,6 @@ class Desk:
 
             self._session = open_session(self.settings, on_long_wait=say_that_it_waits)
         return self._session
-
-    @property
-    def queue(self) -> Queue:
-        return Queue(self.session.store, self.settings, actor=self.session.actor)
 
     def close(self) -> None:
         if self._session is not None:
@@ -100,20 +97,14 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 def completes(column: str) -> Complete:
     """Complete from the values in the database; never fail, for a person is in the middle of typing."""
-    return lambda ctx, _, begun: _completions(ctx, lambda desk: desk.queue.store.reading.names(column, begun))
+    return lambda ctx, _, begun: _completions(ctx, lambda desk: _names(desk, begun, column))
 
 
 def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
     """Of what workers and installed handlers can run, and of jobs that are there."""
-    known = _completions(
-        ctx,
-        lambda desk: [
-            *desk.queue.store.reading.names("handler", begun),
-            *desk.queue.store.reading.names("job_type", begun),
-        ],
-    )
-    installed = _completions(ctx, lambda desk: installed_types(desk.settings))
-    return sorted({name for name in (*known, *installed) if name.startswith(begun)})
+    known = _completions(ctx, lambda desk: _names(desk, begun, "handler", "job_type"))
+    installed = _completions(ctx, lambda desk: _installed(desk, begun))
+    return sorted({*known, *installed})
 
 
 def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
@@ -121,6 +112,18 @@ def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> li
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(begun, type="dir")]
+
+
+def _names(desk: Desk, begun: str, *columns: str) -> list[str]:
+    from worker_service.operations.jobs import names
+
+    return [name for column in columns for name in names(desk.session, column, begun)]
+
+
+def _installed(desk: Desk, begun: str) -> list[str]:
+    from worker_service.operations.enqueue import installed_types
+
+    return [name for name in installed_types(desk.settings) if name.startswith(begun)]
 
 
 def _completions(ctx: click.Context, names: Callable[[Desk], Sequence[str]]) -> list[str]:
@@ -148,13 +151,27 @@ class JobId(click.ParamType[int]):
 _JOB_ID = JobId()
 
 
-def job_or_problem_argument(function: Function) -> Function:
-    """None: the newest job that has a problem is meant."""
-    argument = click.argument("job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completes("id"))
-    return argument(function)
+def job_id_argument(function: Function) -> Function:
+    return click.argument("job_id", metavar="ID", type=JobId(), shell_complete=completes("id"))(function)
 
 
 # ── Selectors ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _flag(column: Column) -> Callable[[Function], Function]:
+    """That chooses by this column."""
+    several = isinstance(getattr(Selector(), column.chosen_by), tuple)
+    complete = completes_type if column.name == "job_type" else completes(column.name)
+    return click.option(
+        column.flag,
+        column.chosen_by,
+        multiple=several,
+        type=int if column.is_number else None,
+        metavar=column.metavar,
+        shell_complete=None if column.is_number else complete,
+        help=column.about or None,
+    )
+
 
 _SELECTORS: Sequence[Callable[[Function], Function]] = (
     click.option(
@@ -165,25 +182,7 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
         shell_complete=lambda _, __, begun: [status.value for status in Status if status.startswith(begun)],
         help="pending, running, completed, failed or cancelled; several by commas.",
     ),
-    click.option("--type", "job_types", multiple=True, metavar="TYPE", shell_complete=completes_type),
-    click.option("--platform", "platforms", multiple=True, metavar="NAME", shell_complete=completes("platform")),
-    click.option(
-        "--account",
-        "accounts",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=completes("account"),
-        help="The remote account that jobs are about.",
-    ),
-    click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner")),
-    click.option("--batch", "batch_id", type=int, metavar="N"),
-    click.option(
-        "--error",
-        "error_code",
-        metavar="CODE",
-        shell_complete=completes("error_code"),
-        help="Jobs whose last error has this code.",
-    ),
+    *map(_flag, CHOSEN_BY),
     click.option("--since", metavar="TIME", help="Created or ended since then: 2h, 3d (ago), or a time."),
     click.option("--older-than", metavar="TIME", help="Ended (or, of live jobs, created) before then: 30d, or a time."),
     click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this in their payload."),
@@ -191,12 +190,12 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 
 
 def selecting(function: Function, *, ids: click.ParamType[Any] = _JOB_ID) -> Function:
-    """Give the verb the selectors; its function gets them as `SelectorWords`, after the desk."""
+    """Give the verb the selectors; its function gets a `Selector` after the desk."""
 
     @functools.wraps(function)
     def run(desk: Desk, **values: Any) -> Any:
-        words = SelectorWords(**{name: values.pop(name) for name in SelectorWords.__match_args__})
-        return function(desk, words, **values)
+        words = {name: values.pop(name) for name in Selector.__match_args__}
+        return function(desk, read_selector(now=wall_clock(), **words), **values)
 
     for option in reversed(_SELECTORS):
         option(run)
@@ -207,6 +206,11 @@ def confirming(function: Function) -> Function:
     """Give the verb --dry-run and --yes."""
     click.option("--yes", is_flag=True, help="Do not ask.")(function)
     return click.option("--dry-run", is_flag=True, help="Only say what would be done.")(function)
+
+
+def read_stdin(most: int) -> bytes:
+    # None: it was closed before we began.
+    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""
 
 
 def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int | None = None) -> None:

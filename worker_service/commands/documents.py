@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, JobId, completes, confirm, confirming, verb
-from worker_service.documents import ROLES, Copy, Documents, FileGone, IsThere, NotExported, There
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
+from worker_service.operations import documents as operations
+from worker_service.operations.documents import ROLES, IsThere, There
 from worker_service.plurals import counted
-from worker_service.words import read_pages
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
 _GIVES_UP = ("SIZE", "MOVED", "KIND", "PAGES", "DONE", "OWNER")
@@ -95,21 +94,19 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 
     Exit code 1 if there is none.
     """
-    first, last = read_pages(pages)
-    store = desk.queue.store
-    document = store.library.document(document_id)
-    found = store.library.page_texts(document_id, first, last)
+    found = operations.text(desk.session, document_id, pages=pages)
+    document = found.document
     if desk.as_json:
         items = [
             {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text}
-            for one in found
+            for one in found.pages
         ]
         output.show_json({"document": document_id, "name": document.name, "items": items})
     else:
-        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
-    if not found:
+        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found.pages))
+    if not found.pages:
         output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
-    return 0 if found else 1
+    return 0 if found.pages else 1
 
 
 @verb
@@ -138,8 +135,8 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
     Exit code 1 if nothing was found.
     """
     marks = ("[", "]") if desk.as_json else _OWN_MARKS
-    found = desk.queue.store.library.search(
-        " ".join(words), owner=owner, document_id=document_id, most=limit, marks=marks
+    found = operations.search(
+        desk.session, " ".join(words), owner=owner, document_id=document_id, limit=limit, marks=marks
     )
     if desk.as_json:
         output.show_json({"items": [output.as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
@@ -175,13 +172,11 @@ def keywords(
 
     if xlsx is not None and xlsx.exists() and not force:
         raise Refused(f"{xlsx} is there already: --force replaces it")
-    documents = documents_at(desk)
     try:
-        words, counts = documents.keyword_counts(terms.read(), owner=owner)
+        found = operations.keywords(desk.session, terms.read(), owner=owner)
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text: save it as UTF-8") from error
-    meant = list(documents.all(DocumentSelector(owners=(owner,) if owner else ())))
-    whole, pages = counting.by_document(meant, words, counts), counting.by_page(meant, words, counts)
+    words, whole, pages = found.terms, found.by_document, found.by_page
     rows = pages if by_page else whole
     if xlsx is not None:
         counting.write_workbook(xlsx, [("documents", False, whole), ("pages", True, pages)], words)
@@ -194,7 +189,7 @@ def keywords(
         (output.show_csv if as_csv else output.show_table)(counting.headers(by_page, words), lines)
     if unread := sum(row.counts is None for row in whole):
         output.say(f"{counted(unread, 'document')} without text, of which nothing can be counted: pagemill documents")
-    if not counts:
+    if not pages:
         output.say("none of the terms stands on any page")
 
 
@@ -226,21 +221,14 @@ def export(
     if update and force:
         raise BadInput("--force replaces all files that are there, --update those that have changed: say one of them")
     there = There.REPLACED if force else There.UPDATED if update else There.KEPT
-    documents, failures = documents_at(desk), list[PagemillError]()
     if job_id is not None:
         if chosen != DocumentSelector():
             raise BadInput("say which: the files of a job (--job), or those of documents")
-        copies = documents.to_export_of_job(job_id, directory)
-        number = len(copies)
+        found = operations.export_of_job(desk.session, job_id, directory, there)
     else:
-        if chosen == DocumentSelector():
-            raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
-        if not chosen.ids and not chosen.statuses:
-            chosen = DocumentSelector(owners=chosen.owners, name=chosen.name, is_readable=True)
-        meant = list(documents.all(chosen))
-        copies, number = list(_copies(documents, meant, form, directory, failures)), len(meant)
-    written, same = _copied(copies, there, failures)
-    if number == 1 and failures:
+        found = operations.export(desk.session, chosen, form, directory, there)
+    written, same, failures = found.written, found.unchanged, found.failures
+    if found.chosen == 1 and failures:
         raise failures[0]
     if desk.as_json:
         output.show_json({"items": [str(path) for path in written], "unchanged": [str(path) for path in same]})
@@ -248,33 +236,11 @@ def export(
         output.show(str(path))
     if same and not desk.as_json:
         output.say(f"{counted(len(same), 'file')} there already, and unchanged")
-    if not number and not desk.as_json:
+    if not found.chosen and not desk.as_json:
         output.say("no document is like that")
     for sentence in _sentences(failures):
         output.say(sentence)
     return 1 if failures else 0
-
-
-def _copies(
-    documents: Documents, meant: Sequence[Document], form: str, directory: Path, failures: list[PagemillError]
-) -> Iterator[Copy]:
-    """One that cannot be copied does not hold up the others."""
-    for one in meant:
-        try:
-            yield documents.to_export(one, form, directory)
-        except NotExported as error:
-            failures.append(error)
-
-
-def _copied(copies: Sequence[Copy], there: There, failures: list[PagemillError]) -> tuple[list[Path], list[Path]]:
-    """What was written, and what was there already and the same."""
-    written, same = list[Path](), list[Path]()
-    for one in copies:
-        try:
-            (written if one.is_written(there) else same).append(one.target)
-        except (FileGone, IsThere) as error:
-            failures.append(error)
-    return written, same
 
 
 def _sentences(failures: Sequence[PagemillError]) -> list[str]:
@@ -308,14 +274,12 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) 
 
     List documents, the newest first.
     """
-    found = desk.queue.store.library.documents(chosen, most=limit + 1, before_id=before_id)
-    shown = found[:limit]
-    failed = desk.queue.store.library.not_brought_in(chosen, most=limit + 1) if before_id is None else []
-    if not shown and not failed and chosen != DocumentSelector() and not desk.as_json:
+    page = operations.list_documents(desk.session, chosen, limit=limit, before_id=before_id)
+    if not page.items and not page.not_brought_in and chosen != DocumentSelector() and not desk.as_json:
         output.say("no document is like that")
         return
-    show_documents(desk, shown, failed[:limit], is_more=len(found) > limit)
-    if len(failed) > limit and not desk.as_json:
+    show_documents(desk, page.items, page.not_brought_in, next_id=page.next)
+    if page.are_more_not_brought_in and not desk.as_json:
         output.say("more were not brought in: pagemill errors counts them")
 
 
@@ -359,9 +323,8 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     """
     if chosen == DocumentSelector():
         raise BadInput("say which documents to remove: ids, or selectors such as --owner alice")
-    counter = documents_at(desk)
-    meant = list(counter.all(chosen))
-    weight = counter.weigh(meant)
+    meant = operations.meant(desk.session, chosen)
+    weight = operations.weigh(desk.session, meant)
     if dry_run:
         if desk.as_json:
             output.show_json({"dry_run": True, **output.as_object(weight), "items": [one.id for one in meant]})
@@ -373,7 +336,7 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     if meant:
         question = f"This removes {_weighed(weight)}, for good."
         confirm(question, yes=yes, sample=_sample(meant), number=len(meant))
-    removed, left = counter.remove(meant, actor=desk.queue.actor, sleep=time.sleep)
+    removed, left = operations.remove(desk.session, meant)
     if desk.as_json:
         refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
         freed = {**output.as_object(removed.freed), "items": list(removed.document_ids)}
@@ -410,14 +373,12 @@ documents.add_command(rm)
 
 def show_document(desk: Desk, document_id: int) -> None:
     """All about one document: `pagemill show document:7`."""
-    store = desk.queue.store
-    document, pages = store.library.document(document_id), store.library.page_summaries(document_id)
-    files = store.library.files(document_id)
-    workspace = desk.settings.workspace
+    found = operations.document_in_whole(desk.session, document_id)
+    document, pages, files = found.document, found.pages, found.files
     if desk.as_json:
         whole = output.as_object(document)
         whole["page_items"] = [output.as_object(page) for page in pages]
-        whole["files"] = [{**output.as_object(file), "path": str(workspace / file.path)} for file in files]
+        whole["files"] = [{**output.as_object(file), "path": str(path)} for file, path in files]
         output.show_json(whole)
         return
     for name, value in output.as_object(document).items():
@@ -440,23 +401,19 @@ def show_document(desk: Desk, document_id: int) -> None:
             output.say(f"and {counted(len(rows) - _SHOWN_PAGES, 'page')} more: --json has all")
     if files:
         output.show()
-        output.show_table(_FILE_COLUMNS, [(f.role, f.name, f.size, workspace / f.path) for f in files])
+        output.show_table(_FILE_COLUMNS, [(f.role, f.name, f.size, path) for f, path in files])
 
 
 # ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def documents_at(desk: Desk) -> Documents:
-    return Documents(desk.queue.store, desk.settings)
-
-
 def show_documents(
-    desk: Desk, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, is_more: bool = False
+    desk: Desk, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
     if desk.as_json:
         items = [output.as_object(one) for one in shown]
         failed = [output.as_object(job) for job in not_brought_in]
-        output.show_json({"items": items, "not_brought_in": failed, "next": shown[-1].id if is_more else None})
+        output.show_json({"items": items, "not_brought_in": failed, "next": next_id})
         return
     now = wall_clock()
     if shown:
@@ -464,8 +421,8 @@ def show_documents(
         output.show_table(_COLUMNS, rows, gives_up=_GIVES_UP, whole=("ERROR",))
     elif not not_brought_in:
         output.say("no document is there: pagemill ingest report.pdf, or pagemill crawl FOLDER")
-    if is_more:
-        output.say(f"more: the same with --before {shown[-1].id}")
+    if next_id is not None:
+        output.say(f"more: the same with --before {next_id}")
     if not_brought_in:
         if shown:
             output.show()

@@ -6,7 +6,6 @@ A nursery is started and asked, for nobody else imports handlers.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,9 +17,9 @@ import click
 from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Order, Progressed
 from worker_service.children.nursery import describe, heard, nursery_in
 from worker_service.commands import Verbs, new_handler, output
-from worker_service.commands.desk import Desk, completes_type, verb
+from worker_service.commands.desk import Desk, completes_type, read_stdin, verb
 from worker_service.errors import PagemillError, Refused
-from worker_service.words import read_payload
+from worker_service.operations.words import read_payload
 
 EXIT_NOT_DONE = 1
 EXIT_BAD_PAYLOAD = 65
@@ -160,7 +159,7 @@ def run_one(
     """
     settings = desk.settings
     settings.hand_to_handlers()
-    text = read_payload(payload, (), settings.payload_bytes_max, _read_stdin)
+    text = read_payload(payload, (), settings.payload_bytes_max, read_stdin)
     with ExitStack() as stack:
         if directory is None:
             # Children that were stopped may still be removing theirs.
@@ -292,8 +291,3 @@ def _mib(size: int | None) -> str | None:
 
 def _time(seconds: int | None) -> str | None:
     return None if seconds is None else output.length(timedelta(seconds=seconds))
-
-
-def _read_stdin(most: int) -> bytes:
-    # None: it was closed before we began.
-    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""

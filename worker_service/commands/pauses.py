@@ -7,7 +7,8 @@ import click
 from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, completes, completes_type, verb
-from worker_service.errors import Refused
+from worker_service.operations import steer
+from worker_service.operations.overview import title_of_pause
 
 
 def _scope_options(function: Function) -> Function:
@@ -32,17 +33,18 @@ def pause(
     Start no more jobs of a type, of an owner, or at all. What runs goes on; what comes waits.
     """
     scope, name = _scope(job_type, owner, everything)
-    queue = desk.queue
-    until = queue.pause(scope, name, length=length, reason=reason)
+    paused = steer.pause(desk.session, scope, name, length=length, reason=reason)
+    until = paused.until
     if desk.as_json:
         ends = None if until is None else output.iso(as_text(until))
         output.show_json({"scope": scope, "name": name, "until": ends, "reason": reason})
         return
     ends_at = "until it is unpaused" if until is None else f"until {output.seconds(as_text(until))} UTC"
-    output.show(f"paused {_title(scope, name)} {ends_at}")
-    column = {"type": "job_type", "owner": "owner"}.get(scope)
-    if column is not None and name not in queue.store.reading.names(column, name):
-        output.say(f"none of the newest jobs is of {_title(scope, name)}: is it spelled as pagemill ls shows it?")
+    output.show(f"paused {title_of_pause(scope, name)} {ends_at}")
+    if not paused.is_known:
+        output.say(
+            f"none of the newest jobs is of {title_of_pause(scope, name)}: is it spelled as pagemill ls shows it?"
+        )
 
 
 @verb
@@ -56,14 +58,11 @@ def unpause(desk: Desk, job_type: str | None, owner: str | None, everything: boo
     Lift a pause. Each pause is lifted by itself: --all lifts the pause of everything, not the pause of a type.
     """
     scope, name = _scope(job_type, owner, everything)
-    store = desk.queue.store
-    if not store.steering.unpause(scope, name):
-        paused = ", ".join(_title(pause.scope, pause.name) for pause in store.reading.pauses()) or "nothing"
-        raise Refused(f"{_title(scope, name)} was not paused; paused: {paused}")
+    steer.unpause(desk.session, scope, name)
     if desk.as_json:
         output.show_json({"scope": scope, "name": name})
     else:
-        output.show(f"unpaused {_title(scope, name)}")
+        output.show(f"unpaused {title_of_pause(scope, name)}")
 
 
 def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
@@ -72,7 +71,3 @@ def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[s
         raise click.UsageError("say what: a TYPE, or --owner NAME, or --all", click.get_current_context())
     scope, name = given[0]
     return scope, name or ""
-
-
-def _title(scope: str, name: str) -> str:
-    return "everything" if scope == "all" else f"{scope} {name}"

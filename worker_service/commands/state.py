@@ -144,7 +144,6 @@ def _by_status(counts: Counts) -> dict[str, int]:
 
 
 def _pause(pause: Pause) -> str:
-    name = "everything" if pause.scope == "all" else f"{pause.scope} {pause.name}"
     until = f" until {output.seconds(pause.until)}" if pause.until else ""
     reason = f" ({pause.reason})" if pause.reason else ""
-    return name + until + reason
+    return overview.title_of_pause(pause.scope, pause.name) + until + reason

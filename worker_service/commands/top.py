@@ -18,9 +18,9 @@ from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.jobs.model import Status, WorkerState
+from worker_service.operations.jobs import state_of
 from worker_service.operations.overview import Activity, Overview, activity, look
 from worker_service.plurals import counted
-from worker_service.queue import state_of
 
 _EVERY_SECONDS = 1.0
 _TYPES_MOST = 8

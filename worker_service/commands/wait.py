@@ -11,17 +11,23 @@ from typing import Any
 
 import click
 
-from worker_service.awaiting import Awaited
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, selecting, verb
-from worker_service.commands.progress import watch_on
+from worker_service.commands.progress import await_reading, watch_jobs
 from worker_service.errors import BadInput
+from worker_service.jobs.selector import Selector
+from worker_service.operations.documents import document
+from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
-from worker_service.words import SelectorWords
 
 
 class _OfDocument(int):
-    """The id of a document, and not of a job."""
+    """The id of a document, and not of a job, which may have the same number."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OfDocument) and int(self) == int(other)
+
+    __hash__ = int.__hash__
 
 
 class _Id(JobId):
@@ -40,7 +46,7 @@ class _Id(JobId):
 @click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
 @click.option("--follow", is_flag=True, help="And for the jobs that come of them.")
 @click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
-def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, progress: bool) -> int:
+def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, progress: bool) -> int:
     """\b
     pagemill wait 42
     pagemill wait 41 42 43 --timeout 10m
@@ -54,19 +60,11 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
-    documents = [one for one in words.ids if isinstance(one, _OfDocument)]
+    documents = [one for one in selector.ids if isinstance(one, _OfDocument)]
     if documents:
-        return _wait_for_documents(desk, documents, words, timeout=timeout, is_watched=progress)
-    queue = desk.queue
-    watch = watch_on(sys.stderr, monotonic=time.monotonic) if progress else None
-    waited = queue.wait(
-        queue.selector(words),
-        timeout=timeout,
-        monotonic=time.monotonic,
-        sleep=time.sleep,
-        watch=watch,
-        follows=follow,
-    )
+        return _wait_for_documents(desk, documents, selector, timeout=timeout, is_watched=progress)
+    watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
+    waited = wait_for_jobs(desk.session, selector, timeout=timeout, watch=watch, follows=follow)
     if desk.as_json:
         output.show_json(output.as_object(waited))
         return 0 if waited.is_good else 1
@@ -82,12 +80,10 @@ def wait(desk: Desk, words: SelectorWords, timeout: str | None, follow: bool, pr
 
 
 def _wait_for_documents(
-    desk: Desk, ids: Sequence[int], words: SelectorWords, *, timeout: str | None, is_watched: bool
+    desk: Desk, ids: Sequence[int], selector: Selector, *, timeout: str | None, is_watched: bool
 ) -> int:
-    from worker_service.commands.reading import await_reading
-
-    if replace(words, ids=()) != SelectorWords() or len(words.ids) > len(ids):
+    if replace(selector, ids=()) != Selector() or len(selector.ids) > len(ids):
         raise BadInput("wait for documents or for jobs, not for both at once: pagemill wait document:7 document:8")
-    documents = [desk.queue.store.library.document(document_id) for document_id in dict.fromkeys(ids)]
-    awaited = [Awaited(one.name, document_id=one.id) for one in documents]
+    documents = [document(desk.session, document_id) for document_id in dict.fromkeys(ids)]
+    awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
     return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

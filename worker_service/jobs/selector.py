@@ -13,6 +13,66 @@ from worker_service.jobs.model import Status
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column of jobs that people write, choose by or see in lists: declared here, for the command line, HTTP and SQL.
+
+    A new one needs a field of `Job`, and of `NewJob` if people write it, and of `Selector` if they choose by it."""
+
+    name: str
+    flag: str
+    metavar: str = "NAME"
+    is_number: bool = False
+    heading: str = ""
+    """In lists of jobs; empty: it has no place of its own there."""
+    written: str = ""
+    """What the flag means where a job is written; empty: it has none there."""
+    is_filled: bool = False
+    """Refused where it is written as nothing but spaces."""
+    chosen_by: str = ""
+    """The field of `Selector`; empty: nobody chooses by it."""
+    divides: bool = False
+    """Where it is chosen by, commas stand between several."""
+    about: str = ""
+    """What the flag means there, if its name does not tell."""
+
+
+COLUMNS = (
+    Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True),
+    Column(
+        "name",
+        "--name",
+        "TEXT",
+        heading="NAME",
+        written="What it is about, as lists show it: a file's name.",
+        is_filled=True,
+    ),
+    Column(
+        "platform",
+        "--platform",
+        heading="PLATFORM",
+        written="'local' unless given.",
+        is_filled=True,
+        chosen_by="platforms",
+        divides=True,
+    ),
+    Column(
+        "account",
+        "--account",
+        heading="ACCOUNT",
+        written="The remote account that the job is about.",
+        chosen_by="accounts",
+        about="The remote account that jobs are about.",
+    ),
+    Column("owner", "--owner", heading="OWNER", written="The person it belongs to.", chosen_by="owners"),
+    Column("source", "--source", written="What may ask for a rest, such as a credential."),
+    Column("batch_id", "--batch", "N", is_number=True, written="The batch that it belongs to.", chosen_by="batch_id"),
+    Column("error_code", "--error", "CODE", chosen_by="error_code", about="Jobs whose last error has this code."),
+)  # in the order of their places in lists
+WRITTEN = tuple(column for column in COLUMNS if column.written)
+CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
+
+
+@dataclass(frozen=True, slots=True)
 class Selector:
     """Jobs that match everything that is given. Times are UTC text; an empty selector matches every job."""
 

@@ -15,7 +15,7 @@ from worker_service.clock import as_text, from_text
 from worker_service.config import Settings
 from worker_service.jobs.model import Counts, Gate, Pause, Status, WorkerState
 from worker_service.operations.database import Session
-from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look
+from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.plurals import counted
 from worker_service.store.base import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
@@ -211,7 +211,7 @@ def audit(session: Session) -> Iterator[Finding]:
 
 def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
     for pause in pauses:
-        what = "everything" if pause.scope == "all" else f"{pause.scope} {pause.name}"
+        what = title_of_pause(pause.scope, pause.name)
         words = {"all": "", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
         yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
 

@@ -15,7 +15,7 @@ from worker_service.jobs.model import Counts, ErrorCount, Job, Pause, PlatformCo
 from worker_service.jobs.selector import Selector
 from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
 from worker_service.operations.database import Session
-from worker_service.words import read_past
+from worker_service.operations.words import read_past
 
 _JOBS_MOST = 500
 
@@ -122,3 +122,7 @@ def _state(worker: WorkerState, found: Fate) -> str:
     if worker.is_draining:
         return "draining"
     return "disk low" if worker.is_disk_low else "alive"
+
+
+def title_of_pause(scope: str, name: str) -> str:
+    return "everything" if scope == "all" else f"{scope} {name}"

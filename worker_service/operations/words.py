@@ -7,88 +7,46 @@ and nothing is read but the file that a payload names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from worker_service.clock import as_text, parse_duration, parse_length, parse_time, shifted
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.model import NewJob
-from worker_service.jobs.selector import Selector, parse_match, parse_status
+from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, parse_match, parse_status
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
+_KEYS = {"unique_key": "--unique", "concurrency_key": "--key"}
 _EARLIEST = 1970
 _LARGEST = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class JobWords:
-    """A job as a person writes it, before anything was understood. None: not said."""
-
-    job_type: str
-    platform: str | None = None
-    account: str | None = None
-    owner: str | None = None
-    source: str | None = None
-    payload: str | None = None
-    """JSON, ``@file``, or ``-`` for standard input."""
-    assignments: Sequence[str] = ()
-    priority: int | None = None
-    run_at: str | None = None
-    after: str | None = None
-    after_any: bool = False
-    unique_key: str | None = None
-    concurrency_key: str | None = None
-    max_retries: int | None = None
-    timeout: str | None = None
-    batch_id: int | None = None
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SelectorWords:
-    """A selector as a person writes it."""
-
-    ids: Sequence[int] = ()
-    statuses: Sequence[str] = ()
-    job_types: Sequence[str] = ()
-    platforms: Sequence[str] = ()
-    accounts: Sequence[str] = ()
-    owners: Sequence[str] = ()
-    batch_id: int | None = None
-    error_code: str | None = None
-    since: str | None = None
-    older_than: str | None = None
-    match: Sequence[str] = ()
 
 
 # ── Jobs from words ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_job(words: JobWords, settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    plain = NewJob(_filled("the job type", words.job_type))
-    return replace(
-        plain,
-        platform=_filled("--platform", words.platform or plain.platform),
-        account=_text("--account", words.account) if words.account is not None else None,
-        owner=_text("--owner", words.owner or ""),
-        source=_text("--source", words.source or ""),
-        payload=read_payload(words.payload, words.assignments, settings.payload_bytes_max, stdin),
-        priority=plain.priority if words.priority is None else read_priority(words.priority),
-        run_at=None if words.run_at is None else read_time(words.run_at, now=now),
-        after=_read_ids(words.after) if words.after is not None else (),
-        after_any=words.after_any,
-        unique_key=None if words.unique_key is None else _filled("--unique", words.unique_key),
-        concurrency_key=None if words.concurrency_key is None else _filled("--key", words.concurrency_key),
-        max_retries=None if words.max_retries is None else _number("--max-retries", words.max_retries),
-        timeout_seconds=None if words.timeout is None else _read_timeout(words.timeout),
-        batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
-        name=None if words.name is None else _filled("--name", words.name),
-    )
+def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
+    """`words`: by the names of columns, as they were written; None: not said. Of the payload also `assignments`, and
+    `timeout` for its seconds."""
+    said = {name: word for name, word in words.items() if word is not None}
+    read: dict[str, Any] = {"job_type": _filled("the job type", said["job_type"])}
+    read |= {column.name: _column(column, said[column.name]) for column in WRITTEN if column.name in said}
+    read |= {name: _filled(flag, said[name]) for name, flag in _KEYS.items() if name in said}
+    read["payload"] = read_payload(said.get("payload"), said.get("assignments", ()), settings.payload_bytes_max, stdin)
+    if "priority" in said:
+        read["priority"] = read_priority(said["priority"])
+    if "run_at" in said:
+        read["run_at"] = read_time(said["run_at"], now=now)
+    if "after" in said:
+        read["after"] = _read_ids(said["after"])
+    if "max_retries" in said:
+        read["max_retries"] = _number("--max-retries", said["max_retries"])
+    if "timeout" in said:
+        read["timeout_seconds"] = _read_timeout(said["timeout"])
+    return NewJob(after_any=said.get("after_any", False), **read)
 
 
 def read_payload(
@@ -219,20 +177,40 @@ def _read_timeout(text: str) -> int:
 # ── Selectors from words ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_selector(words: SelectorWords, *, now: datetime) -> Selector:
+def read_selector(
+    *,
+    now: datetime,
+    ids: Sequence[int] = (),
+    statuses: Sequence[str] = (),
+    since: str | None = None,
+    older_than: str | None = None,
+    match: Sequence[str] = (),
+    **chosen: Any,
+) -> Selector:
+    """`chosen`: by the fields of `Selector` that `CHOSEN_BY` names, as they were written."""
+    columns = {column.chosen_by: column for column in CHOSEN_BY}
     return Selector(
-        ids=tuple(dict.fromkeys(words.ids)),
-        statuses=tuple(dict.fromkeys(map(parse_status, _listed(words.statuses)))),
-        job_types=tuple(_listed(words.job_types)),
-        platforms=tuple(_listed(words.platforms)),
-        accounts=tuple(_text("--account", account) for account in words.accounts),
-        owners=tuple(_text("--owner", owner) for owner in words.owners),
-        batch_id=None if words.batch_id is None else _number("--batch", words.batch_id),
-        error_code=None if words.error_code is None else _text("--error", words.error_code),
-        since=None if words.since is None else as_text(read_past(words.since, now=now)),
-        older_than=None if words.older_than is None else as_text(read_past(words.older_than, now=now)),
-        match=tuple(_read_match(text) for text in words.match),
+        ids=tuple(dict.fromkeys(ids)),
+        statuses=tuple(dict.fromkeys(map(parse_status, _divided(statuses)))),
+        since=None if since is None else as_text(read_past(since, now=now)),
+        older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
+        match=tuple(_read_match(text) for text in match),
+        **{name: _chosen(columns[name], words) for name, words in chosen.items() if words is not None},
     )
+
+
+def _chosen(column: Column, words: Any) -> Any:
+    if column.is_number:
+        return _number(column.flag, words)
+    if isinstance(words, str):
+        return _text(column.flag, words)
+    return tuple(_divided(words)) if column.divides else tuple(_text(column.flag, word) for word in words)
+
+
+def _column(column: Column, word: Any) -> Any:
+    if column.is_number:
+        return _number(column.flag, word)
+    return _filled(column.flag, word) if column.is_filled else _text(column.flag, word)
 
 
 def _read_match(text: str) -> tuple[str, object]:
@@ -274,7 +252,7 @@ def _filled(label: str, word: str) -> str:
     return _text(label, word)
 
 
-def _listed(words: Sequence[str]) -> list[str]:
+def _divided(words: Sequence[str]) -> list[str]:
     """``--status failed,cancelled`` is ``--status failed --status cancelled``."""
     return [part.strip() for word in words for part in _text("a selector", word).split(",") if part.strip()]
 

@@ -1,0 +1,344 @@
+"""Documents: a list, one with all that is known of it, its text, searches, copies of its files, and their removal.
+
+What is to be read, and again, is asked for by verbs that know of reading; the store decides in the transaction that
+accepts the wish.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from worker_service.errors import BadInput, PagemillError, Refused
+from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
+from worker_service.jobs.library import Document, DocumentSelector, Found, KeywordCount, PageSummary, Removed, Weight
+from worker_service.jobs.model import Job
+from worker_service.operations.database import Session
+from worker_service.operations.words import read_pages
+from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
+
+ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
+"""What people call a format, and what such a file is to its document."""
+
+_AT_ONCE = 500
+_PAUSE_SECONDS = 0.005
+"""Who waits for the write lock looks each millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPage:
+    items: Sequence[Document]
+    """The newest first."""
+    next: int | None
+    """The id before which the next page begins; None: this is the last one."""
+    not_brought_in: Sequence[Job]
+    """On the first page: the jobs that failed before there was a document."""
+    are_more_not_brought_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentInWhole:
+    document: Document
+    pages: Sequence[PageSummary]
+    files: Sequence[tuple[PublishedFile, Path]]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    document: Document
+    pages: Sequence[PageResult]
+
+
+def list_documents(
+    session: Session, selector: DocumentSelector, *, limit: int = 50, before_id: int | None = None
+) -> DocumentPage:
+    # One more than asked for tells whether there are others.
+    library = session.store.library
+    found = library.documents(selector, most=limit + 1, before_id=before_id)
+    failed = library.not_brought_in(selector, most=limit + 1) if before_id is None else []
+    following = found[limit - 1].id if len(found) > limit else None
+    return DocumentPage(found[:limit], following, failed[:limit], len(failed) > limit)
+
+
+def each(session: Session, selector: DocumentSelector) -> Iterator[Document]:
+    """The newest first."""
+    before: int | None = None
+    while found := session.store.library.documents(selector, most=_AT_ONCE, before_id=before):
+        yield from found
+        before = found[-1].id
+
+
+def meant(session: Session, selector: DocumentSelector) -> list[Document]:
+    """The same; each id must be there."""
+    for document_id in selector.ids:
+        session.store.library.document(document_id)
+    return list(each(session, selector))
+
+
+def document(session: Session, document_id: int) -> Document:
+    return session.store.library.document(document_id)
+
+
+def document_in_whole(session: Session, document_id: int) -> DocumentInWhole:
+    library = session.store.library
+    return DocumentInWhole(
+        library.document(document_id),
+        library.page_summaries(document_id),
+        [(file, _place(session, file)) for file in library.files(document_id)],
+    )
+
+
+def text(session: Session, document_id: int, *, pages: str | None = None) -> DocumentText:
+    """`pages`: 3, 3-5, 3- or -5."""
+    first, last = read_pages(pages)
+    library = session.store.library
+    return DocumentText(library.document(document_id), library.page_texts(document_id, first, last))
+
+
+def record(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
+    """Note a document that nobody has asked to be read yet; return its id, also of one that is there already."""
+    return session.store.intake.record_document(request, platform=platform, owner=owner)
+
+
+# ── Searches ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def search(
+    session: Session,
+    query: str,
+    *,
+    owner: str | None = None,
+    document_id: int | None = None,
+    limit: int = 20,
+    marks: tuple[str, str] = ("[", "]"),
+) -> Found:
+    """The best pages, their hits between `marks`."""
+    return session.store.library.search(query, owner=owner, document_id=document_id, most=limit, marks=marks)
+
+
+@dataclass(frozen=True, slots=True)
+class TermCounts:
+    """How often each term stands in a document, or on a page of it."""
+
+    document: Document
+    page: int | None
+    """None: the whole document."""
+    counts: Sequence[int] | None
+    """By term; None: nothing of it can be read yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    terms: Sequence[str]
+    by_document: Sequence[TermCounts]
+    """Every document, the oldest first, whether a term stands in it or not."""
+    by_page: Sequence[TermCounts]
+    """Each page on which a term stands."""
+
+
+def keywords(session: Session, text: str, *, owner: str | None = None) -> Keywords:
+    """`text`: a term on each line; # begins a comment."""
+    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
+    terms = list(dict.fromkeys(line for line in lines if line))
+    if not terms:
+        raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
+    counts = session.store.library.keyword_counts(terms, owner=owner)
+    documents = sorted(each(session, DocumentSelector(owners=(owner,) if owner else ())), key=lambda one: one.id)
+    return Keywords(terms, _by_document(documents, terms, counts), _by_page(documents, terms, counts))
+
+
+def _by_document(
+    documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
+) -> list[TermCounts]:
+    sums = Counter[tuple[int, str]]()
+    for one in counts:
+        sums[one.document_id, one.term] += one.count
+    return [
+        TermCounts(one, None, None if one.current_generation is None else [sums[one.id, term] for term in terms])
+        for one in documents
+    ]
+
+
+def _by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[TermCounts]:
+    found = {(one.document_id, one.number, one.term): one.count for one in counts}
+    known = {one.id: one for one in documents}
+    pages = sorted({(document_id, number) for document_id, number, _ in found if document_id in known})
+    return [
+        TermCounts(known[document_id], number, [found.get((document_id, number, term), 0) for term in terms])
+        for document_id, number in pages
+    ]
+
+
+# ── Removal ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def weigh(session: Session, documents: Sequence[Document]) -> Weight:
+    """What would be freed if these were removed."""
+    return session.store.upkeep.weigh([document.id for document in documents])
+
+
+def remove(
+    session: Session, documents: Sequence[Document], *, sleep: Callable[[float], None] = time.sleep
+) -> tuple[Removed, Sequence[str]]:
+    """Remove documents with their pages and files; return the files that could not be removed as well. Those, and
+    whatever is left if it is cut off, are for a daemon."""
+    store, workspace = session.store, session.settings.workspace
+    removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
+    while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
+        sleep(_PAUSE_SECONDS)
+    left = sweep_gone(store, workspace)
+    with suppress(OSError):  # a daemon may, where we may not
+        link(store, workspace, removed.document_ids)
+    return removed, left
+
+
+# ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class NotExported(PagemillError):
+    """A document has no file of this kind."""
+
+    code = "not_exported"
+
+
+class IsThere(Refused):
+    """A file is where a copy is to be."""
+
+
+class FileGone(PagemillError):
+    """Somebody has removed it by hand."""
+
+    code = "file_gone"
+    exit_code = 74
+
+
+class There(Enum):
+    """What becomes of a file that is where a copy is to be."""
+
+    KEPT = "kept"
+    UPDATED = "updated"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A published file, and where somebody wants it."""
+
+    file: Path
+    target: Path
+    again: str
+    """What makes the file again, should it be gone."""
+
+    def is_written(self, there: There) -> bool:
+        """Whole or not at all; False where the same was there already."""
+        if self.target.exists() and there is There.KEPT:
+            raise IsThere(f"{self.target} is there already: --update replaces what has changed, --force everything")
+        try:
+            if there is There.UPDATED and self.target.exists() and filecmp.cmp(self.file, self.target, shallow=False):
+                return False
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = self.target.with_name(f".{self.target.name}.unfinished")
+            try:
+                shutil.copyfile(self.file, unfinished)
+                unfinished.replace(self.target)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        except FileNotFoundError as error:
+            raise FileGone(f"{self.file} is not in the workspace any more: {self.again} makes it again") from error
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    chosen: int
+    """How many files were asked for."""
+    written: Sequence[Path]
+    unchanged: Sequence[Path]
+    failures: Sequence[PagemillError]
+
+
+def export(session: Session, selector: DocumentSelector, form: str, directory: Path, there: There) -> Export:
+    """Copy one file of each document. What cannot be copied holds up nothing else."""
+    if form not in ROLES:
+        raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
+    if selector == DocumentSelector():
+        raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
+    if not selector.ids and not selector.statuses:
+        selector = replace(selector, is_readable=True)
+    copies, failures, chosen = list[Copy](), list[PagemillError](), meant(session, selector)
+    for one in chosen:
+        file = _file(session, one, ROLES[form])
+        if file is None:
+            failures.append(NotExported(f"document {one.id} ({one.name}) has no {form}: {_why_none(one, form)}"))
+        else:
+            target = directory / _export_name(one, form, file)
+            copies.append(Copy(_place(session, file), target, f"pagemill reindex {one.id} --force"))
+    return _copied(len(chosen), copies, failures, there)
+
+
+def export_of_job(session: Session, job_id: int, directory: Path, there: There) -> Export:
+    """Copy the files that a job has published, to their places in its own directory."""
+    job, files = session.store.reading.get(job_id), session.store.library.job_files(job_id)
+    if not files:
+        raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
+    # Below objects, and the directory of the attempt.
+    targets = {directory.joinpath(*Path(file.path).parts[2:]): file for file in files}
+    copies = [Copy(_place(session, file), target, f"pagemill retry {job_id}") for target, file in targets.items()]
+    return _copied(len(copies), copies, [], there)
+
+
+def has_original(session: Session, document: Document) -> bool:
+    """Whether the file that it was made from is in the workspace."""
+    original = _file(session, document, "original")
+    if original is None:
+        return False
+    try:
+        _place(session, original).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # The daemon may see what we may not.
+        return True
+    return True
+
+
+def _copied(chosen: int, copies: Sequence[Copy], failures: list[PagemillError], there: There) -> Export:
+    written, unchanged = list[Path](), list[Path]()
+    for one in copies:
+        try:
+            (written if one.is_written(there) else unchanged).append(one.target)
+        except (FileGone, IsThere) as error:
+            failures.append(error)
+    return Export(chosen, written, unchanged, failures)
+
+
+def _file(session: Session, document: Document, role: str) -> PublishedFile | None:
+    return next((file for file in session.store.library.files(document.id) if file.role == role), None)
+
+
+def _place(session: Session, file: PublishedFile) -> Path:
+    return session.settings.workspace / file.path
+
+
+def _why_none(document: Document, form: str) -> str:
+    if document.current_generation is None:
+        return f"it is {document.status}"
+    if document.kind == "sheet" and form in ("pdf", "hocr"):
+        return "of a spreadsheet there is none"
+    if form == "hocr":
+        return f"pagemill reindex {document.id} --hocr makes it"
+    return document.note or "it was not made"
+
+
+def _export_name(document: Document, form: str, file: PublishedFile) -> str:
+    stem = Path(document.name).stem or f"document-{document.id}"
+    suffix = Path(file.name).suffix if form == "original" else f".{form}"
+    # Two documents may have one name; the number keeps them apart.
+    return f"{stem}-{document.id}{suffix}"

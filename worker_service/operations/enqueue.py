@@ -1,0 +1,116 @@
+"""Jobs into the queue: one that a person writes, or those that a verb has made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from worker_service.config import Settings
+from worker_service.errors import BadInput, BadPayload
+from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.operations.database import Session
+from worker_service.operations.jobs import IDS_AT_ONCE, require
+from worker_service.operations.words import read_job
+
+if TYPE_CHECKING:
+    from worker_service.handlers.contract import Choices
+
+_TYPES_MOST = 10_000
+
+
+def enqueue(
+    session: Session, words: Mapping[str, Any], stdin: Callable[[int], bytes], *, is_checked: bool = True
+) -> Enqueued:
+    """`words`: see `read_job`. `is_checked`: refuse a payload that no worker which lives could give to its handler."""
+    job = read_job(words, session.settings, now=session.clock(), stdin=stdin)
+    if is_checked:
+        refuse_unfit(session, job, otherwise=", and --no-check puts it into the queue all the same")
+    require(session, job.after)
+    return session.store.intake.enqueue(job)
+
+
+def enqueue_job(session: Session, job: NewJob) -> Enqueued:
+    return session.store.intake.enqueue(job)
+
+
+def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """In pieces, so that nobody waits long for the write lock."""
+    parts = (jobs[start : start + IDS_AT_ONCE] for start in range(0, len(jobs), IDS_AT_ONCE))
+    return [one for part in parts for one in session.store.intake.enqueue_many(part)]
+
+
+def refuse_unfit(session: Session, job: NewJob, *, otherwise: str = "") -> None:
+    """A payload that no worker which lives could give to its handler. `otherwise`: what else can be done."""
+    schemas = session.store.reading.payload_schemas(job.job_type)
+    if not schemas or None in schemas:
+        return
+    from worker_service.jobs.payloads import PayloadCheck  # brings a validator along: not for every command
+
+    faults = [PayloadCheck(schema).fault(job.payload) for schema in schemas]
+    if None not in faults:
+        raise BadPayload(
+            f"the payload does not fit {job.job_type}: {faults[0]}; `pagemill handlers show {job.job_type}` tells "
+            f"what fits{otherwise}"
+        )
+
+
+# ── Types ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def installed_types(settings: Settings) -> list[str]:
+    """By the names of what is installed, which is not imported, and of the programs in the settings."""
+    from worker_service.handlers.registry import find  # looks through all that is installed
+
+    return [*(found.name for found in find()), *settings.commands]
+
+
+def doubt(session: Session, job_type: str) -> str:
+    """What speaks against a type that no worker and no handler installed here knows; empty: nothing. It may be known
+    tomorrow: a row may come before its handler."""
+    told = session.store.reading.names("handler", "", most=_TYPES_MOST)
+    if job_type in told or job_type in (installed := installed_types(session.settings)):
+        return ""
+    import difflib  # only for a mistake
+
+    near = difflib.get_close_matches(job_type, {*told, *installed}, n=1)
+    meant = f"did you mean {near[0]}?" if near else "`pagemill handlers ls` lists those that are installed"
+    return f"no handler here knows {job_type!r}: {meant}"
+
+
+# ── What machines lack ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lacking(session: Session, asked: Mapping[str, object]) -> list[str]:
+    """A sentence for each thing in a payload that the machines of the workers which live lack: jobs will wait for it.
+    What nobody knows is refused."""
+    import msgspec  # not for every command
+
+    from worker_service.handlers.contract import Choices
+
+    described: list[dict[str, Choices]] = []
+    for text in session.store.reading.choices():
+        with suppress(msgspec.MsgspecError):  # which no daemon has written
+            described.append(msgspec.json.decode(text, type=dict[str, Choices]))
+    sentences: list[str] = []
+    for key, wanted in asked.items():
+        choices = [one[key] for one in described if key in one]
+        there = list(dict.fromkeys(word for one in choices for word in one.there))
+        words = wanted if isinstance(wanted, list) else [wanted]
+        for word in words if choices else ():
+            if isinstance(word, str) and word not in there:
+                sentences.append(_lacking(word, key, choices, ", ".join(there)))
+    return sentences
+
+
+def _lacking(word: str, key: str, choices: Sequence[Choices], there: str) -> str:
+    for one in choices:
+        if word in one.to_get:
+            there = there or "none"
+            return f"{word} is not installed ({key} that are: {there}), and what needs it waits: {one.to_get[word]}"
+    near = next((near for one in choices if (near := one.meant(word))), None)
+    hint = f"did you mean {near}? " if near else ""
+    raise BadInput(
+        f"{word!r} is none of the {key} that are known: {hint}Installed: {there or 'none'}. What is new on the machine "
+        "is seen once the worker is restarted"
+    )

@@ -1,0 +1,169 @@
+"""Looking at jobs: a list, one with all that is known of it, why it waits, its log. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from worker_service.clock import from_text, wall_clock
+from worker_service.errors import JobNotFound
+from worker_service.jobs.documents import PublishedFile
+from worker_service.jobs.model import LOG_LINES_MOST, Attempt, Event, Gate, Job, LogLine, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+from worker_service.operations.overview import dead_ids, workers
+
+IDS_AT_ONCE = 500
+_LOG_LINES_SHOWN = 10
+_FOLLOW_SECONDS = 0.05
+
+_AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
+NEXT_MOVES = {
+    "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
+    "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
+    "DRAINING": "wait until the worker is back, or start another one",
+    "NOT_YET": _AT_ONCE,
+    "BACKOFF": "to see what failed: pagemill show {id}; " + _AT_ONCE,
+    "WAITS_FOR": "to see what it waits for: pagemill show {id}, then pagemill why on those",
+    "OWNER_BUSY": "to see what runs: pagemill ls --status running --owner '{owner}'",
+    "KEY_BUSY": "to see what runs: pagemill ls --status running",
+    "TYPE_FULL": "to see what runs: pagemill ls --status running --type {job_type}",
+    "SLOTS_FULL": "to see what runs: pagemill ls --status running",
+    "CAPABILITY_MISSING": "install what is missing, then restart the worker; what says when it starts again needs "
+    "no restart",
+    "UNKNOWN_TYPE": "install a handler for {job_type}; or, if the name is wrong: pagemill delete {id}",
+    "DISK_LOW": "free some space: pagemill stats tells who keeps how much, pagemill documents rm removes",
+    "SOURCE_RESTING": "wait: the source asked for it, and all its jobs go on together",
+    "AHEAD_IN_QUEUE": "to move it ahead: pagemill priority 1 {id}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    items: Sequence[Job]
+    """The newest first."""
+    next: int | None
+    """The id before which the next page begins; None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobInWhole:
+    job: Job
+    attempts: Sequence[Attempt]
+    events: Sequence[Event]
+    waits_for: Sequence[tuple[int, str]]
+    """Jobs, each with its status, or 'gone'."""
+    files: Sequence[tuple[PublishedFile, Path]]
+    log: Sequence[LogLine]
+    """The last lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job does not run, or on what it does."""
+
+    job: Job
+    gates: Sequence[tuple[Gate, str]]
+    """Each with the next move."""
+    worker_state: str
+    """How the worker of a running job is, in a word; empty: there is none."""
+
+
+def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
+    # One more than asked for tells whether there is another page.
+    found = session.store.reading.list(selector, most=limit + 1, before_id=before_id)
+    return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+def job(session: Session, job_id: int) -> Job:
+    return session.store.reading.get(job_id)
+
+
+def job_in_whole(session: Session, job_id: int) -> JobInWhole:
+    reading, workspace = session.store.reading, session.settings.workspace
+    return JobInWhole(
+        reading.get(job_id),
+        reading.attempts(job_id),
+        reading.events(job_id),
+        reading.waits_for(job_id),
+        [(file, workspace / file.path) for file in session.store.library.job_files(job_id)],
+        reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
+    )
+
+
+def require(session: Session, ids: Sequence[int]) -> None:
+    """Raise `JobNotFound` unless each of these is there."""
+    for chunk in chunks(ids):
+        found = set(session.store.reading.ids(Selector(ids=chunk)))
+        for missing in (job_id for job_id in chunk if job_id not in found):
+            raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
+
+
+def why(session: Session, job_id: int) -> Why:
+    job, checked = session.store.reading.get(job_id), workers(session)
+    gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
+    state = next((one.state for one in checked if one.worker.id == job.worker_id), "")
+    return Why(job, [(gate, _next_move(gate, job)) for gate in gates], state if job.status is Status.RUNNING else "")
+
+
+def gates(session: Session, job_id: int) -> Sequence[Gate]:
+    """What holds it, if the workers that beat live."""
+    return session.store.reading.explain(job_id)
+
+
+def log(session: Session, job_id: int) -> Sequence[LogLine]:
+    session.store.reading.get(job_id)
+    return session.store.reading.logs(job_id, most=LOG_LINES_MOST)
+
+
+def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
+    """The lines that are there, then those that come, until the job has ended."""
+    reading, after_id = session.store.reading, 0
+    while True:
+        # The counter first: what is committed after this look is seen by the next.
+        seen = reading.change_counter()
+        has_ended = reading.get(job_id).status.is_ended
+        while lines := reading.logs(job_id, after_id=after_id):
+            yield from lines
+            after_id = lines[-1].id
+        if has_ended:
+            return
+        while reading.change_counter() == seen:
+            sleep(_FOLLOW_SECONDS)
+
+
+def names(session: Session, column: str, begun: str) -> Sequence[str]:
+    """Values of a column that begin so, for completion."""
+    return session.store.reading.names(column, begun)
+
+
+def _next_move(gate: Gate, job: Job) -> str:
+    move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
+    return move.format(id=job.id, job_type=job.job_type, owner=job.owner)
+
+
+# ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def state_of(job: Job, *, now: datetime | None = None) -> str:
+    """One word for where a job is: its status, or what keeps a pending one from being looked at."""
+    if job.status is Status.RUNNING and job.cancel_requested_at is not None:
+        return "stopping"
+    is_due = job.run_at is None or from_text(job.run_at) <= (now or wall_clock())
+    for bit, word in ((1, "scheduled"), (2, "backoff"), (4, "waiting"), (8, "key-busy")):
+        if job.held & bit and not (bit < 4 and is_due):
+            return word
+    return job.status.value
+
+
+def named(job: Job) -> str:
+    """``job 42 (download, report.pdf)``"""
+    return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
+
+
+def chunks(ids: Sequence[int]) -> list[Sequence[int]]:
+    """As many as one statement is asked about."""
+    return [ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE)]

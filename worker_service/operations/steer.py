@@ -1,0 +1,199 @@
+"""Changing jobs: cancel, retry, delete, priority, undo, prune, pause.
+
+What may change many is planned first, so that somebody can look at the plan and say yes; what was planned is then done
+as one action, in one transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from worker_service.clock import parse_length, shifted
+from worker_service.errors import BadInput, Refused
+from worker_service.jobs.model import Action, Changed, Job, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+from worker_service.operations.jobs import IDS_AT_ONCE, chunks, require
+from worker_service.operations.overview import title_of_pause, workers
+from worker_service.operations.words import read_priority
+
+LIVE = (Status.PENDING, Status.RUNNING)
+ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised", "prune": "pruned"}
+SAMPLE = 5
+_POLL_SECONDS = 0.05
+_PRUNED_AT_ONCE = 1000
+
+# What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
+_FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
+
+# What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
+# `retry --type ocr_pages` never runs again what has completed, unless it is asked for by its status or id.
+_MEANT = {
+    "cancel": (LIVE, LIVE),
+    "retry": ((Status.FAILED, Status.CANCELLED), ENDED),
+    "delete": ((Status.PENDING, *ENDED), (Status.PENDING, *ENDED)),
+    "priority": ((Status.PENDING,), (Status.PENDING,)),
+    "prune": (ENDED, ENDED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a verb would do to which jobs."""
+
+    verb: str
+    selector: Selector
+    jobs: int
+    sample: Sequence[Job]
+    """The newest few."""
+    failing: Sequence[int]
+    """The documents that are being read, and will be failed by it."""
+    error_code: str
+    """That they get; empty: by this verb no document fails."""
+    priority: int | None = None
+
+    @property
+    def is_single(self) -> bool:
+        """One job, by its id and nothing else."""
+        return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Unended:
+    job_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    until: datetime | None
+    """None: until somebody unpauses it."""
+    is_known: bool
+    """Whether one of the newest jobs is of this type or owner."""
+
+
+def plan(session: Session, verb: str, selector: Selector, *, priority: int | None = None) -> Plan:
+    """Each id must be there, and a selector that says nothing is refused."""
+    if verb == "priority":
+        priority = read_priority(priority)
+    meant = _meant(session, verb, selector)
+    statuses, code = _FAILS.get(verb, ((), ""))
+    reading = session.store.reading
+    failing = reading.documents_failing(meant, statuses) if statuses else ()
+    return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
+
+
+def change(session: Session, plan: Plan, *, is_hurried: bool = False) -> Changed:
+    steering, actor = session.store.steering, session.actor
+    if plan.verb == "cancel":
+        return steering.cancel(plan.selector, actor=actor, is_hurried=is_hurried)
+    if plan.verb == "retry":
+        return steering.retry(plan.selector, actor=actor)
+    if plan.verb == "delete":
+        return steering.delete(plan.selector, actor=actor)
+    return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
+
+
+def await_ends(
+    session: Session,
+    ids: Sequence[int],
+    *,
+    seconds: float,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Sequence[Unended]:
+    """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
+    deadline = monotonic() + seconds
+    while (left := live(session, ids)) and monotonic() < deadline:
+        sleep(_POLL_SECONDS)
+    return list(_unended(session, ids)) if left else []
+
+
+def live(session: Session, ids: Sequence[int]) -> int:
+    """How many of these have not ended."""
+    return sum(session.store.reading.count(Selector(part, LIVE)) for part in chunks(ids))
+
+
+def prune(session: Session, plan: Plan) -> int:
+    """In pieces, so that nobody waits long for the write lock."""
+    pruned = 0
+    while gone := session.store.steering.prune(plan.selector, most=_PRUNED_AT_ONCE):
+        pruned += gone
+    return pruned
+
+
+def _meant(session: Session, verb: str, selector: Selector) -> Selector:
+    if selector.is_empty:
+        raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
+    require(session, selector.ids)
+    if selector.ids and not selector.statuses:
+        return selector
+    meant, possible = _MEANT[verb]
+    statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else meant
+    if not statuses:
+        words = " or ".join(possible)
+        raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")
+    return replace(selector, statuses=statuses)
+
+
+def _unended(session: Session, ids: Sequence[int]) -> Iterator[Unended]:
+    alive = {one.worker.id: one.worker for one in workers(session) if one.is_alive}
+    for part in chunks(ids):
+        for job in session.store.reading.list(Selector(part, LIVE), most=IDS_AT_ONCE):
+            worker = alive.get(job.worker_id or "")
+            if worker is None:
+                why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
+            else:
+                why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
+            yield Unended(job.id, why)
+
+
+# ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def actions(session: Session, *, most: int = 20) -> Sequence[Action]:
+    """What people have changed in bulk, the newest first."""
+    return session.store.reading.actions(most=most)
+
+
+def undoable(session: Session, action_id: int | None) -> Action:
+    """The action that an undo is about: the one with this number, else the newest that was not undone yet."""
+    found = actions(session, most=1000)
+    if action_id is None:
+        action = next((one for one in found if one.undone_at is None and not one.documents), None)
+    else:
+        action = next((one for one in found if one.id == action_id), None)
+    if action is None:
+        which = "nothing" if action_id is None else f"no action {action_id}"
+        raise Refused(f"there is {which} to undo: see pagemill undo --list")
+    if action.documents:
+        raise Refused(f"action {action.id} removed documents for good: bring their files in again")
+    if action.undone_at is not None:
+        raise Refused(f"action {action.id} was undone already")
+    return action
+
+
+def undo(session: Session, action: Action) -> Changed:
+    return session.store.steering.undo(action.id, actor=session.actor)
+
+
+# ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
+    """`scope`: 'type', 'owner', or 'all', which has no name."""
+    until = None if length is None else shifted(session.clock(), parse_length(length))
+    session.store.steering.pause(scope, name, until=until, reason=reason)
+    column = {"type": "job_type", "owner": "owner"}.get(scope)
+    return Paused(until, column is None or name in session.store.reading.names(column, name))
+
+
+def unpause(session: Session, scope: str, name: str) -> None:
+    if not session.store.steering.unpause(scope, name):
+        pauses = session.store.reading.pauses()
+        paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
+        raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")
