@@ -52,6 +52,23 @@ def test_no_line_of_prose_is_too_long_to_read(page: Path) -> None:
     assert [line for line in outside_of_blocks(page) if len(line) > COLUMNS_MOST and not line.startswith("|")] == []
 
 
+def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+    measured = rows_of(ROOT / "benchmarks/README.md")
+    quoted = rows_of(ROOT / "README.md")
+    assert quoted
+
+    for what, (ours, beside, *_) in quoted.items():
+        median, peer, of_peer, *_ = (re.sub(r" \(.*?\)", "", cell) for cell in measured[what])
+        assert (ours, beside) == (median, "–" if peer == "–" else f"{of_peer}, {peer}"), what
+
+
+def rows_of(page: Path) -> dict[str, list[str]]:
+    """Of the tables that compare; where a name comes twice, its first row."""
+    lines = re.findall(r"^\| (.*) \|$", page.read_text("utf-8"), re.MULTILINE)
+    cells = [line.split(" | ") for line in lines if not line.startswith("what ")]
+    return {row[0]: row[1:] for row in reversed(cells)}
+
+
 def test_the_arrows_of_the_architecture_point_down() -> None:
     [drawn] = re.findall(
         r"^```\n(\w+ → .*?)^```", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
