@@ -7,7 +7,9 @@ import json
 import pytest
 
 from tests.commands.conftest import Daemon, Run, items
-from worker_service.jobs.model import Report
+from tests.commands.shelf import Shelf
+from worker_service.clock import wall_clock
+from worker_service.jobs.model import Failure, Report
 from worker_service.operations.jobs import NEXT_MOVES
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -158,7 +160,51 @@ def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     daemon.fail("HTTP_503")
 
-    assert "failed with HTTP_503" in run("why", 1).stdout
+    ended, move = run("why", 1).stdout.splitlines()
+    assert ended.startswith("job 1 (ocr_pages) is failed with HTTP_503 since ")
+    assert ended.endswith(": the server is busy")
+    # It had retries left, and was given up all the same.
+    assert move == "    next: the same would happen again; once it is put right: pagemill retry 1"
+
+
+def test_why_tells_the_remedy_that_a_failed_job_names_and_no_retry_that_would_fail(run: Run, shelf: Shelf) -> None:
+    document = shelf.fail(
+        "secret.pdf", "PDF_ENCRYPTED", "the file is encrypted: give its password with --password-file"
+    )
+
+    told = run("why").stdout
+
+    assert told.endswith(f"    next: give its password with --password-file; then: pagemill reindex {document}\n")
+
+
+def test_why_proposes_a_retry_where_retries_are_used_up(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages", "--max-retries", 1)
+    [first] = daemon.claim()
+    daemon.store.leases.fail(first.lease, Failure("HTTP_503", "busy"), retry_at=wall_clock())
+    daemon.fail()
+
+    assert "next: it was tried 2 times; to run it again: pagemill retry 1" in run("why", 1).stdout
+    assert json.loads(run("why", 1, "--json").stdout)["next"].endswith("pagemill retry 1")
+
+
+def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon: Daemon) -> None:
+    assert run("why").stderr == "no job has a problem\n"
+    assert run("logs").stderr == "no job has a problem\n"
+
+    run("enqueue", "ocr_pages")
+    [failed] = daemon.claim()
+    daemon.store.leases.report([Report(failed.lease, lines=["half way"])])
+    daemon.store.leases.fail(failed.lease, Failure("HTTP_503", "busy"), retry_at=None)
+    run("enqueue", "ocr_pages", "--run-at", "+1h")
+    run("enqueue", "ocr_pages")
+    daemon.complete()
+
+    # What is to come, and what is done, is no problem.
+    assert run("why").stdout.startswith("job 1 (ocr_pages) is failed")
+    assert run("logs").stdout.endswith("half way\n")
+
+    run("enqueue", "nobody_knows")
+    assert run("why", fails=3).stdout.startswith("UNKNOWN_TYPE")
 
 
 def test_each_gate_has_a_next_move() -> None:

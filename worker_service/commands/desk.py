@@ -151,8 +151,10 @@ class JobId(click.ParamType[int]):
 _JOB_ID = JobId()
 
 
-def job_id_argument(function: Function) -> Function:
-    return click.argument("job_id", metavar="ID", type=JobId(), shell_complete=completes("id"))(function)
+def job_or_problem_argument(function: Function) -> Function:
+    """None: the newest job that has a problem is meant."""
+    argument = click.argument("job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completes("id"))
+    return argument(function)
 
 
 # ── Selectors ───────────────────────────────────────────────────────────────────────────────────────────────────

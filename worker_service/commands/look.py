@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, JobId, completes, job_id_argument, selecting, verb
+from worker_service.commands.desk import Desk, JobId, completes, job_or_problem_argument, selecting, verb
 from worker_service.jobs.model import Attempt, Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.operations import jobs
@@ -104,26 +104,32 @@ def show(desk: Desk, what: str) -> None:
 
 
 @verb
-@job_id_argument
-def why(desk: Desk, job_id: int) -> int:
+@job_or_problem_argument
+def why(desk: Desk, job_id: int | None) -> int:
     """\b
+    pagemill why
     pagemill why 42
     pagemill why 42 --json
 
-    Why a job has not started: each gate that holds it, and the next move. The gates are the claim's own conditions.
+    Why a job has not started or has failed: each gate that holds it, and the next move. The gates are the claim's own
+    conditions. Without an ID it is about the newest job that has a problem.
 
     Exit code 3 if something holds it, 0 if nothing does.
     """
+    job_id = job_id or _newest_with_a_problem(desk)
+    if job_id is None:
+        return 0
     found = jobs.why(desk.session, job_id)
     job = found.job
     if desk.as_json:
         items = [{**output.as_object(gate), "next": move} for gate, move in found.gates]
-        output.show_json({"id": job.id, "status": job.status, "state": state_of(job), "items": items})
+        whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": items}
+        output.show_json({**whole, "next": found.helps})
     elif job.status != "pending":
         lost = _LOST.get(found.worker_state, "")
         output.show(_what_it_is(job, lost))
-        if lost:
-            output.show(f"    next: {_TAKEN_BACK}")
+        if move := _TAKEN_BACK if lost else found.helps:
+            output.show(f"    next: {move}")
     elif not found.gates:
         output.show(f"nothing holds {named(job)}: the next claim can take it")
     elif job.name:
@@ -135,15 +141,19 @@ def why(desk: Desk, job_id: int) -> int:
 
 
 @verb
-@job_id_argument
+@job_or_problem_argument
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-def logs(desk: Desk, job_id: int, follow: bool) -> None:
+def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
     """\b
     pagemill logs 42
     pagemill logs -f 42
 
-    The lines that a job has logged or printed; the newest 3,000 are kept. With --json and -f, one object on each line.
+    The lines that a job has logged or printed; the newest 3,000 are kept. Without an ID, those of the newest job that
+    has a problem. With --json and -f, one object on each line.
     """
+    job_id = job_id or _newest_with_a_problem(desk)
+    if job_id is None:
+        return
     if desk.as_json and not follow:
         output.show_json({"items": [output.as_object(line) for line in jobs.log(desk.session, job_id)], "next": None})
         return
@@ -201,5 +211,14 @@ def _what_it_is(job: Job, lost: str) -> str:
         asked = ", and was asked to stop" if job.cancel_requested_at else ""
         return f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{lost}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
-    retry = "" if job.status == "completed" else f"; to run it again: pagemill retry {job.id}"
-    return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{retry}"
+    message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
+    return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
+
+
+def _newest_with_a_problem(desk: Desk) -> int | None:
+    job_id = jobs.newest_with_a_problem(desk.session)
+    if job_id is None and desk.as_json:
+        output.show_json({"id": None, "items": []})
+    elif job_id is None:
+        output.say("no job has a problem")
+    return job_id

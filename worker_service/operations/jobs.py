@@ -19,6 +19,10 @@ from worker_service.operations.overview import dead_ids, workers
 IDS_AT_ONCE = 500
 _LOG_LINES_SHOWN = 10
 _FOLLOW_SECONDS = 0.05
+_LOOKED_AT_MOST = 100
+
+# Where no other gate holds a job, it starts by itself.
+_BY_ITSELF = {"NOT_YET", "WAITS_FOR", "OWNER_BUSY", "KEY_BUSY", "TYPE_FULL", "SLOTS_FULL", "AHEAD_IN_QUEUE"}
 
 _AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
 NEXT_MOVES = {
@@ -70,6 +74,8 @@ class Why:
     """Each with the next move."""
     worker_state: str
     """How the worker of a running job is, in a word; empty: there is none."""
+    helps: str
+    """What would help a job that has failed or was cancelled; empty: it did neither."""
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
@@ -106,7 +112,25 @@ def why(session: Session, job_id: int) -> Why:
     job, checked = session.store.reading.get(job_id), workers(session)
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
     state = next((one.state for one in checked if one.worker.id == job.worker_id), "")
-    return Why(job, [(gate, _next_move(gate, job)) for gate in gates], state if job.status is Status.RUNNING else "")
+    moves = [(gate, _next_move(gate, job)) for gate in gates]
+    return Why(job, moves, state if job.status is Status.RUNNING else "", _helps(job))
+
+
+def newest_with_a_problem(session: Session) -> int | None:
+    """The newest job that has failed, has lost its worker, or waits for what does not come by itself."""
+    reading, checked = session.store.reading, workers(session)
+    dead = dead_ids(checked)
+    gone = {one.worker.id for one in checked if not one.is_alive}
+    failed = reading.list(Selector(statuses=(Status.FAILED,)), most=1)
+    live = reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LOOKED_AT_MOST)
+
+    def has_a_problem(job: Job) -> bool:
+        if job.status is not Status.PENDING:
+            return job.status is Status.FAILED or job.worker_id in gone
+        return any(gate.code not in _BY_ITSELF for gate in reading.explain(job.id, dead=dead))
+
+    newest_first = sorted([*failed, *live], key=lambda job: -job.id)
+    return next((job.id for job in newest_first if has_a_problem(job)), None)
 
 
 def gates(session: Session, job_id: int) -> Sequence[Gate]:
@@ -138,6 +162,20 @@ def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] 
 def names(session: Session, column: str, begun: str) -> Sequence[str]:
     """Values of a column that begin so, for completion."""
     return session.store.reading.names(column, begun)
+
+
+def _helps(job: Job) -> str:
+    retry = f"pagemill retry {job.id}"
+    if job.status is Status.CANCELLED:
+        return f"to run it again: {retry}"
+    if job.status is not Status.FAILED:
+        return ""
+    if job.retry_count >= job.max_retries > 0:
+        return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
+    # It was given up although it had retries left: another attempt would have ended in the same way.
+    again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
+    _, _, remedy = (job.error_message or "").partition(": ")
+    return f"{remedy}; then: {again}" if remedy else f"the same would happen again; once it is put right: {again}"
 
 
 def _next_move(gate: Gate, job: Job) -> str:
