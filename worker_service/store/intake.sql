@@ -1,9 +1,7 @@
 -- How jobs come in, and how those that wait for others or for a time become ready.
 
 -- fragment: new_job
-INSERT INTO worker_job_queue
-       (job_type, platform, account, payload, priority, owner, source, run_at, created_at, max_retries,
-        timeout_seconds, unique_key, concurrency_key, batch_id, document_id, generation, parent_id, name, source_key)
+INSERT INTO worker_job_queue ({new_columns})
 
 -- name: enqueue_rows
 -- Twice as fast as a statement for each: AUTOINCREMENT keeps its books once.
@@ -13,9 +11,7 @@ VALUES {new_rows};
 -- name: enqueue
 -- The table decides, never a look before: of two producers with one unique_key, one inserts and one is refused.
 {new_job}
-VALUES (:job_type, :platform, :account, :payload, :priority, :owner, :source, :run_at, :now, :max_retries,
-        :timeout_seconds, :unique_key, :concurrency_key, :batch_id, :document_id, :generation, :parent_id,
-        :name, :source_key);
+VALUES {new_row};
 
 -- name: live_with_unique_key
 SELECT id FROM worker_job_queue

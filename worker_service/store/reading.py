@@ -36,7 +36,7 @@ from worker_service.jobs.model import (
     TypeCounts,
     WorkerState,
 )
-from worker_service.jobs.selector import Selector
+from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.store.database import Database, Row, spoken_errors
 from worker_service.store.intake import make_ready
 
@@ -49,7 +49,7 @@ _STATUSES = {str(status): status for status in Status}
 # The newest only: a completion must answer at once on a table of millions.
 _NAMED = {
     column: f"SELECT {column} AS name FROM worker_job_queue ORDER BY id DESC LIMIT 5000"
-    for column in ("id", "job_type", "owner", "platform", "account", "error_code")
+    for column in ("id", *(column.name for column in CHOSEN_BY))
 } | {
     "document": "SELECT id AS name FROM document ORDER BY id DESC LIMIT 5000",
     "handler": "SELECT job_type AS name FROM handler",
@@ -294,18 +294,17 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
     if selector.ids:
         add("id IN (SELECT value FROM json_each(?))", json.dumps(list(selector.ids)))
     add_any("status", [str(status) for status in selector.statuses])
-    add_any("job_type", selector.job_types)
-    add_any("platform", selector.platforms)
-    add_any("account", selector.accounts)
+    for column in CHOSEN_BY:
+        wanted = getattr(selector, column.chosen_by)
+        if isinstance(wanted, int | str):
+            add(f"{column.name} = ?", wanted)
+        elif wanted:
+            add_any(column.name, wanted)
+    # These let the planner use the partial indexes.
     if selector.accounts:
-        add("account IS NOT NULL")  # lets the planner use the partial index
-    add_any("owner", selector.owners)
+        add("account IS NOT NULL")
     if selector.owners and "" not in selector.owners:
-        add("owner <> ''")  # lets the planner use the partial index
-    if selector.batch_id is not None:
-        add("batch_id = ?", selector.batch_id)
-    if selector.error_code is not None:
-        add("error_code = ?", selector.error_code)
+        add("owner <> ''")
     if selector.since is not None:
         add("ifnull(completed_at, created_at) >= ?", selector.since)
     if selector.older_than is not None:

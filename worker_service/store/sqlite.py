@@ -15,7 +15,7 @@ from types import MappingProxyType
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.database import Database
-from worker_service.store.intake import NEW_JOB_COLUMNS, ROWS_AT_ONCE, SqliteIntake
+from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
 from worker_service.store.leases import SqliteLeases
 from worker_service.store.library import SqliteLibrary
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
@@ -59,9 +59,12 @@ class SqliteStore:
 
 def sqlite_statements() -> dict[str, str]:
     names_and_values = ", ".join(f"'{name}', {name}" for name in JOB_COLUMNS)
+    new_row = f"({', '.join('?' * len(NEW_COLUMNS))})"
     # What only Python can know.
     fragments = {
-        "new_rows": ", ".join([f"({', '.join('?' * NEW_JOB_COLUMNS)})"] * ROWS_AT_ONCE),
+        "new_columns": ", ".join(NEW_COLUMNS),
+        "new_row": new_row,
+        "new_rows": ", ".join([new_row] * ROWS_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
         "row_json": f"json_object({names_and_values})",
         "restored_columns": ", ".join(f"{name} = {_from_json(name)}" for name in _RESTORED),
