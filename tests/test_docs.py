@@ -88,7 +88,7 @@ def test_the_architecture_speaks_of_what_is_there() -> None:
         assert any(f"/{file}".endswith(f"/{name}") for file in files), name
     for name in re.findall(r"`(\w*_\w*)`", text):
         assert re.search(rf"\b{name}\b", source), name
-    for room in ("jobs", "store", "children", "daemon"):
+    for room in ("jobs", "store", "operations", "children", "daemon"):
         for path in (ROOT / "worker_service" / room).glob("*.py"):
             assert path.name == "__init__.py" or path.name in text, path
 
