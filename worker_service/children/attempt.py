@@ -15,14 +15,13 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from worker_service.children import processes
-from worker_service.children.child import EXIT_OUT_OF_MEMORY, Room, live
+from worker_service.children.child import EXIT_OUT_OF_MEMORY, Bring, Room, live
 from worker_service.children.lines import Newest, Printed, readable
 from worker_service.children.messages import (
     FRAME_BYTES_MAX,
@@ -46,7 +45,6 @@ from worker_service.children.messages import (
     from_child,
     name_of,
 )
-from worker_service.handlers.contract import Handler
 from worker_service.jobs.model import LOG_LINES_MOST, Usage
 
 READ_BYTES = 1 << 16
@@ -60,8 +58,6 @@ _LAST_WORDS = 12
 _LAST_WORDS_CHARACTERS_MAX = 2000
 _ASKS_AT_ONCE = 100
 _ASKS_PER_SECOND = 100
-
-Bring = Callable[[], Handler[Any]]
 
 
 class Child:

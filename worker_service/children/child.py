@@ -73,6 +73,10 @@ _SIGNALS = (
 _THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
 
 
+Bring = Handler[Any] | Callable[[], Handler[Any]]
+"""The handler, or what imports it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What the nursery has made ready for one child."""
@@ -95,14 +99,13 @@ class Room:
     """Where it notes how many it has begun; None: it serves one."""
 
 
-def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
-    """`handler` brings the handler; one that is not preloaded is imported by that call."""
+def live(room: Room, bring: Bring) -> NoReturn:
     code = 1
     try:
         _settle(room)
         cancel = Cancel()
         with contextlib.suppress(Stopped):
-            _serve(room, handler, Pipe(room.said, room.answers, room.output, cancel.held), cancel)
+            _serve(room, bring, Pipe(room.said, room.answers, room.output, cancel.held), cancel)
         jail.flush_output()
         code = 0
     except MemoryError:
@@ -114,10 +117,10 @@ def live(room: Room, handler: Callable[[], Handler[Any]]) -> NoReturn:
         os._exit(code)
 
 
-def _serve(room: Room, handler: Callable[[], Handler[Any]], pipe: Pipe, cancel: Cancel) -> None:
+def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
     """One attempt after the other, until it has served as many as it may, or one of them did not end clean."""
     order: Order | None = room.launch.order
-    confinement = _Confinement(room, handler)
+    confinement = _Confinement(room, bring)
     house = _Housekeeping(room) if room.attempts > 1 else None
     left = room.attempts
     while order is not None:
@@ -192,7 +195,7 @@ def _settle(room: Room) -> None:
 class _Confinement:
     """Shut once, for all attempts of its child."""
 
-    def __init__(self, room: Room, bring: Callable[[], Handler[Any]]) -> None:
+    def __init__(self, room: Room, bring: Bring) -> None:
         self.room = room
         self.level = ""
         self._bring = bring
@@ -205,7 +208,7 @@ class _Confinement:
 
     def handler(self) -> Handler[Any]:
         if self._handler is None:
-            self._handler = self._bring()
+            self._handler = self._bring if isinstance(self._bring, Handler) else self._bring()
             if self._handler.credentials and self.room.begin.credentials is not None:
                 os.environ["CREDENTIALS_DIRECTORY"] = str(self.room.begin.credentials)
         return self._handler

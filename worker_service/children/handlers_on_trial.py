@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from worker_service.children import jail, processes
-from worker_service.children.attempt import Bring
+from worker_service.children.child import Bring
 from worker_service.children.messages import (
     FRAME_BYTES_MAX,
     Begin,
@@ -48,7 +48,7 @@ Verdict = Tried | str
 class Known:
     described: Described
     bring: Bring | None
-    """Called in the child. None: its handler is set aside."""
+    """None: its handler is set aside."""
 
 
 def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced]]:
@@ -72,7 +72,7 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced
             job_type = each.described.facts.job_type
             claims.append((job_type, one))
             introduced[job_type] = each
-            brings[job_type] = _keeping(warm[job_type]) if job_type in warm else _importing(one, settings, job_type)
+            brings[job_type] = warm.get(job_type) or _importing(one, settings, job_type)
     for job_type, reason in registry.clashes(claims).items():
         introduced[job_type] = _set_aside(job_type, reason)
     known = {
@@ -121,10 +121,6 @@ def _load(found: Found, settings: dict[str, registry.Commands]) -> dict[str, Han
     except Exception as error:  # it passed its trial; each child will try again
         print(f"nursery: {found.spec} loaded in its trial and not here: {error}", file=sys.stderr)
         return {}
-
-
-def _keeping(handler: Handler[Any]) -> Bring:
-    return lambda: handler
 
 
 def _importing(found: Found, settings: dict[str, registry.Commands], job_type: str) -> Bring:
