@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 
 from tests.commands.conftest import Daemon, Run, items
 from tests.commands.shelf import Shelf
 from worker_service.clock import wall_clock
-from worker_service.jobs.model import Failure, Report
+from worker_service.jobs.model import WATCHING, Failure, Report
 from worker_service.operations.jobs import NEXT_MOVES
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -187,6 +188,10 @@ def test_why_proposes_a_retry_where_retries_are_used_up(run: Run, daemon: Daemon
     assert json.loads(run("why", 1, "--json").stdout)["next"].endswith("pagemill retry 1")
 
 
+def in_an_hour() -> datetime:
+    return wall_clock() + timedelta(hours=1)
+
+
 def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon: Daemon) -> None:
     assert run("why").stderr == "no job has a problem\n"
     assert run("logs").stderr == "no job has a problem\n"
@@ -202,6 +207,16 @@ def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon:
     # What is to come, and what is done, is no problem.
     assert run("why").stdout.startswith("job 1 (ocr_pages) is failed")
     assert run("logs").stdout.endswith("half way\n")
+
+    run("enqueue", "ocr_pages")
+    [put_off] = daemon.claim()
+    daemon.store.leases.snooze(put_off.lease, in_an_hour(), Failure("SNOOZED", "the quota is used up"))
+    assert "the quota is used up" in run("why", fails=3).stdout
+
+    run("enqueue", "ocr_pages")
+    [watching] = daemon.claim()
+    daemon.store.leases.snooze(watching.lease, in_an_hour(), Failure(WATCHING, "nothing has changed"))
+    assert "the quota is used up" in run("why", fails=3).stdout
 
     run("enqueue", "nobody_knows")
     assert run("why", fails=3).stdout.startswith("UNKNOWN_TYPE")

@@ -11,7 +11,7 @@ from pathlib import Path
 from worker_service.clock import from_text, wall_clock
 from worker_service.errors import JobNotFound
 from worker_service.jobs.documents import PublishedFile
-from worker_service.jobs.model import LOG_LINES_MOST, Attempt, Event, Gate, Job, LogLine, Status
+from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, Attempt, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
 from worker_service.operations.overview import dead_ids, workers
@@ -117,7 +117,7 @@ def why(session: Session, job_id: int) -> Why:
 
 
 def newest_with_a_problem(session: Session) -> int | None:
-    """The newest job that has failed, has lost its worker, or waits for what does not come by itself."""
+    """The newest job that has failed, has lost its worker, was put off, or waits for what does not come by itself."""
     reading, checked = session.store.reading, workers(session)
     dead = dead_ids(checked)
     gone = {one.worker.id for one in checked if not one.is_alive}
@@ -127,7 +127,12 @@ def newest_with_a_problem(session: Session) -> int | None:
     def has_a_problem(job: Job) -> bool:
         if job.status is not Status.PENDING:
             return job.status is Status.FAILED or job.worker_id in gone
-        return any(gate.code not in _BY_ITSELF for gate in reading.explain(job.id, dead=dead))
+        codes = {gate.code for gate in reading.explain(job.id, dead=dead)}
+        return bool(codes - _BY_ITSELF) or ("NOT_YET" in codes and was_put_off(job))
+
+    def was_put_off(job: Job) -> bool:
+        attempts = reading.attempts(job.id)
+        return bool(attempts) and attempts[-1].outcome == "snoozed" and attempts[-1].error_code != WATCHING
 
     newest_first = sorted([*failed, *live], key=lambda job: -job.id)
     return next((job.id for job in newest_first if has_a_problem(job)), None)
