@@ -16,6 +16,7 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import documents, enqueue, jobs
+from worker_service.operations.objects import as_object
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
@@ -31,6 +32,7 @@ __all__ = [
     "Job",
     "Selector",
     "Status",
+    "as_object",
     "await_reading",
     "choosing",
     "completes_directory",

@@ -31,6 +31,7 @@ from worker_service.verbs import (
     DocumentSelector,
     Function,
     IndexStatus,
+    as_object,
     await_reading,
     choosing,
     confirm,
@@ -242,7 +243,7 @@ _WORDS: dict[Decision | None, str] = {
 
 def _show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
     if desk.as_json:
-        output.show_json({"items": [output.as_object(wish) for wish in wishes], **more})
+        output.show_json({"items": [as_object(wish) for wish in wishes], **more})
     else:
         output.show_table(
             ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]

@@ -12,6 +12,7 @@ from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, say_that_it_waits, verb
 from worker_service.errors import PagemillError, StoreAbsent
 from worker_service.operations import database as operations
+from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
 
@@ -94,7 +95,7 @@ def check(desk: Desk) -> int:
     """
     checks = operations.check(desk.session)
     if desk.as_json:
-        output.show_json({"items": [output.as_object(check) for check in checks]})
+        output.show_json({"items": [as_object(check) for check in checks]})
     else:
         output.show_table(
             ("CHECK", "IS", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]

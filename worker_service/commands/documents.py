@@ -22,6 +22,7 @@ from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
 from worker_service.operations import documents as operations
 from worker_service.operations.documents import ROLES, IsThere, There
+from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
@@ -139,7 +140,7 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
         desk.session, " ".join(words), owner=owner, document_id=document_id, limit=limit, marks=marks
     )
     if desk.as_json:
-        output.show_json({"items": [output.as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
+        output.show_json({"items": [as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
     else:
         for hit in found.hits:
             output.show(_hit_line(hit))
@@ -327,7 +328,7 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     weight = operations.weigh(desk.session, meant)
     if dry_run:
         if desk.as_json:
-            output.show_json({"dry_run": True, **output.as_object(weight), "items": [one.id for one in meant]})
+            output.show_json({"dry_run": True, **as_object(weight), "items": [one.id for one in meant]})
             return 0
         output.show(f"would remove {_weighed(weight)}")
         for line in _sample(meant):
@@ -339,7 +340,7 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     removed, left = operations.remove(desk.session, meant)
     if desk.as_json:
         refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
-        freed = {**output.as_object(removed.freed), "items": list(removed.document_ids)}
+        freed = {**as_object(removed.freed), "items": list(removed.document_ids)}
         output.show_json({"action": removed.action_id, **freed, "refused": refused, "files_left": list(left)})
         return 1 if refused else 0
     if not meant:
@@ -376,12 +377,12 @@ def show_document(desk: Desk, document_id: int) -> None:
     found = operations.document_in_whole(desk.session, document_id)
     document, pages, files = found.document, found.pages, found.files
     if desk.as_json:
-        whole = output.as_object(document)
-        whole["page_items"] = [output.as_object(page) for page in pages]
-        whole["files"] = [{**output.as_object(file), "path": str(path)} for file, path in files]
+        whole = as_object(document)
+        whole["page_items"] = [as_object(page) for page in pages]
+        whole["files"] = [{**as_object(file), "path": str(path)} for file, path in files]
         output.show_json(whole)
         return
-    for name, value in output.as_object(document).items():
+    for name, value in as_object(document).items():
         if value not in (None, ""):
             output.show(f"{name:20} {value}")
     if document.has_failed_anew:
@@ -411,8 +412,8 @@ def show_documents(
     desk: Desk, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
     if desk.as_json:
-        items = [output.as_object(one) for one in shown]
-        failed = [output.as_object(job) for job in not_brought_in]
+        items = [as_object(one) for one in shown]
+        failed = [as_object(job) for job in not_brought_in]
         output.show_json({"items": items, "not_brought_in": failed, "next": next_id})
         return
     now = wall_clock()

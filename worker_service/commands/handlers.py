@@ -1,25 +1,20 @@
-"""`pagemill handlers` and `run-one`: what a handler's author asks for. No database is opened.
-
-A nursery is started and asked, for nobody else imports handlers.
-"""
+"""`pagemill handlers` and `run-one`: what a handler's author asks for. No database is opened."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import click
 
-from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Order, Progressed
-from worker_service.children.nursery import describe, heard, nursery_in
+from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Progressed
 from worker_service.commands import Verbs, new_handler, output
 from worker_service.commands.desk import Desk, completes_type, read_stdin, verb
-from worker_service.errors import PagemillError, Refused
-from worker_service.operations.words import read_payload
+from worker_service.errors import Refused
+from worker_service.operations import handlers as operations
+from worker_service.operations.objects import as_object
 
 EXIT_NOT_DONE = 1
 EXIT_BAD_PAYLOAD = 65
@@ -33,13 +28,6 @@ _EXIT_CODES = {
 
 
 _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX", "FROM", "STATE")
-
-
-class HandlerAbsent(PagemillError):
-    """Nothing here can run jobs of this type."""
-
-    code = "handler_absent"
-    exit_code = EXIT_ABSENT
 
 
 @click.group(
@@ -59,7 +47,7 @@ def ls(desk: Desk) -> None:
 
     List the handlers that are installed, what each may use, and why one cannot be used.
     """
-    found = _ask(desk)
+    found = operations.installed(desk.settings)
     if desk.as_json:
         output.show_json({"items": [_object(one, desk) for one in found]})
     elif found:
@@ -78,7 +66,7 @@ def show(desk: Desk, job_type: str, schema: bool) -> None:
 
     Everything that one handler declares, and the JSON Schema of its payload.
     """
-    values = _object(_chosen(job_type, _ask(desk)), desk)
+    values = _object(operations.handler(desk.settings, job_type), desk)
     if schema and values["payload_schema"] is None:
         raise Refused(f"the payload of {job_type} is of a type that JSON Schema cannot describe, or it is set aside")
     if schema or desk.as_json:
@@ -157,31 +145,14 @@ def run_one(
     Its log lines and progress go to stderr, its result to stdout. Nothing is enqueued, retried or published. Exit
     code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
     """
-    settings = desk.settings
-    settings.hand_to_handlers()
-    text = read_payload(payload, (), settings.payload_bytes_max, read_stdin)
-    with ExitStack() as stack:
-        if directory is None:
-            # Children that were stopped may still be removing theirs.
-            temporary = tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True)
-            directory = Path(stack.enter_context(temporary))
-        nursery, described = stack.enter_context(
-            nursery_in(directory, commands=settings.commands, sandbox=settings.sandbox)
-        )
-        _require(job_type, described)
-        nursery.launch(Order(1, 1, job_type, platform, account, text, None))
-        for happening in heard(nursery):
-            if isinstance(happening, Ended):
-                return _show_end(desk, happening)
-            _tell(happening)
+    happenings = operations.run_one(
+        desk.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
+    )
+    for happening in happenings:
+        if isinstance(happening, Ended):
+            return _show_end(desk, happening)
+        _tell(happening)
     raise AssertionError("an attempt that was launched has an end")
-
-
-def _require(job_type: str, described: Sequence[Described]) -> None:
-    found = _chosen(job_type, described)
-    reason = found.set_aside or found.facts.missing
-    if reason is not None:
-        raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
 
 
 def _tell(happening: Happening) -> None:
@@ -198,13 +169,13 @@ def _show_end(desk: Desk, ended: Ended) -> int:
         output.show_json(
             {
                 "outcome": ended.how.value,
-                "result": output.as_object(ended)["result"],
+                "result": as_object(ended)["result"],
                 "error_code": ended.code or None,
                 "error_message": ended.message or None,
                 "after_seconds": ended.after_seconds,
                 "files": [str(file) for file in ended.files],
                 "follow_ups": [follow_up.job_type for follow_up in ended.follow_ups],
-                **output.as_object(ended.usage),
+                **as_object(ended.usage),
             }
         )
     elif is_done:
@@ -226,19 +197,6 @@ def _say_why(ended: Ended) -> None:
 
 
 # ── What is installed ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _ask(desk: Desk) -> list[Described]:
-    settings = desk.settings
-    return sorted(describe(settings.commands, settings.sandbox), key=lambda one: one.facts.job_type)
-
-
-def _chosen(job_type: str, described: Sequence[Described]) -> Described:
-    for one in described:
-        if one.facts.job_type == job_type:
-            return one
-    known = ", ".join(sorted(one.facts.job_type for one in described)) or "none"
-    raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {known}")
 
 
 def _row(one: Described, desk: Desk) -> Sequence[object]:
@@ -269,7 +227,7 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
     if one.declared is not None:
         values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": one.reuse}
         values |= {"sandbox": _sandbox(one.declared, desk), "keeps_files": one.declared.has_keep}
-        values |= output.as_object(one.declared.limits)
+        values |= as_object(one.declared.limits)
         values |= {"environment": list(one.declared.environment), "credentials": list(one.declared.credentials)}
         values |= {"reads": [*map(str, one.declared.reads)], "writes": [*map(str, one.declared.writes)]}
         values |= {"about": dict(one.declared.about), "offers": one.declared.offers}

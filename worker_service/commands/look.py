@@ -13,6 +13,7 @@ from worker_service.jobs.model import Attempt, Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.operations import jobs
 from worker_service.operations.jobs import named, state_of
+from worker_service.operations.objects import as_object, job_object
 from worker_service.plurals import counted
 
 EXIT_NOT_YET = 3
@@ -48,7 +49,7 @@ def ls(desk: Desk, selector: Selector, limit: int, before_id: int | None) -> Non
     """
     page = jobs.list_jobs(desk.session, selector, limit=limit, before_id=before_id)
     if desk.as_json:
-        output.show_json({"items": [_job_object(job) for job in page.items], "next": page.next})
+        output.show_json({"items": [job_object(job) for job in page.items], "next": page.next})
         return
     if page.items:
         now = desk.session.clock()
@@ -79,12 +80,12 @@ def show(desk: Desk, what: str) -> None:
     found = jobs.job_in_whole(desk.session, job_id)
     files = found.files
     if desk.as_json:
-        whole = _job_object(found.job)
-        whole["attempts"] = [output.as_object(attempt) for attempt in found.attempts]
-        whole["events"] = [output.as_object(event) for event in found.events]
+        whole = job_object(found.job)
+        whole["attempts"] = [as_object(attempt) for attempt in found.attempts]
+        whole["events"] = [as_object(event) for event in found.events]
         whole["waits_for"] = [{"id": needs_id, "status": status} for needs_id, status in found.waits_for]
-        whole["files"] = [{**output.as_object(file), "path": str(path)} for file, path in files]
-        whole["log"] = [output.as_object(line) for line in found.log]
+        whole["files"] = [{**as_object(file), "path": str(path)} for file, path in files]
+        whole["log"] = [as_object(line) for line in found.log]
         output.show_json(whole)
         return
     _show_row(found.job)
@@ -122,7 +123,7 @@ def why(desk: Desk, job_id: int | None) -> int:
     found = jobs.why(desk.session, job_id)
     job = found.job
     if desk.as_json:
-        items = [{**output.as_object(gate), "next": move} for gate, move in found.gates]
+        items = [{**as_object(gate), "next": move} for gate, move in found.gates]
         whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": items}
         output.show_json({**whole, "next": found.helps})
     elif job.status != "pending":
@@ -155,20 +156,16 @@ def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
     if job_id is None:
         return
     if desk.as_json and not follow:
-        output.show_json({"items": [output.as_object(line) for line in jobs.log(desk.session, job_id)], "next": None})
+        output.show_json({"items": [as_object(line) for line in jobs.log(desk.session, job_id)], "next": None})
         return
     for line in jobs.follow_log(desk.session, job_id) if follow else jobs.log(desk.session, job_id):
         if desk.as_json:
-            output.show_json(output.as_object(line))
+            output.show_json(as_object(line))
         else:
             output.show(f"{output.seconds(line.at)}  {line.line}")
 
 
 # ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _job_object(job: Job) -> dict[str, object]:
-    return {**output.as_object(job), "state": state_of(job)}
 
 
 def _row(job: Job, now: datetime) -> Sequence[object]:

@@ -7,6 +7,7 @@ import click
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.operations import overview
+from worker_service.operations.objects import as_object
 
 
 @verb
@@ -24,9 +25,9 @@ def stats(desk: Desk) -> None:
     if desk.as_json:
         output.show_json(
             {
-                "items": [output.as_object(counts) for counts in types],
-                "pending_by_platform": [output.as_object(one) for one in platforms],
-                "by_owner": [output.as_object(one) for one in owners],
+                "items": [as_object(counts) for counts in types],
+                "pending_by_platform": [as_object(one) for one in platforms],
+                "by_owner": [as_object(one) for one in owners],
                 "files": found.files,
                 "size": found.size,
             }
@@ -62,7 +63,7 @@ def errors(desk: Desk, since: str) -> None:
     """
     found = overview.errors(desk.session, since=since)
     if desk.as_json:
-        output.show_json({"items": [output.as_object(error) for error in found]})
+        output.show_json({"items": [as_object(error) for error in found]})
     elif found:
         rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_message) for e in found]
         output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))

@@ -8,6 +8,7 @@ from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, completes, completes_type, verb
 from worker_service.operations import steer
+from worker_service.operations.objects import iso
 from worker_service.operations.overview import title_of_pause
 
 
@@ -36,7 +37,7 @@ def pause(
     paused = steer.pause(desk.session, scope, name, length=length, reason=reason)
     until = paused.until
     if desk.as_json:
-        ends = None if until is None else output.iso(as_text(until))
+        ends = None if until is None else iso(as_text(until))
         output.show_json({"scope": scope, "name": name, "until": ends, "reason": reason})
         return
     ends_at = "until it is unpaused" if until is None else f"until {output.seconds(as_text(until))} UTC"

@@ -21,6 +21,7 @@ from worker_service.commands.desk import Desk
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Job, Status
 from worker_service.operations.jobs import named, state_of
+from worker_service.operations.objects import as_object
 from worker_service.operations.wait import (
     AwaitedDocument,
     JobsProgress,
@@ -182,7 +183,7 @@ def await_reading(
     watch = watch_reading(sys.stderr, monotonic=time.monotonic) if is_watched else None
     done = wait_for_documents(desk.session, awaited, timeout=timeout, watch=watch)
     if desk.as_json:
-        failed = [output.as_object(one) for one in done.failed]
+        failed = [as_object(one) for one in done.failed]
         output.show_json({"documents": done.documents, "pages": done.pages, "failed": failed})
     else:
         output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")

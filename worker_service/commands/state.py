@@ -12,6 +12,7 @@ from worker_service.commands.desk import Desk, verb
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Counts, Pause, Status
 from worker_service.operations import overview
+from worker_service.operations.objects import as_object, iso
 
 _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 
@@ -29,9 +30,9 @@ def show_state(as_json: bool, database: str | None) -> None:
                 "database": str(at),
                 "origin": origin,
                 "workers_alive": found.workers_alive,
-                "oldest_pending_at": output.iso(counts.oldest_pending_at),
+                "oldest_pending_at": iso(counts.oldest_pending_at),
                 "jobs": _by_status(counts),
-                "pauses": [output.as_object(pause) for pause in found.pauses],
+                "pauses": [as_object(pause) for pause in found.pauses],
             }
         )
         return
@@ -56,7 +57,7 @@ def workers(desk: Desk) -> None:
     """
     found = overview.workers(desk.session)
     if desk.as_json:
-        output.show_json({"items": [{**output.as_object(one.worker), "state": one.state} for one in found]})
+        output.show_json({"items": [{**as_object(one.worker), "state": one.state} for one in found]})
         return
     if not found:
         output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
@@ -120,7 +121,7 @@ def doctor(desk: Desk, audit: bool, online: bool) -> int:
 
     findings = list(health.audit(desk.session) if audit else health.examine(desk.session))
     if online:
-        from worker_service.operations.online import examine_online  # starts a nursery
+        from worker_service.operations.handlers import examine_online  # starts a nursery
 
         findings += examine_online(desk.settings)
     if desk.as_json:

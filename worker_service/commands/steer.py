@@ -17,6 +17,7 @@ from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import Selector
 from worker_service.operations import steer as operations
 from worker_service.operations.jobs import state_of
+from worker_service.operations.objects import as_object
 from worker_service.operations.steer import Plan, Unended
 from worker_service.plurals import counted
 
@@ -107,7 +108,7 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
     question = f"{action.verb} of {output.jobs(action.jobs)} by {action.actor} at {output.seconds(action.at)}"
     if dry_run:
         if desk.as_json:
-            output.show_json({"dry_run": True, **output.as_object(action)})
+            output.show_json({"dry_run": True, **as_object(action)})
         else:
             output.show(f"would undo action {action.id}: {question}")
         return 0
@@ -262,7 +263,7 @@ def _show_changed(
 
 def _show_actions(desk: Desk, actions: Sequence[Action]) -> None:
     if desk.as_json:
-        output.show_json({"items": [output.as_object(action) for action in actions]})
+        output.show_json({"items": [as_object(action) for action in actions]})
     elif actions:
         rows = [
             (

@@ -19,6 +19,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.jobs.model import Status, WorkerState
 from worker_service.operations.jobs import state_of
+from worker_service.operations.objects import as_object, iso, job_object
 from worker_service.operations.overview import Activity, Overview, activity, look
 from worker_service.plurals import counted
 
@@ -71,12 +72,12 @@ def _look(desk: Desk) -> Scene:
 def _object(scene: Scene) -> dict[str, object]:
     overview, now = scene
     return {
-        "at": output.iso(as_text(overview.at)),
+        "at": iso(as_text(overview.at)),
         "jobs": {status.value: overview.counts.by_status.get(status, 0) for status in Status},
-        "oldest_pending_at": output.iso(overview.counts.oldest_pending_at),
-        "workers": [{**output.as_object(one.worker), "state": one.state} for one in overview.workers],
-        "running": [{**output.as_object(job), "state": state_of(job)} for job in now.running],
-        "pending": [output.as_object(one) for one in now.types],
+        "oldest_pending_at": iso(overview.counts.oldest_pending_at),
+        "workers": [{**as_object(one.worker), "state": one.state} for one in overview.workers],
+        "running": [job_object(job) for job in now.running],
+        "pending": [as_object(one) for one in now.types],
     }
 
 

@@ -17,6 +17,7 @@ from worker_service.commands.progress import await_reading, watch_jobs
 from worker_service.errors import BadInput
 from worker_service.jobs.selector import Selector
 from worker_service.operations.documents import document
+from worker_service.operations.objects import as_object
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
@@ -66,7 +67,7 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
     watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
     waited = wait_for_jobs(desk.session, selector, timeout=timeout, watch=watch, follows=follow)
     if desk.as_json:
-        output.show_json(output.as_object(waited))
+        output.show_json(as_object(waited))
         return 0 if waited.is_good else 1
     counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
     ends = ", ".join(f"{number} {word}" for word, number in counts.items() if number)

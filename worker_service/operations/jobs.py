@@ -14,7 +14,6 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, Attempt, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
-from worker_service.operations.overview import dead_ids, workers
 
 IDS_AT_ONCE = 500
 _LOG_LINES_SHOWN = 10
@@ -109,6 +108,8 @@ def require(session: Session, ids: Sequence[int]) -> None:
 
 
 def why(session: Session, job_id: int) -> Why:
+    from worker_service.operations.overview import dead_ids, workers  # not where jobs are only listed
+
     job, checked = session.store.reading.get(job_id), workers(session)
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
     state = next((one.state for one in checked if one.worker.id == job.worker_id), "")
@@ -118,6 +119,8 @@ def why(session: Session, job_id: int) -> Why:
 
 def newest_with_a_problem(session: Session) -> int | None:
     """The newest job that has failed, has lost its worker, was put off, or waits for what does not come by itself."""
+    from worker_service.operations.overview import dead_ids, workers
+
     reading, checked = session.store.reading, workers(session)
     dead = dead_ids(checked)
     gone = {one.worker.id for one in checked if not one.is_alive}
