@@ -193,7 +193,7 @@ def test_a_python_that_the_unit_cannot_see_is_refused(run: Run, root: Path, pyth
 
     # From where this one was installed, in one line that can be pasted.
     again = f"/opt/pagemill/bin/pip install {SHIPPED.parent} && /opt/pagemill/bin/pagemill service install"
-    assert f"python3 -m venv /opt/pagemill && {again}" in result.stderr
+    assert f" /usr/bin/python3 -m venv /opt/pagemill && {again}" in result.stderr
     assert files(root) == []
 
 

@@ -330,7 +330,7 @@ def _refuse_hidden(python: str | None) -> None:
     for path in [python] if python is not None else ours:
         if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
             raise Refused(
-                f"{path} is hidden from the service, which sees no homes: python3 -m venv /opt/pagemill && "
+                f"{path} is hidden from the service, which sees no homes: /usr/bin/python3 -m venv /opt/pagemill && "
                 f"/opt/pagemill/bin/pip install {_origin()} && /opt/pagemill/bin/pagemill service install"
             )
 
