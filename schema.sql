@@ -28,6 +28,9 @@ CREATE TABLE pagemill_schema (
 
 INSERT INTO pagemill_schema (version) VALUES (3);
 
+-- It has one row. The time of it is how a daemon knows its database again.
+CREATE UNIQUE INDEX "pagemill db migrate alone says which schema this is" ON pagemill_schema ((0));
+
 
 -- ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,6 +220,12 @@ CREATE INDEX dependency_by_needs ON worker_job_dependency (needs_id);
 -- (a claim at the latest) frees, fails or revives the jobs behind them, and empties this.
 CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
 
+-- Documents whose jobs have moved since somebody looked: the next transaction of ours lets them follow.
+CREATE TABLE document_unsettled (
+    document_id  INTEGER PRIMARY KEY,
+    lost         TEXT             -- of a job that was deleted before it ran
+) STRICT;
+
 -- Never has a row. What a trigger would INSERT OR IGNORE here is passed over, unless the statement that fired the
 -- trigger is OR REPLACE: its way with conflicts is then the trigger's as well, and it is refused with this sentence.
 CREATE TABLE no_replacing (
@@ -345,9 +354,12 @@ CREATE INDEX owner_by_served ON owner_served (served);
 
 -- ── Documents: what is read, page by page, and what people find in it ───────────────────────────────────────────
 
--- One thing to read, named for ever by owner, platform and source_key. It follows its jobs by itself.
+-- One thing to read, named for ever by owner, platform and source_key. It follows its jobs with the next
+-- transaction of ours.
 CREATE TABLE document (
-    id                  INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice
+    id                  INTEGER PRIMARY KEY AUTOINCREMENT    -- never used twice
+                        CONSTRAINT "the table chooses the id of a document: leave it out of the INSERT"
+                        CHECK (id BETWEEN 1 AND 1000000000000),
     owner               TEXT NOT NULL DEFAULT '',
     platform            TEXT NOT NULL,
     source_key          TEXT NOT NULL,             -- a Drive file's id, a URL, an absolute path
@@ -394,7 +406,9 @@ CREATE INDEX document_by_status ON document (index_status);
 
 -- A published file. It belongs to its document, and outlives the job that published it. Two rows may share a path.
 CREATE TABLE file (
-    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    id           INTEGER PRIMARY KEY AUTOINCREMENT
+                 CONSTRAINT "the table chooses the id of a file: leave it out of the INSERT"
+                 CHECK (id BETWEEN 1 AND 1000000000000),
     job_id       INTEGER NOT NULL,
     fence        INTEGER NOT NULL,
     document_id  INTEGER,
@@ -537,12 +551,20 @@ CREATE INDEX crawl_item_by_note ON crawl_item (crawl, note, id) WHERE note <> ''
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
 WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
      OR NEW.cancel_requested_at IS NOT NULL OR length(CAST(NEW.payload AS BLOB)) >= 1000 OR NEW.unique_key IS NOT NULL
+     OR NEW.document_id IS NOT NULL OR NEW.generation IS NOT NULL
      OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
 BEGIN
     INSERT OR IGNORE INTO no_replacing
     SELECT unique_key FROM worker_job_queue
      WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
     SELECT CASE
+        -- What an undo brings back may have ended.
+        WHEN ifnull(NEW.status, 'pending') = 'pending' AND NEW.generation IS NOT NULL AND NEW.document_id IS NULL
+            THEN RAISE(ABORT, 'a generation belongs to a document: give document_id as well')
+        WHEN ifnull(NEW.status, 'pending') = 'pending' AND NEW.document_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id)
+            THEN RAISE(ABORT, 'there is no document with this document_id')
+        WHEN ifnull(NEW.status, 'pending') = 'pending' AND NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
+            THEN RAISE(ABORT, 'generation is not the newest of the document: to have it read again, use pagemill reindex')
         WHEN EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id AND u.fence = NEW.fence)
              AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id) THEN NULL
         -- Else INSERT OR REPLACE would remove a job, and an id could be used twice.
@@ -556,13 +578,6 @@ BEGIN
              > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
             THEN RAISE(ABORT, 'payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, 1 MiB unless set)')
     END;
-END;
-
-CREATE TRIGGER job_payload_guard BEFORE UPDATE OF payload ON worker_job_queue
-WHEN NEW.payload IS NOT OLD.payload
-     AND length(CAST(NEW.payload AS BLOB)) > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
-BEGIN
-    SELECT RAISE(ABORT, 'payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, 1 MiB unless set)');
 END;
 
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
@@ -627,7 +642,9 @@ END;
 -- The moves of the state diagram, and nothing else. A running job moves only after its attempt was closed, which is
 -- what the holder of the lease does first.
 CREATE TRIGGER job_guard BEFORE UPDATE ON worker_job_queue
-WHEN NOT ifnull(CASE
+WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation
+  OR (NEW.payload IS NOT OLD.payload AND length(NEW.payload) >= 1000)
+  OR NOT ifnull(CASE
     WHEN OLD.status = 'pending' AND NEW.status = 'pending'
         THEN NEW.fence = OLD.fence AND NEW.id = OLD.id AND NEW.concurrency_key IS OLD.concurrency_key
              AND NEW.unique_key IS OLD.unique_key
@@ -649,10 +666,24 @@ WHEN NOT ifnull(CASE
         THEN NEW.fence = OLD.fence AND (NEW.status = 'cancelled' OR NEW.error_code IS NOT NULL)
     WHEN NEW.status = 'pending' AND OLD.status IN ('completed', 'failed', 'cancelled')
         THEN NEW.fence = OLD.fence AND NEW.retry_count = 0 AND NEW.requeue_count = 0 AND NEW.error_code IS NULL
-             AND NEW.cancel_requested_at IS NULL
+             AND NEW.cancel_requested_at IS NULL AND NEW.generation IS NULL
     ELSE 0 END, 0)
 BEGIN
     SELECT CASE
+        WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation
+            THEN RAISE(ABORT, 'document_id and generation of a job are given when it is inserted, and do not change')
+        WHEN NEW.payload IS NOT OLD.payload
+             AND length(CAST(NEW.payload AS BLOB))
+                 > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
+            THEN RAISE(ABORT, 'payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, 1 MiB unless set)')
+        -- P11: what belongs to an older generation never runs again.
+        WHEN NEW.status = 'pending' AND NEW.generation IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled')
+             AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id AND index_generation = NEW.generation)
+            THEN RAISE(ABORT, 'this job worked for an older generation of its document, or the document was deleted: to have it read again, use pagemill reindex')
+        WHEN NEW.status = 'pending' AND OLD.status IN ('completed', 'failed', 'cancelled') AND NEW.fence = OLD.fence
+             AND NEW.id = OLD.id AND NEW.retry_count = 0 AND NEW.requeue_count = 0 AND NEW.error_code IS NULL
+             AND NEW.cancel_requested_at IS NULL
+            THEN NULL
         WHEN NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running') THEN NULL
         WHEN NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status NOT IN ('pending', 'running') THEN NULL
         WHEN OLD.status <> 'running' AND NEW.status <> OLD.status AND NEW.fence = OLD.fence
@@ -776,6 +807,7 @@ BEGIN
                           AND r.status = 'running');
 END;
 
+-- What follows from a move: its event, the attempt that a claim opens, and work for the next transaction of ours.
 CREATE TRIGGER job_moved AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
 BEGIN
@@ -785,28 +817,17 @@ BEGIN
                      (SELECT ended_at FROM worker_job_attempt
                        WHERE OLD.status = 'running' AND job_id = NEW.id AND fence = NEW.fence),
                      strftime('%Y-%m-%d %H:%M:%f', 'now')));
-END;
-
-CREATE TRIGGER job_starts AFTER UPDATE OF status ON worker_job_queue
-WHEN NEW.status = 'running' AND OLD.status = 'pending'
-BEGIN
     INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at)
-    VALUES (NEW.id, NEW.fence, NEW.worker_id, NEW.started_at);
-END;
-
-CREATE TRIGGER job_settles AFTER UPDATE OF status ON worker_job_queue
-WHEN NEW.status <> OLD.status AND NEW.status <> 'running'
-     AND EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)
-BEGIN
-    INSERT OR IGNORE INTO worker_job_settled (job_id) VALUES (NEW.id);
-END;
-
--- A job that waits, back from its end: look again at what it waits for.
-CREATE TRIGGER job_waits_again AFTER UPDATE OF status ON worker_job_queue
-WHEN NEW.held & 4 AND OLD.status NOT IN ('pending', 'running')
-BEGIN
+    SELECT NEW.id, NEW.fence, NEW.worker_id, NEW.started_at WHERE NEW.status = 'running';
     INSERT OR IGNORE INTO worker_job_settled (job_id)
-    SELECT needs_id FROM worker_job_dependency WHERE job_id = NEW.id;
+    SELECT NEW.id WHERE NEW.status <> 'running' AND EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id);
+    -- A job that waits, back from its end: look again at what it waits for.
+    INSERT OR IGNORE INTO worker_job_settled (job_id)
+    SELECT needs_id FROM worker_job_dependency
+     WHERE job_id = NEW.id AND NEW.held & 4 AND OLD.status NOT IN ('pending', 'running');
+    INSERT OR IGNORE INTO document_unsettled (document_id)
+    SELECT id FROM document
+     WHERE id = NEW.document_id AND index_generation = NEW.generation AND index_status <> 'success';
 END;
 
 CREATE TRIGGER job_delete_guard BEFORE DELETE ON worker_job_queue
@@ -844,6 +865,12 @@ BEGIN
        AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
     DELETE FROM worker_job_log WHERE job_id = OLD.id
        AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
+    DELETE FROM checkpoint WHERE job_id = OLD.id
+       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
+    INSERT INTO document_unsettled (document_id, lost)
+    SELECT id, 'job ' || OLD.id || ' (' || OLD.job_type || ') was deleted before it ran' FROM document
+     WHERE OLD.status = 'pending' AND id = OLD.document_id AND index_generation = OLD.generation
+        ON CONFLICT (document_id) DO UPDATE SET lost = excluded.lost;
     -- Write to one that waits for the key: job_key_turn does the rest.
     UPDATE worker_job_queue SET held = held
      WHERE id = (SELECT w.id FROM worker_job_queue w
@@ -899,13 +926,7 @@ BEGIN
     SELECT RAISE(ABORT, 'the table chooses the id of an action: leave it out of the INSERT');
 END;
 
--- The time of its first row is how a daemon knows its database again.
-CREATE TRIGGER schema_insert_guard BEFORE INSERT ON pagemill_schema
-BEGIN
-    SELECT RAISE(ABORT, 'pagemill db migrate alone says which schema this is');
-END;
-
-CREATE TRIGGER dependency_guard BEFORE INSERT ON worker_job_dependency
+CREATE TRIGGER dependency_guard AFTER INSERT ON worker_job_dependency
 BEGIN
     SELECT CASE
         WHEN NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.needs_id)
@@ -913,6 +934,13 @@ BEGIN
         WHEN NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.job_id AND status = 'pending')
             THEN RAISE(ABORT, 'only a pending job can be made to wait')
     END;
+    UPDATE worker_job_queue SET held = held | 4
+     WHERE id = NEW.job_id
+       AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = NEW.job_id AND w.needs_id = NEW.needs_id AND NOT w.is_met);
+    INSERT OR IGNORE INTO worker_job_settled (job_id)
+    SELECT n.id FROM worker_job_queue n
+     WHERE n.id = NEW.needs_id AND n.status NOT IN ('pending', 'running')
+       AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = NEW.job_id AND w.needs_id = NEW.needs_id AND NOT w.is_met);
 END;
 
 CREATE TRIGGER dependency_update_guard BEFORE UPDATE ON worker_job_dependency
@@ -920,303 +948,11 @@ BEGIN
     SELECT RAISE(ABORT, 'what a job waits for does not change: delete the row and insert another');
 END;
 
-CREATE TRIGGER dependency_holds AFTER INSERT ON worker_job_dependency
-WHEN EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = NEW.job_id AND w.needs_id = NEW.needs_id AND NOT w.is_met)
-BEGIN
-    UPDATE worker_job_queue SET held = held | 4 WHERE id = NEW.job_id;
-    INSERT OR IGNORE INTO worker_job_settled (job_id)
-    SELECT id FROM worker_job_queue WHERE id = NEW.needs_id AND status NOT IN ('pending', 'running');
-END;
-
 CREATE TRIGGER dependency_dropped AFTER DELETE ON worker_job_dependency
 BEGIN
     UPDATE worker_job_queue SET held = held & ~4
      WHERE id = OLD.job_id AND held & 4
        AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.job_id AND NOT w.is_met);
-END;
-
--- ── Documents defend themselves, and follow their jobs ──────────────────────────────────────────────────────────
-
-CREATE TRIGGER document_insert_guard BEFORE INSERT ON document
-BEGIN
-    SELECT CASE
-        WHEN NEW.id <> -1 THEN RAISE(ABORT, 'the table chooses the id of a document: leave it out of the INSERT')
-        WHEN NEW.index_generation <> 0 OR NEW.current_generation IS NOT NULL
-            THEN RAISE(ABORT, 'a new document is not_indexed: leave its generations out of the INSERT')
-        -- Else INSERT OR REPLACE would remove a document.
-        WHEN EXISTS (SELECT 1 FROM document
-                      WHERE owner = NEW.owner AND platform = NEW.platform AND source_key = NEW.source_key)
-            THEN RAISE(ABORT, 'this document is there already: to read it again, use pagemill reindex')
-    END;
-END;
-
-CREATE TRIGGER document_guard BEFORE UPDATE OF
-    id, owner, platform, source_key, index_status, index_generation, current_generation ON document
-BEGIN
-    SELECT CASE
-        WHEN NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.platform <> OLD.platform
-             OR NEW.source_key <> OLD.source_key
-            THEN RAISE(ABORT, 'a document is named for ever by owner, platform and source_key')
-        WHEN NEW.index_generation NOT IN (OLD.index_generation, OLD.index_generation + 1)
-             OR (NEW.index_generation > OLD.index_generation AND NEW.index_status <> 'queued')
-            THEN RAISE(ABORT, 'index_generation grows by one with each wish to read a document: use pagemill reindex')
-        WHEN NEW.current_generation IS NOT OLD.current_generation
-             AND NOT (NEW.current_generation IS NEW.index_generation
-                      AND EXISTS (SELECT 1 FROM worker_job_queue q
-                                   WHERE q.document_id = OLD.id AND q.generation = NEW.index_generation
-                                     AND q.status = 'completed'))
-            THEN RAISE(ABORT, 'only the job that completes the newest generation of a document publishes it')
-        WHEN NEW.index_generation = OLD.index_generation AND NEW.index_status <> OLD.index_status
-             AND NOT CASE NEW.index_status
-                 WHEN 'success' THEN 1   -- its CHECK and the rule above
-                 WHEN 'failed' THEN NEW.error_code IS NOT NULL
-                 WHEN 'not_indexed' THEN 0
-                 ELSE EXISTS (SELECT 1 FROM worker_job_queue q
-                               WHERE q.document_id = OLD.id AND q.generation = OLD.index_generation
-                                 AND q.status IN ('pending', 'running')) END
-            THEN RAISE(ABORT, 'index_status follows the jobs of a document: to have it read again, use pagemill reindex')
-    END;
-END;
-
--- P11: a new generation makes older work stale at once.
-CREATE TRIGGER document_generation AFTER UPDATE OF index_generation ON document
-WHEN NEW.index_generation > OLD.index_generation
-BEGIN
-    UPDATE worker_job_queue
-       SET cancel_requested_at = ifnull(cancel_requested_at, NEW.updated_at)
-     WHERE document_id = NEW.id AND generation < NEW.index_generation AND status = 'running';
-    UPDATE worker_job_queue
-       SET status = 'cancelled', held = 0, completed_at = NEW.updated_at, error_code = 'STALE_GENERATION',
-           error_message = 'a newer generation of document ' || NEW.id || ' was asked for'
-     WHERE document_id = NEW.id AND generation < NEW.index_generation AND status = 'pending';
-END;
-
-CREATE TRIGGER document_delete_guard BEFORE DELETE ON document
-WHEN EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.document_id = OLD.id AND q.status IN ('pending', 'running'))
-BEGIN
-    SELECT RAISE(ABORT, 'jobs still work for this document: cancel them first');
-END;
-
-CREATE TRIGGER document_deleted AFTER DELETE ON document
-BEGIN
-    INSERT INTO document_gone (document_id) VALUES (OLD.id);
-    INSERT OR IGNORE INTO link_due (document_id) VALUES (OLD.id);
-    DELETE FROM file WHERE document_id = OLD.id;
-END;
-
-CREATE TRIGGER document_links AFTER UPDATE OF name, current_generation ON document
-WHEN NEW.name <> OLD.name OR NEW.current_generation IS NOT OLD.current_generation
-BEGIN
-    INSERT OR IGNORE INTO link_due (document_id) VALUES (NEW.id);
-END;
-
-CREATE TRIGGER crawl_item_moved AFTER UPDATE OF name, parent_id ON crawl_item
-WHEN NEW.name <> OLD.name OR NEW.parent_id <> OLD.parent_id
-BEGIN
-    -- The upsert that fires it has its own way with conflicts, which would hold instead of an OR IGNORE.
-    INSERT INTO link_due (document_id) SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM link_due WHERE document_id = 0);
-END;
-
-CREATE TRIGGER job_document_insert_guard BEFORE INSERT ON worker_job_queue
-WHEN NEW.document_id IS NOT NULL OR NEW.generation IS NOT NULL
-BEGIN
-    SELECT CASE
-        WHEN NEW.status <> 'pending' THEN NULL   -- what an undo brings back may have ended
-        WHEN NEW.document_id IS NULL THEN RAISE(ABORT, 'a generation belongs to a document: give document_id as well')
-        WHEN NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id)
-            THEN RAISE(ABORT, 'there is no document with this document_id')
-        WHEN NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
-            THEN RAISE(ABORT, 'generation is not the newest of the document: to have it read again, use pagemill reindex')
-    END;
-END;
-
-CREATE TRIGGER job_document_guard BEFORE UPDATE OF document_id, generation ON worker_job_queue
-WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation
-BEGIN
-    SELECT RAISE(ABORT, 'document_id and generation of a job are given when it is inserted, and do not change');
-END;
-
--- P11: what belongs to an older generation never runs again.
-CREATE TRIGGER job_stale_guard BEFORE UPDATE OF status ON worker_job_queue
-WHEN NEW.status = 'pending' AND NEW.generation IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled')
-     AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id AND index_generation = NEW.generation)
-BEGIN
-    SELECT RAISE(ABORT, 'this job worked for an older generation of its document, or the document was deleted: to have it read again, use pagemill reindex');
-END;
-
--- A document is queued until the first of its jobs runs; indexing until one fails, is cancelled, or publishes it.
--- After success its jobs no longer concern it.
-CREATE TRIGGER document_follows AFTER UPDATE OF status ON worker_job_queue
-WHEN NEW.generation IS NOT NULL AND NEW.status <> OLD.status
-BEGIN
-    UPDATE document
-       SET index_status = 'indexing', updated_at = NEW.started_at
-     WHERE NEW.status = 'running' AND id = NEW.document_id AND index_generation = NEW.generation
-       AND index_status IN ('queued', 'indexing');
-    UPDATE document
-       SET index_status = CASE WHEN EXISTS (SELECT 1 FROM worker_job_queue q
-                                             WHERE q.document_id = NEW.document_id AND q.generation = NEW.generation
-                                               AND q.fence > 0) THEN 'indexing' ELSE 'queued' END,
-           error_code = NULL, error_message = NULL, updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
-     WHERE NEW.status = 'pending' AND OLD.status <> 'running' AND id = NEW.document_id
-       AND index_generation = NEW.generation AND index_status = 'failed';
-    UPDATE document
-       SET index_status = 'failed', updated_at = NEW.completed_at,
-           error_code = (SELECT error_code FROM v_document_error WHERE document_id = document.id LIMIT 1),
-           error_message = (SELECT error_message FROM v_document_error WHERE document_id = document.id LIMIT 1)
-     WHERE NEW.status IN ('failed', 'cancelled') AND id = NEW.document_id AND index_generation = NEW.generation
-       AND index_status IN ('queued', 'indexing', 'failed');
-    -- An undo put back the end of the last one that was live.
-    UPDATE document
-       SET index_status = 'failed', updated_at = NEW.completed_at, error_code = 'NOT_PUBLISHED',
-           error_message = 'job ' || NEW.id || ' (' || NEW.job_type || ') has completed, and no job is left that would publish the document'
-     WHERE NEW.status = 'completed' AND OLD.status = 'pending' AND id = NEW.document_id
-       AND index_generation = NEW.generation AND index_status IN ('queued', 'indexing')
-       AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
-                        WHERE q.document_id = NEW.document_id AND q.generation = NEW.generation
-                          AND q.status IN ('pending', 'running'));
-END;
-
-CREATE TRIGGER document_loses_job AFTER DELETE ON worker_job_queue
-WHEN OLD.generation IS NOT NULL AND OLD.status = 'pending'
-BEGIN
-    UPDATE document
-       SET index_status = 'failed', error_code = 'JOB_DELETED',
-           error_message = 'job ' || OLD.id || ' (' || OLD.job_type || ') was deleted before it ran'
-     WHERE id = OLD.document_id AND index_generation = OLD.generation AND index_status IN ('queued', 'indexing');
-END;
-
--- An undo brings back what was deleted.
-CREATE TRIGGER document_regains_job AFTER INSERT ON worker_job_queue
-WHEN NEW.generation IS NOT NULL AND NEW.status = 'pending'
-     AND EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id)
-BEGIN
-    UPDATE document
-       SET index_status = CASE WHEN EXISTS (SELECT 1 FROM worker_job_queue q
-                                             WHERE q.document_id = NEW.document_id AND q.generation = NEW.generation
-                                               AND q.fence > 0) THEN 'indexing' ELSE 'queued' END,
-           error_code = NULL, error_message = NULL
-     WHERE id = NEW.document_id AND index_generation = NEW.generation AND index_status = 'failed';
-END;
-
-CREATE TRIGGER file_insert_guard BEFORE INSERT ON file
-BEGIN
-    SELECT CASE
-        WHEN NEW.id <> -1 THEN RAISE(ABORT, 'the table chooses the id of a file: leave it out of the INSERT')
-        WHEN NOT EXISTS (SELECT 1 FROM worker_job_attempt a
-                          WHERE a.job_id = NEW.job_id AND a.fence = NEW.fence AND a.outcome = 'completed')
-            THEN RAISE(ABORT, 'only an attempt that completed has published files')
-    END;
-END;
-
-CREATE TRIGGER file_guard BEFORE UPDATE ON file
-WHEN NEW.id <> OLD.id OR NEW.path <> OLD.path OR NEW.size <> OLD.size OR NEW.sha256 <> OLD.sha256
-     OR NEW.md5 <> OLD.md5 OR NEW.job_id <> OLD.job_id OR NEW.fence <> OLD.fence
-     OR (OLD.document_id IS NOT NULL AND NEW.document_id IS NOT OLD.document_id)
-BEGIN
-    SELECT RAISE(ABORT, 'a published file does not change');
-END;
-
-CREATE TRIGGER file_tied AFTER UPDATE OF document_id ON file
-WHEN NEW.document_id IS NOT OLD.document_id
-BEGIN
-    INSERT OR IGNORE INTO link_due (document_id) VALUES (NEW.document_id);
-END;
-
-CREATE TRIGGER file_deleted AFTER DELETE ON file
-WHEN NOT EXISTS (SELECT 1 FROM file WHERE path = OLD.path)
-BEGIN
-    INSERT OR IGNORE INTO file_gone (path) VALUES (OLD.path);
-END;
-
-CREATE TRIGGER file_back AFTER INSERT ON file
-BEGIN
-    DELETE FROM file_gone WHERE path = NEW.path;
-END;
-
-CREATE TRIGGER page_result_guard BEFORE UPDATE OF id, digest, text, method, confidence, layout ON page_result
-BEGIN
-    SELECT RAISE(ABORT, 'what was read of a page does not change: another digest is another page');
-END;
-
-CREATE TRIGGER page_result_delete_guard BEFORE DELETE ON page_result
-WHEN EXISTS (SELECT 1 FROM page WHERE result_id = OLD.id)
-BEGIN
-    SELECT RAISE(ABORT, 'a document has this page: delete the document');
-END;
-
-CREATE TRIGGER page_result_added AFTER INSERT ON page_result
-BEGIN
-    INSERT INTO page_text (rowid, text) VALUES (NEW.id, NEW.text);
-END;
-
-CREATE TRIGGER page_result_deleted AFTER DELETE ON page_result
-BEGIN
-    INSERT INTO page_text (page_text, rowid, text) VALUES ('delete', OLD.id, OLD.text);
-END;
-
-CREATE TRIGGER page_insert_guard BEFORE INSERT ON page
-WHEN NOT EXISTS (SELECT 1 FROM document d JOIN worker_job_queue q
-                     ON q.document_id = d.id AND q.generation = d.index_generation AND q.status = 'running'
-                  WHERE d.id = NEW.document_id AND d.index_generation = NEW.generation)
-     OR NOT EXISTS (SELECT 1 FROM page_result WHERE id = NEW.result_id)
-BEGIN
-    SELECT RAISE(ABORT, 'only a running job of its newest generation adds pages to a document');
-END;
-
-CREATE TRIGGER page_guard BEFORE UPDATE ON page
-WHEN NEW.document_id <> OLD.document_id OR NEW.generation <> OLD.generation OR NEW.number <> OLD.number
-     OR NOT EXISTS (SELECT 1 FROM worker_job_queue q
-                     WHERE q.document_id = OLD.document_id AND q.generation = OLD.generation AND q.status = 'running')
-     OR NOT EXISTS (SELECT 1 FROM page_result WHERE id = NEW.result_id)
-BEGIN
-    SELECT RAISE(ABORT, 'only a running job of its generation changes a page of a document');
-END;
-
-CREATE TRIGGER page_delete_guard BEFORE DELETE ON page
-WHEN EXISTS (SELECT 1 FROM document WHERE id = OLD.document_id
-                AND OLD.generation IN (index_generation, current_generation))
-BEGIN
-    SELECT RAISE(ABORT, 'people read this page, or will: delete the document');
-END;
-
-CREATE TRIGGER page_added AFTER INSERT ON page
-BEGIN
-    UPDATE page_result SET forgotten_at = NULL WHERE id = NEW.result_id AND forgotten_at IS NOT NULL;
-END;
-
-CREATE TRIGGER page_deleted AFTER DELETE ON page
-WHEN NOT EXISTS (SELECT 1 FROM page WHERE result_id = OLD.result_id)
-BEGIN
-    UPDATE page_result SET forgotten_at = '' WHERE id = OLD.result_id;
-END;
-
-CREATE TRIGGER page_changed AFTER UPDATE OF result_id ON page
-BEGIN
-    UPDATE page_result SET forgotten_at = NULL WHERE id = NEW.result_id AND forgotten_at IS NOT NULL;
-    UPDATE page_result SET forgotten_at = ''
-     WHERE id = OLD.result_id AND NOT EXISTS (SELECT 1 FROM page WHERE result_id = OLD.result_id);
-END;
-
-CREATE TRIGGER checkpoint_guard BEFORE INSERT ON checkpoint
-WHEN NOT EXISTS (SELECT 1 FROM worker_job_queue
-                  WHERE id = NEW.job_id AND fence = NEW.fence AND status = 'running')
-BEGIN
-    SELECT RAISE(ABORT, 'only the attempt that runs a job keeps its checkpoint');
-END;
-
-CREATE TRIGGER checkpoint_done AFTER UPDATE OF status ON worker_job_queue
-WHEN NEW.status = 'completed'
-BEGIN
-    DELETE FROM checkpoint WHERE job_id = NEW.id;
-END;
-
--- What an undo may bring back keeps it.
-CREATE TRIGGER checkpoint_deleted AFTER DELETE ON worker_job_queue
-WHEN EXISTS (SELECT 1 FROM checkpoint WHERE job_id = OLD.id)
-BEGIN
-    DELETE FROM checkpoint WHERE job_id = OLD.id
-       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
 END;
 
 

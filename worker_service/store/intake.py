@@ -106,7 +106,8 @@ class SqliteIntake:
         """The document is the key of its work: a unique_key is not looked at."""
         document_id, way, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
-            self._db.write("rename_document", document_id=document_id, name=request.name)
+            if self._db.write("rename_document", document_id=document_id, name=request.name):
+                self._db.write("link_is_due", document_id=document_id)
             live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
             return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
         [(generation,)] = self._db.write(
@@ -117,6 +118,11 @@ class SqliteIntake:
             name=request.name,
             now=self._db.now(),
         )
+        # P11: older work is stale at once.
+        newest: dict[str, object] = {"document_id": document_id, "generation": generation, "now": self._db.now()}
+        self._db.write("link_is_due", document_id=document_id)
+        self._db.write("stop_older", **newest)
+        self._db.write("cancel_older", **newest)
         work = replace(
             job,
             document=None,
@@ -173,7 +179,8 @@ def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, Re
 
 
 def settle(db: Database) -> None:
-    """Act on the jobs whose end others wait for, wave by wave; what is left over waits for the next claim."""
+    """Act on the jobs whose end others wait for, wave by wave; then let documents follow their jobs. What is left over
+    waits for the next claim."""
     moved = 0
     while moved < _SETTLED_MOST and (settled := db.write("settled")):
         [(needs_id,)] = settled
@@ -186,6 +193,10 @@ def settle(db: Database) -> None:
         if wave < _SETTLED_MOST - moved:
             db.write("forget_settled", needs_id=needs_id)
         moved += 1 + wave
+    if documents := db.write("unsettled_documents", most=_SETTLED_MOST):
+        document_ids = json.dumps([document_id for (document_id,) in documents])
+        db.write("documents_follow", document_ids=document_ids, now=db.now())
+        db.write("forget_unsettled", document_ids=document_ids)
 
 
 def make_ready(db: Database, now: object) -> None:

@@ -46,9 +46,54 @@ UPDATE document
  WHERE id = :document_id
 RETURNING index_generation;
 
+-- name: stop_older
+UPDATE worker_job_queue
+   SET cancel_requested_at = ifnull(cancel_requested_at, :now)
+ WHERE document_id = :document_id AND generation < :generation AND status = 'running';
+
+-- name: cancel_older
+UPDATE worker_job_queue
+   SET status = 'cancelled', held = 0, completed_at = :now, error_code = 'STALE_GENERATION',
+       error_message = 'a newer generation of document ' || :document_id || ' was asked for'
+ WHERE document_id = :document_id AND generation < :generation AND status = 'pending';
+
+-- name: unsettled_documents
+SELECT document_id FROM document_unsettled LIMIT :most;
+
+-- name: documents_follow
+-- It is queued until the first of its jobs has begun; indexing until one fails, is cancelled or is lost, or until none is
+-- left to publish it. After success its jobs no longer concern it.
+UPDATE document
+   SET index_status = f.status, updated_at = :now,
+       error_code = CASE WHEN f.status = 'failed' THEN ifnull(f.error_code, document.error_code) END,
+       error_message = CASE WHEN f.status = 'failed' THEN iif(f.error_code IS NULL, document.error_message, f.error_message) END
+  FROM (SELECT d.id,
+               CASE WHEN u.lost IS NOT NULL OR e.job_id IS NOT NULL OR d.error_code = 'JOB_DELETED' OR s.live = 0 THEN 'failed'
+                    WHEN s.begun THEN 'indexing' ELSE 'queued' END AS status,
+               CASE WHEN u.lost IS NOT NULL THEN 'JOB_DELETED' WHEN e.job_id IS NOT NULL THEN e.error_code
+                    WHEN d.index_status <> 'failed' THEN 'NOT_PUBLISHED' END AS error_code,
+               coalesce(u.lost, e.error_message, 'no job is left that would publish the document') AS error_message
+          FROM json_each(:document_ids) w
+         CROSS JOIN document d ON d.id = w.value AND d.index_status IN ('queued', 'indexing', 'failed')
+         CROSS JOIN document_unsettled u ON u.document_id = d.id
+          LEFT JOIN (SELECT q.document_id, q.generation, sum(q.status IN ('pending', 'running')) AS live,
+                            max(q.fence) AS begun
+                       FROM worker_job_queue q
+                      WHERE q.document_id IN (SELECT value FROM json_each(:document_ids)) AND q.generation IS NOT NULL
+                      GROUP BY q.document_id, q.generation) s
+            ON s.document_id = d.id AND s.generation = d.index_generation
+          LEFT JOIN v_document_error e
+            ON e.document_id = d.id
+           AND e.job_id = (SELECT o.job_id FROM v_document_error o WHERE o.document_id = d.id LIMIT 1)) f
+ WHERE document.id = f.id;
+
+-- name: forget_unsettled
+DELETE FROM document_unsettled WHERE document_id IN (SELECT value FROM json_each(:document_ids));
+
 -- name: rename_document
 UPDATE document SET name = :name, gone_at = NULL
- WHERE id = :document_id AND (name <> :name OR gone_at IS NOT NULL) AND :name <> '';
+ WHERE id = :document_id AND (name <> :name OR gone_at IS NOT NULL) AND :name <> ''
+RETURNING id;
 
 -- name: live_work
 SELECT q.id FROM document d
@@ -110,7 +155,7 @@ DELETE FROM worker_job_settled WHERE job_id = :needs_id;
 -- name: unready
 -- Would a claim first have to settle or free something?
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT EXISTS (SELECT 1 FROM worker_job_settled)
+SELECT EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
 

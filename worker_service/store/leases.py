@@ -197,6 +197,8 @@ class SqliteLeases:
                 claimed += self._readable(list(map(job_from, rows)))
             if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
+            if any(job.generation is not None for job in claimed):
+                settle(self._db)
             if claimed:
                 claimed.sort(key=lambda job: (job.priority, job.created_at, job.id))
                 self._db.write("served", owners=json.dumps(list(dict.fromkeys(job.owner for job in claimed))))
@@ -277,11 +279,18 @@ class SqliteLeases:
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
             kept = [(lease, page, result) for lease, page, result in ready if targets[lease].is_kept]
             results = b"[%s]" % b",".join(result for _, _, result in kept if result)
-            self._db.write("add_page_results", results=results.decode(), now=now)
+            added = [
+                result_id for (result_id,) in self._db.write("add_page_results", results=results.decode(), now=now)
+            ]
+            self._db.write("index_results", result_ids=json.dumps(added))
             for lease, target in targets.items():
                 own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
                 if target.is_current:
-                    self._db.write("save_pages", **target.place, pages=msgspec.json.encode(own).decode())
+                    pages_read = {**target.place, "pages": msgspec.json.encode(own).decode()}
+                    replaced = self._db.write("pages_to_replace", **pages_read)
+                    self._db.write("save_pages", **pages_read)
+                    self._db.write("results_wanted", **pages_read)
+                    leave_results(self._db, replaced)
                     self._db.write("document_moved", **target.place, now=now)
                 elif own:
                     self._db.write(
@@ -293,6 +302,8 @@ class SqliteLeases:
         self._db.write("save_crawl", crawl=crawl.crawl, owner=work.owner, state=crawl.state, now=now)
         gone = [{"crawl": crawl.crawl, "id": item.id, "now": now} for item in crawl.items if item.is_gone]
         seen = [(crawl.crawl, *_facts_of(item), crawl.walk, now) for item in crawl.items if not item.is_gone]
+        places = json.dumps([(item.id, item.name, item.parent_id) for item in crawl.items if not item.is_gone])
+        self._db.write("links_are_due", crawl=crawl.crawl, places=places)
         self._db.write_each("lose_crawl_item", gone)
         self._db.write_each("save_crawl_item", seen)
         for item in crawl.items:
@@ -378,6 +389,7 @@ class SqliteLeases:
             landed = {done.lease: done for done in completions if (done.lease.job_id, done.lease.fence) in closed}
             rows = self._db.write("complete", now=now, done=_completed(landed.values()))
             works = {row[0]: work_from(row[1:]) for row in rows}
+            self._db.write("forget_checkpoints", job_ids=json.dumps(list(works)))
             for done in landed.values():
                 self._land(done, works[done.lease.job_id], now)
             settle(self._db)
@@ -465,6 +477,8 @@ class SqliteLeases:
         lease = done.lease
         for file in done.files:
             self._add_file(lease, work, file, now)
+        if done.files:
+            self._db.write("files_are_back", **of(lease))
         if done.document is not None and work.generation is not None:
             facts = done.document
             self._db.write(
@@ -481,9 +495,10 @@ class SqliteLeases:
         if work.generation is None:
             return
         if done.publishes:
-            self._db.write("forget_older_files", **work.place)
+            forget_files(self._db, "forget_older_files", **work.place)
             if not self._db.write("publish", **work.place, now=now):
                 raise RuleBroken(f"generation {work.generation} of document {work.document_id} is no longer the newest")
+            self._db.write("link_is_due", document_id=work.document_id)
             return
         self._db.write("document_moved", **work.place, now=now)
         self._db.write("led_nowhere", **work.place, now=now, job_id=lease.job_id, skipped=_skipped(done.result))
@@ -508,7 +523,8 @@ class SqliteLeases:
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None
-            self._db.write("tie_files", **of(lease), document_id=document_id, content=content)
+            if self._db.write("tie_files", **of(lease), document_id=document_id, content=content):
+                self._db.write("link_is_due", document_id=document_id)
 
     # ── The lease ──
 
@@ -582,6 +598,20 @@ def _completed(completions: Iterable[Completion]) -> str:
             for done in completions
         ]
     )
+
+
+def forget_files(db: Database, name: str, /, **values: object) -> int:
+    """Remove rows of files by a statement; those that nothing names any more go from the workspace."""
+    paths = [path for (path,) in db.write(name, **values)]
+    if paths:
+        db.write("files_are_gone", paths=json.dumps(paths))
+    return len(paths)
+
+
+def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
+    """What was read of pages that have gone: unless another page refers to it, it is forgotten."""
+    if result_ids:
+        db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))
 
 
 def work_from(row: Row) -> Work:

@@ -283,12 +283,33 @@ INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now,
 SELECT state FROM checkpoint WHERE job_id = :job_id;
 
 -- name: add_page_results
--- In one statement: after each whose trigger writes to it, the full-text index turns what it holds into a segment. One
--- for each page takes twice the time, and leaves as many to be merged.
 INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
 SELECT value ->> 'digest', value ->> 'text', value ->> 'method', value ->> 'confidence', unhex(value ->> 'layout'), :now
   FROM json_each(:results) WHERE true
-    ON CONFLICT (digest) DO NOTHING;
+    ON CONFLICT (digest) DO NOTHING
+RETURNING id;
+
+-- name: index_results
+-- In one statement: after each that writes to it, the full-text index turns what it holds into a segment. One for each
+-- page takes twice the time, and leaves as many to be merged.
+INSERT INTO page_text (rowid, text) SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
+
+-- name: pages_to_replace
+-- What was read of them before, by another attempt.
+SELECT p.result_id
+  FROM json_each(:pages) w
+ CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.value ->> 0
+ CROSS JOIN page_result r ON r.id = p.result_id AND r.digest <> w.value ->> 1;
+
+-- name: results_wanted
+UPDATE page_result SET forgotten_at = NULL
+ WHERE forgotten_at IS NOT NULL AND digest IN (SELECT value ->> 1 FROM json_each(:pages))
+   AND EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
+
+-- name: leave_results
+UPDATE page_result SET forgotten_at = ''
+ WHERE id IN (SELECT value FROM json_each(:result_ids))
+   AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
 
 -- name: save_pages
 -- One that names a digest which is not stored is passed over: it is missing when they are counted.
@@ -534,14 +555,36 @@ RETURNING id;
 -- The original that a download has just published, to the document that it is of.
 UPDATE file SET document_id = :document_id
  WHERE job_id = :job_id AND fence = :fence AND document_id IS NULL AND role <> ''
-   AND (:content IS NULL OR sha256 = :content);
+   AND (:content IS NULL OR sha256 = :content)
+RETURNING id;
 
 -- name: forget_older_files
 -- What an earlier generation made of the document, and this one did not, would be taken for this one's.
 DELETE FROM file
  WHERE document_id = :document_id AND role NOT IN ('', 'original')
    AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation);
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation)
+RETURNING path;
+
+-- name: files_are_gone
+INSERT OR IGNORE INTO file_gone (path)
+SELECT w.value FROM json_each(:paths) w WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.path = w.value);
+
+-- name: files_are_back
+DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_id AND fence = :fence);
+
+-- name: link_is_due
+INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
+
+-- name: links_are_due
+-- Of all documents, because folders have moved or have other names.
+INSERT OR IGNORE INTO link_due (document_id)
+SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
+                         JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
+                        WHERE i.name <> w.value ->> 1 OR i.parent_id <> w.value ->> 2);
+
+-- name: forget_checkpoints
+DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
 
 -- name: publish
 -- P5, P11: pages were written ahead. From this row on people read them.

@@ -185,6 +185,7 @@ class SqliteSteering:
             reason = self._db.try_to_write("restore_deleted_row", {"job_id": job_id, "before": before})
             if reason is None:
                 self._db.write("hold_again", job_id=job_id, before=before)
+                self._db.write("document_regains_job", job_id=job_id)
                 self._db.write("settle_again", job_id=job_id)
             return reason
         if not rows:

@@ -79,6 +79,13 @@ UPDATE worker_job_queue
               | EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = :job_id AND NOT w.is_met) * 4
  WHERE id = :job_id AND status = 'pending';
 
+-- name: document_regains_job
+UPDATE document SET index_status = 'queued', error_code = NULL, error_message = NULL
+ WHERE index_status = 'failed' AND error_code = 'JOB_DELETED'
+   AND EXISTS (SELECT 1 FROM worker_job_queue q
+                WHERE q.id = :job_id AND q.status = 'pending' AND q.document_id = document.id
+                  AND q.generation = document.index_generation);
+
 -- name: settle_again
 INSERT OR IGNORE INTO worker_job_settled (job_id)
 SELECT :job_id WHERE EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = :job_id)

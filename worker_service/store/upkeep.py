@@ -29,6 +29,7 @@ from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.database import SQLITE_VERSION, Database, chunks, spoken_errors
 from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
+from worker_service.store.leases import forget_files, leave_results
 
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 
@@ -167,6 +168,9 @@ class SqliteUpkeep:
                     told = {"files": weight.files, "size": weight.size}
                     self._db.write("remember_document", action_id=action_id, document_id=document_id, **told)
                     self._db.write("remove_document", document_id=document_id)
+                    self._db.write("remember_gone", document_id=document_id)
+                    self._db.write("link_is_due", document_id=document_id)
+                    forget_files(self._db, "remove_files", document_id=document_id)
                     removed.append(document_id)
                     freed += weight
         return Removed(action_id, removed, refused, freed)
@@ -198,7 +202,7 @@ class SqliteUpkeep:
         files = self._db.read("superseded_files", most=most)
         with self._db.transaction():
             forgotten = self._forget_generations(generations, most)
-            forgotten += sum(len(self._db.write("forget_file", file_id=file_id)) for (file_id,) in files)
+            forgotten += sum(forget_files(self._db, "forget_file", file_id=file_id) for (file_id,) in files)
             return forgotten + self._forget_results(most)
 
     def _forget_generations(self, generations: Sequence[tuple[int, int | None]], most: int) -> int:
@@ -209,12 +213,18 @@ class SqliteUpkeep:
                 self._db.write("forget_gone_document", document_id=document_id)
             elif forgotten < most:
                 left = {"document_id": document_id, "generation": generation, "most": most - forgotten}
-                forgotten += len(self._db.write("forget_page", **left))
+                left_over = self._db.write("forget_page", **left)
+                leave_results(self._db, left_over)
+                forgotten += len(left_over)
         return forgotten
 
     def _forget_results(self, most: int) -> int:
         self._db.write("date_forgotten", now=self._db.now())
-        return len(self._db.write("forget_result", most=most))
+        result_ids = [result_id for (result_id,) in self._db.write("results_to_forget", most=most)]
+        if result_ids:
+            self._db.write("unindex_results", result_ids=json.dumps(result_ids))
+            self._db.write("forget_results", result_ids=json.dumps(result_ids))
+        return len(result_ids)
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
         return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]

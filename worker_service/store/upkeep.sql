@@ -81,8 +81,14 @@ SELECT :action_id, d.id,
   FROM document d WHERE d.id = :document_id;
 
 -- name: remove_document
--- Its files go with it, by the table; its pages later, a little at a time.
 DELETE FROM document WHERE id = :document_id;
+
+-- name: remember_gone
+-- Its pages go later, a little at a time.
+INSERT INTO document_gone (document_id) VALUES (:document_id);
+
+-- name: remove_files
+DELETE FROM file WHERE document_id = :document_id RETURNING path;
 
 -- name: sizes_by_owner
 -- A file that two owners share counts for both.
@@ -128,7 +134,7 @@ SELECT EXISTS (SELECT 1 FROM document_gone)
 DELETE FROM page
  WHERE document_id = :document_id AND generation = :generation
    AND number IN (SELECT number FROM page WHERE document_id = :document_id AND generation = :generation LIMIT :most)
-RETURNING number;
+RETURNING result_id;
 
 -- name: superseded_files
 -- While a job works for the document, it may still read the older one. A chore, and the reader walks over all files.
@@ -145,21 +151,28 @@ DELETE FROM file
  WHERE id = :file_id
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.document_id = file.document_id AND q.status IN ('pending', 'running'))
-RETURNING id;
+RETURNING path;
 
 -- name: date_forgotten
 UPDATE page_result SET forgotten_at = :now WHERE forgotten_at = '';
 
--- name: forget_result
+-- name: results_to_forget
 -- Whoever runs now may have asked for it before it was marked.
-DELETE FROM page_result
- WHERE id IN (SELECT r.id FROM page_result r
-               WHERE r.forgotten_at IS NOT NULL AND r.forgotten_at <> ''
-                 AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
-                                  WHERE q.status = 'running' AND q.document_id IS NOT NULL
-                                    AND q.started_at <= r.forgotten_at)
-               LIMIT :most)
-RETURNING id;
+SELECT r.id FROM page_result r
+ WHERE r.forgotten_at IS NOT NULL AND r.forgotten_at <> ''
+   AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = r.id)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.status = 'running' AND q.document_id IS NOT NULL AND q.started_at <= r.forgotten_at)
+ LIMIT :most;
+
+-- name: unindex_results
+-- Only what was indexed: to take out what is not there would spoil the index.
+INSERT INTO page_text (page_text, rowid, text)
+SELECT 'delete', r.id, r.text FROM page_result r
+ WHERE r.id IN (SELECT value FROM json_each(:result_ids)) AND EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id);
+
+-- name: forget_results
+DELETE FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 
 -- name: gone_files
 -- As bytes: a path is no text.
@@ -332,6 +345,7 @@ SELECT 'P11: document ' || d.id || ' has pages of generation ' || p.generation |
 SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
   FROM document d
  WHERE d.index_status IN ('queued', 'indexing')
+   AND NOT EXISTS (SELECT 1 FROM document_unsettled u WHERE u.document_id = d.id)
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.document_id = d.id AND q.generation = d.index_generation
                       AND q.status IN ('pending', 'running'))
