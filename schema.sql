@@ -830,12 +830,6 @@ BEGIN
      WHERE id = NEW.document_id AND index_generation = NEW.generation AND index_status <> 'success';
 END;
 
-CREATE TRIGGER job_delete_guard BEFORE DELETE ON worker_job_queue
-WHEN OLD.status = 'running'
-BEGIN
-    SELECT RAISE(ABORT, 'a running job cannot be deleted: set its status to cancelled first');
-END;
-
 -- Else its jobs would belong to nobody. Who can prove that it is gone takes them back first.
 CREATE TRIGGER worker_delete_guard BEFORE DELETE ON worker
 WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = OLD.id)
@@ -852,6 +846,7 @@ END;
 -- What `pagemill delete` removed keeps its history until undo is no longer possible.
 CREATE TRIGGER job_deleted AFTER DELETE ON worker_job_queue
 BEGIN
+    SELECT RAISE(ABORT, 'a running job cannot be deleted: set its status to cancelled first') WHERE OLD.status = 'running';
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT OLD.id WHERE EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = OLD.id);
     -- A need that was met stays met.

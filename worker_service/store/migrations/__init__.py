@@ -26,7 +26,7 @@ _GONE: tuple[str, ...] = tuple(
     document_regains_job file_insert_guard file_guard file_tied file_deleted file_back page_result_guard
     page_result_delete_guard page_result_added page_result_deleted page_insert_guard page_guard
     page_delete_guard page_added page_deleted page_changed checkpoint_guard checkpoint_done checkpoint_deleted
-    crawl_item_moved schema_insert_guard
+    crawl_item_moved schema_insert_guard job_delete_guard
     """.split()
 )
 
