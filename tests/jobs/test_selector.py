@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_service.errors import BadInput
-from worker_service.jobs.model import Status
-from worker_service.jobs.selector import Selector, parse_match, parse_status
+from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.selector import CHOSEN_BY, COLUMNS, WRITTEN, Selector, parse_match, parse_status
 
 
 @pytest.mark.parametrize("status", list(Status))
@@ -74,3 +74,14 @@ def test_an_empty_selector_says_so() -> None:
     assert not Selector(ids=(1,)).is_empty
     assert not Selector(batch_id=0).is_empty
     assert not Selector(match=(("a", None),)).is_empty
+
+
+def test_a_column_that_is_declared_is_one_of_jobs_and_can_be_written_and_chosen_by_where_it_says_so() -> None:
+    named = {column.name for column in COLUMNS}
+    assert named <= set(Job._fields)
+    assert {column.name for column in WRITTEN} <= set(NewJob.__match_args__)
+
+    chosen_by = [column.chosen_by for column in CHOSEN_BY]
+    by_other_means = {"ids", "statuses", "since", "older_than", "match"}
+    assert {*chosen_by} | by_other_means == {*Selector.__match_args__}
+    assert len({*chosen_by}) == len(chosen_by)

@@ -36,38 +36,20 @@ class Column:
     """What the flag means there, if its name does not tell."""
 
 
+# In the order of their places in lists.
 COLUMNS = (
     Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True),
-    Column(
-        "name",
-        "--name",
-        "TEXT",
-        heading="NAME",
-        written="What it is about, as lists show it: a file's name.",
-        is_filled=True,
-    ),
-    Column(
-        "platform",
-        "--platform",
-        heading="PLATFORM",
-        written="'local' unless given.",
-        is_filled=True,
-        chosen_by="platforms",
-        divides=True,
-    ),
-    Column(
-        "account",
-        "--account",
-        heading="ACCOUNT",
-        written="The remote account that the job is about.",
-        chosen_by="accounts",
-        about="The remote account that jobs are about.",
-    ),
-    Column("owner", "--owner", heading="OWNER", written="The person it belongs to.", chosen_by="owners"),
+    Column("name", "--name", "TEXT", heading="NAME", is_filled=True,
+           written="What it is about, as lists show it: a file's name."),
+    Column("platform", "--platform", heading="PLATFORM", chosen_by="platforms", divides=True, is_filled=True,
+           written="'local' unless given."),
+    Column("account", "--account", heading="ACCOUNT", chosen_by="accounts",
+           written="The remote account that the job is about.", about="The remote account that jobs are about."),
+    Column("owner", "--owner", heading="OWNER", chosen_by="owners", written="The person it belongs to."),
     Column("source", "--source", written="What may ask for a rest, such as a credential."),
-    Column("batch_id", "--batch", "N", is_number=True, written="The batch that it belongs to.", chosen_by="batch_id"),
+    Column("batch_id", "--batch", "N", is_number=True, chosen_by="batch_id", written="The batch that it belongs to."),
     Column("error_code", "--error", "CODE", chosen_by="error_code", about="Jobs whose last error has this code."),
-)  # in the order of their places in lists
+)  # fmt: skip
 WRITTEN = tuple(column for column in COLUMNS if column.written)
 CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
 

@@ -1,0 +1,81 @@
+"""What a person can do, without a command line: by plain values, and with answers that are JSON as they stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from worker_service.config import load_settings
+from worker_service.errors import BadInput, JobNotFound
+from worker_service.jobs.model import Status
+from worker_service.operations.database import Session, initialise, open_session
+from worker_service.operations.enqueue import enqueue
+from worker_service.operations.jobs import job, list_jobs, why
+from worker_service.operations.objects import as_object, job_object
+from worker_service.operations.overview import look
+from worker_service.operations.steer import actions, change, plan, undo, undoable
+from worker_service.operations.words import read_selector
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
+    initialise(settings)
+    opened = open_session(settings, actor="ann")
+    yield opened
+    opened.close()
+
+
+def put(session: Session, **words: object) -> int:
+    return enqueue(session, {"job_type": "ocr_pages", **words}, lambda most: b"{}").job_id
+
+
+def test_a_page_of_jobs_says_where_the_next_begins(session: Session) -> None:
+    first, second, third = (put(session, owner="alice") for _ in range(3))
+    put(session, owner="bob")
+    hers = read_selector(now=session.clock(), owners=["alice"])
+
+    page = list_jobs(session, hers, limit=2)
+    rest = list_jobs(session, hers, limit=2, before_id=page.next)
+
+    assert ([one.id for one in page.items], page.next) == ([third, second], second)
+    assert ([one.id for one in rest.items], rest.next) == ([first], None)
+    assert json.loads(json.dumps([job_object(one) for one in page.items]))[0]["state"] == "pending"
+
+
+def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(session: Session) -> None:
+    ids = [put(session, platform="instagram") for _ in range(7)]
+    put(session)
+    planned = plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
+    assert (planned.jobs, len(planned.sample), planned.is_single) == (7, 5, False)
+    assert all(job(session, job_id).status is Status.PENDING for job_id in ids)
+
+    changed = change(session, planned)
+
+    assert sorted(changed.job_ids) == ids
+    assert {job(session, job_id).status for job_id in ids} == {Status.CANCELLED}
+    assert [(one.actor, one.verb, one.jobs) for one in actions(session)] == [("ann", "cancel", 7)]
+    undo(session, undoable(session, None))
+    assert look(session).counts.by_status[Status.PENDING] == 8
+
+
+def test_why_answers_with_gates_and_the_next_move_of_each(session: Session) -> None:
+    found = why(session, put(session))
+
+    assert [(gate.code, move.partition(",")[0]) for gate, move in found.gates] == [
+        ("WORKER_DOWN", "systemctl start pagemill")
+    ]
+    assert json.loads(json.dumps([as_object(gate) for gate, _ in found.gates]))[0]["code"] == "WORKER_DOWN"
+
+
+def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:
+    now = session.clock()
+    with pytest.raises(JobNotFound, match="no job 42"):
+        plan(session, "cancel", read_selector(now=now, ids=[42]))
+    with pytest.raises(BadInput, match="say which jobs to retry"):
+        plan(session, "retry", read_selector(now=now))
+    with pytest.raises(BadInput, match="only jobs that are pending can be reprioritised"):
+        plan(session, "priority", read_selector(now=now, statuses=["failed"]), priority=1)
