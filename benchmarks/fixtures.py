@@ -16,7 +16,7 @@ from worker_service.store.base import Store
 from worker_service.store.opening import initialise, open_store
 
 WORKER = "bench"
-SLOTS = 1_000_000
+SLOTS = 100_000
 
 _ROWS = """
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service.children.messages import Ended, How, Progressed, Publication, frame
+from worker_service.children.messages import Ended, How, Publication, frame
 from worker_service.handlers import (
     Context,
     Done,
@@ -189,16 +189,6 @@ def publishes_what_is_not_its_own(context: Context[Wish]) -> Done:
         files = [Publication(Path("../../outside"))]
         said = Ended(order.job_id, order.fence, How.DONE, published=files, stays=True)
         os.write(_pipe_of(context), frame(said))
-        time.sleep(600)
-    return Done(os.getpid())
-
-
-@kept()
-def says_more_than_its_end(context: Context[Wish]) -> Done:
-    if context.payload.how:
-        order = context._order  # type: ignore[attr-defined]
-        os.write(_pipe_of(context), frame(Ended(order.job_id, order.fence, How.DONE, stays=True)))
-        os.write(_pipe_of(context), frame(Progressed(order.job_id, order.fence, 50, "more")))
         time.sleep(600)
     return Done(os.getpid())
 

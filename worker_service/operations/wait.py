@@ -81,7 +81,7 @@ def wait_for_jobs(
     id or batch are meant whatever has become of them; by other selectors those that are live now. What watches is
     waited for until it has looked."""
     if selector.is_empty:
-        raise BadInput("say which jobs to wait for: ids, or selectors such as --type ocr_pages")
+        raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
     require(session, selector.ids)
     reading = session.store.reading
