@@ -13,7 +13,6 @@ import pytest
 _HERE = Path(__file__).parent
 _FIRST = (
     "systemd/test_documents.py",
-    "system/test_stop_points.py",
     "systemd/test_service.py",
     "system/test_daemon.py",
     "system/test_chaos.py",

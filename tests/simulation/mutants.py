@@ -1,113 +1,249 @@
-"""The store and the daemon with one guard taken away each. The simulation has to notice every one of them.
+"""The store and the daemon with one guard taken away each, and who notices: what random engines of the tests are worth.
 
-A mutant changes the text of a statement, or puts a function of its own in the place of one; it copies nothing. When the
-text that it changes is no longer there, it says so instead of testing nothing.
+A mutant is pieces of the source and what stands there instead. Each piece has to stand in one place exactly, in
+whatever file that is: a mutant whose guard has gone says so, instead of testing nothing.
+
+`found_by` is measured: the simulation finds what it is named for in each run of the tests; for the others
+
+    python -m tests.simulation.mutants --only "pages without,BEGIN" contract=tests/store races=tests/store/test_races.py
+
+plants one after another in a copy of the checkout and runs there what is named. A machine of random moves beside a
+model in memory, and a daemon ended between any two statements, found none that these do not, and are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
 
-from tests.simulation.room import Room, statements
-from worker_service.daemon import recovery
-from worker_service.jobs.model import Job
-from worker_service.liveness import Fate, Seen
-from worker_service.store.intake import make_ready
-from worker_service.store.leases import SqliteLeases
-from worker_service.store.reading import JOB_COLUMNS, claim_values, job_from
+from tests.simulation.room import Room
+from worker_service.store.sqlite import sqlite_statements
 
-Texts = dict[str, str]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     name: str
-    change: Callable[[Texts], Texts] = dict
-    put: Callable[[], Iterator[None]] | None = None
+    promise: str
+    found_by: str
+    edits: tuple[tuple[str, str], ...]
+
+    def texts(self) -> dict[Path, str]:
+        """The files that it changes, as they are then."""
+        changed: dict[Path, str] = {}
+        for old, new in self.edits:
+            places = [path for path, text in sources().items() if old in text]
+            one_place = len(places) == 1 and sources()[places[0]].count(old) == 1
+            assert one_place, f"{self.name}: {old!r} stands not once but in {places}: take away what is there now"
+            changed[places[0]] = changed.get(places[0], sources()[places[0]]).replace(old, new)
+        return changed
 
     @contextmanager
     def room(self) -> Iterator[Room]:
-        """A room in which it is at work."""
-        with Room(self.change(statements())) as room:
-            if self.put is None:
-                yield room
-            else:
-                with contextmanager(self.put)():
-                    yield room
+        """A room in which it is at work, for as long as that is open."""
+        with ExitStack() as stack:
+            changed = self.texts()
+            stack.enter_context(_read_instead(changed))
+            for path, text in changed.items():
+                if path.suffix == ".py":
+                    _swap_functions(path, text, stack)
+            yield stack.enter_context(Room(sqlite_statements()))
 
 
-def _without(name: str, *pieces: str) -> Callable[[Texts], Texts]:
-    def change(texts: Texts) -> Texts:
-        text = texts[name]
-        for piece in pieces:
-            assert piece in text, f"{name} has no longer {piece!r}: let the mutant take away what is there now"
-            text = text.replace(piece, "")
-        return {**texts, name: text}
-
-    return change
+@cache
+def sources() -> dict[Path, str]:
+    room = CHECKOUT / "worker_service"
+    paths = [CHECKOUT / "schema.sql", *sorted(room.rglob("*.py")), *sorted(room.rglob("*.sql"))]
+    return {path: path.read_text() for path in paths if "migrations" not in path.parts}
 
 
-def _then(*changes: Callable[[Texts], Texts]) -> Callable[[Texts], Texts]:
-    def change(texts: Texts) -> Texts:
-        for one in changes:
-            texts = one(texts)
-        return texts
+@contextmanager
+def _read_instead(texts: dict[Path, str]) -> Iterator[None]:
+    real = Path.read_text
 
-    return change
+    def read(path: Path, *arguments: str | None) -> str:
+        return texts[path] if path in texts else real(path, *arguments)
 
-
-def _putting(place: object, name: str, value: object) -> Callable[[], Iterator[None]]:
-    def put() -> Iterator[None]:
-        before = getattr(place, name)
-        setattr(place, name, value)
-        try:
-            yield
-        finally:
-            setattr(place, name, before)
-
-    return put
+    setattr(Path, "read_text", read)  # noqa: B010  typed otherwise
+    try:
+        yield
+    finally:
+        setattr(Path, "read_text", real)  # noqa: B010
 
 
-def _select_then_update(self: SqliteLeases, worker_id: str, most: int, job_class: str = "cpu") -> list[Job]:
-    """A claim that looks first and takes later: between the two, others come in."""
-    db = self._db
-    values = claim_values(db, worker_id, job_class)
-    with db.transaction():
-        make_ready(db, values["now"])
-    chosen = db.read("next_turn", **values)
-    with db.transaction():
-        return [job_from(row) for (job_id,) in chosen for row in db.write("take", job_id=job_id, **values)]
+def _swap_functions(path: Path, text: str, stack: ExitStack) -> None:
+    """Each function of the module gets the code that this text gives it, whoever holds the function already."""
+    module = next(one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == str(path))
+    codes = {code.co_qualname: code for code in _codes(compile(text, str(path), "exec"))}
+    owners = [module, *(one for one in vars(module).values() if isinstance(one, type))]
+    for function in (one for owner in owners for one in list(vars(owner).values())):
+        # What a decorator has made, or a dataclass, is not its text's own.
+        if isinstance(function, FunctionType) and function.__code__.co_filename == str(path):
+            stack.callback(setattr, function, "__code__", function.__code__)
+            function.__code__ = codes[function.__qualname__]
 
 
-def _with_take(texts: Texts) -> Texts:
-    take = (
-        "UPDATE worker_job_queue SET status = 'running', fence = fence + 1, worker_id = :worker_id,"
-        " started_at = :now, heartbeat_at = :now, progress_percent = 0, progress_message = NULL"
-        f" WHERE id = :job_id RETURNING {', '.join(JOB_COLUMNS)}"
-    )
-    return {**texts, "take": take}
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes(one)
 
 
-def _everybody_is_gone(seen: Seen, *, orphan_after_seconds: float) -> Fate:
-    return Fate.GONE
-
+# fmt: off
+_CLOSE = "WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}\n"
+_CLOSE_ANY = "WHERE job_id = :job_id AND ended_at IS NULL\n"
+_RELEASE = "SET {pending_again}, run_at = NULL, held = (concurrency_key IS NOT NULL) * 8\n WHERE id = :job_id AND "
+_FAIL = "error_code = :error_code, error_message = :error_message\n WHERE id = :job_id AND "
 
 MUTANTS = (
-    Mutant(
-        "complete without a fence",
-        _then(
-            _without("close_completed", " AND q.fence = d.value ->> 1 AND q.worker_id = d.value ->> 2"),
-            _without("complete", " AND worker_job_queue.fence = d.value ->> 1"),
-        ),
-    ),
-    Mutant("claim that selects, then updates", _with_take, _putting(SqliteLeases, "claim", _select_then_update)),
-    Mutant("beat without a fence", _without("beat_leases", " AND fence = l.value ->> 1 AND worker_id = :worker_id")),
-    Mutant("no cap of requeues", _without("orphans", "WHEN q.requeue_count >= :requeues_max THEN 'too often'")),
-    Mutant(
-        "complete that ignores a request to cancel", _without("close_completed", "AND q.cancel_requested_at IS NULL")
-    ),
-    Mutant("requeue of a worker that lives", put=_putting(recovery, "fate", _everybody_is_gone)),
-    Mutant("report without a fence", _without("report", " AND fence = :fence AND worker_id = :worker_id")),
+    Mutant("complete without a fence", "P2", "simulation", (
+        (" AND q.fence = d.value ->> 1 AND q.worker_id = d.value ->> 2", ""),
+        (" AND worker_job_queue.fence = d.value ->> 1", ""))),
+    Mutant("release without a fence", "P2", "simulation", (
+        (_CLOSE, _CLOSE_ANY), (_RELEASE + "fence = :fence AND ", _RELEASE))),
+    Mutant("fail without a fence", "P2", "simulation", (
+        ("if job.worker_id == lease.worker_id and job.fence == lease.fence and not", "if not"), (_CLOSE, _CLOSE_ANY),
+        (_FAIL + "fence = :fence AND status = 'running';\n\n-- fragment: pending_again",
+         _FAIL + "status = 'running';\n\n-- fragment: pending_again"))),
+    Mutant("report without a fence", "P2", "simulation", (
+        ("ifnull(:message, progress_message)\n WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id",
+         "ifnull(:message, progress_message)\n WHERE id = :job_id"),)),
+    Mutant("beat without a fence", "P2", "simulation", (
+        (" AND fence = l.value ->> 1 AND worker_id = :worker_id AND", " AND"),)),
+    Mutant("pages without a lease", "P2", "contract", (
+        ("q.generation\n WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id"
+         " AND q.status = 'running'", "q.generation\n WHERE q.id = :job_id"),)),
+    Mutant("claim that selects, then updates", "P1", "simulation", (
+        ("-- name: worker_is_known",
+         "-- name: take\nUPDATE worker_job_queue SET {taken} WHERE id = :job_id RETURNING {job_columns};\n\n"
+         "-- name: worker_is_known"),
+        ("        try:\n            return self._claim(worker_id, most, job_class, behind, only)\n",
+         "        values = claim_values(self._db, worker_id, job_class)\n"
+         "        with self._db.transaction():\n"
+         "            make_ready(self._db, values['now'])\n"
+         "        chosen = self._db.read('next_turn', **values)\n"
+         "        with self._db.transaction():\n"
+         "            return [job_from(r) for (j,) in chosen for r in self._db.write('take', job_id=j, **values)]\n"
+         "        try:\n            return self._claim(worker_id, most, job_class, behind, only)\n"))),
+    Mutant("BEGIN that locks nothing", "P1", "races", (
+        ('self._connection.execute("BEGIN IMMEDIATE")', 'self._connection.execute("BEGIN")'),)),
+    Mutant("no cap of requeues", "P6", "simulation", (
+        ("WHEN q.requeue_count >= :requeues_max THEN 'too often'", ""),)),
+    Mutant("no cap of retries", "P6", "contract", (
+        ("is_retried = retry_at is not None and job.retry_count < job.max_retries",
+         "is_retried = retry_at is not None"),)),
+    Mutant("release that costs a requeue", "P6", "simulation", (
+        ("SET {pending_again}, run_at = NULL, held =",
+         "SET {pending_again}, requeue_count = requeue_count + 1, run_at = NULL, held ="),)),
+    Mutant("at most once, again", "P6", "simulation", (
+        ("AND h.at_most_once) THEN 'at most once'", "AND h.at_most_once) THEN 'pending'"),)),
+    Mutant("complete that overtakes a cancel", "P7", "simulation", (
+        ("\n   AND q.cancel_requested_at IS NULL\n WHERE worker_job_attempt", "\n WHERE worker_job_attempt"),)),
+    Mutant("requeue that forgets a cancel", "P7", "simulation", (
+        ("CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'\n            WHEN EXISTS",
+         "CASE WHEN EXISTS"),)),
+    Mutant("type limit not counted", "P8", "simulation", (("type_nth <= type_room AND ", ""),)),
+    Mutant("owner limit not counted", "P8", "simulation", (
+        ("FROM candidate WHERE nth <= owner_room", "FROM candidate"),)),
+    Mutant("slots not counted", "P8", "contract", (
+        ("LIMIT ifnull((SELECT min(room) FROM open), 0)", "LIMIT :most"),)),
+    Mutant("two of one concurrency key", "P8", "simulation", (
+        (" AND key_nth = 1", ""),
+        ("CREATE UNIQUE INDEX job_key_running ON", "CREATE INDEX job_key_running ON"))),
+    Mutant("turns of owners forgotten", "P9", "contract", (
+        ("ORDER BY head.owner_running, head.served, q.priority", "ORDER BY q.priority"),
+        ("           row_number() OVER (ORDER BY owner_running + nth, served, priority",
+         "           row_number() OVER (ORDER BY priority"))),
+    Mutant("unique key ignored", "P3", "contract", (
+        ('CREATE UNIQUE INDEX "a live job already', 'CREATE INDEX "a live job already'),)),
+    Mutant("due jobs never freed", "P3", "simulation", (
+        ("SET held = held & ~3\n WHERE id IN (SELECT q.id\n", "SET held = held\n WHERE id IN (SELECT q.id\n"),)),
+    Mutant("waiting jobs never freed", "P3", "contract", (
+        ("SET held = held & ~4\n WHERE id IN (SELECT q.id FROM worker_job_dependency",
+         "SET held = held\n WHERE id IN (SELECT q.id FROM worker_job_dependency"),)),
+    Mutant("progress may fall", "P10", "simulation", (
+        ("progress_percent = max(progress_percent, :percent)", "progress_percent = :percent"),)),
+    Mutant("completion in two transactions", "P5", "simulation", (
+        ("            for done in landed.values():\n                self._land(done",
+         "        with self._db.transaction():\n            for done in landed.values():\n"
+         "                self._land(done"),)),
+    Mutant("follow-ups of a refused completion", "P2", "simulation", (
+        ('            rows = self._db.write("complete", now=now',
+         "            for lost in (d for d in completions if d.lease not in landed):\n"
+         "                self._insert_follow_ups(1, Work(None, None, '', '', None), lost.follow_ups)\n"
+         '            rows = self._db.write("complete", now=now'),)),
+    Mutant("files of a refused completion kept", "P5", "contract", (
+        ("        # Last: if that cannot be written now, all is done once more, and needs the files.\n"
+         "        self._publisher.retract(ended)\n", ""),)),
+    Mutant("completed before its files are moved", "P5", "simulation", (
+        ("for attempt, ended in ready if self._has_published(attempt, ended)]", "for attempt, ended in ready]"),
+        ("path, size = str(to.relative_to(self._workspace)), to.stat().st_size",
+         "path, size = str(to.relative_to(self._workspace)), 1"))),
+    Mutant("older generation left at work", "P11", "contract", (
+        ("WHERE document_id = :document_id AND generation < :generation AND status = 'pending'", "WHERE 0"),
+        ("WHERE document_id = :document_id AND generation < :generation AND status = 'running'", "WHERE 0"))),
+    Mutant("a claim that gates do not bind", "P12", "simulation", (
+        ("WHERE NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})", "WHERE NOT EXISTS ({lane_gates})"),)),
+    Mutant("requeue of a worker that lives", "P1", "simulation", (
+        ("    if seen.is_lock_free or seen.is_rebooted:\n        return Fate.GONE", "    return Fate.GONE"),)),
+    Mutant("orphans never taken back", "P3", "simulation", (
+        ("        if found is Fate.GONE:\n            # A grandchild",
+         "        if found is None:\n            # A grandchild"),
+        ("        elif found is Fate.SILENT:\n", "        elif found is None:\n"))),
+    Mutant("silent workers believed", "P3", "contract", (
+        ("return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE", "return Fate.ALIVE"),)),
+    Mutant("row of a dead worker kept", "P1", "simulation", (
+        ('            self._db.write("forget_worker", worker_id=worker_id)\n', ""),)),
+    Mutant("claim that nobody heard of kept", "P13", "simulation", (
+        ("        for row in held.values():\n            # A claim that", "        for row in ():\n            # A"),)),
+    Mutant("lost children left at work", "P13", "simulation", (
+        ("by_force = attempt.is_lost or attempt.is_hurried", "by_force = attempt.is_hurried"),)),
 )
+# fmt: on
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("--only", default="", help="those whose name has one of these words, between commas")
+    parser.add_argument("engines", nargs="+", metavar="NAME=ARGUMENTS", help="what pytest is to be given")
+    given = parser.parse_args(words)
+    place = Path(tempfile.mkdtemp())
+    for name in subprocess.check_output(["git", "ls-files"], cwd=CHECKOUT, text=True).splitlines():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(CHECKOUT / name, place / name)
+    for mutant in MUTANTS:
+        if not any(word in mutant.name for word in given.only.split(",")):
+            continue
+        changed = {place / path.relative_to(CHECKOUT): text for path, text in mutant.texts().items()}
+        kept = {path: path.read_text() for path in changed}
+        for path, text in changed.items():
+            path.write_text(text)
+        found = [name for name, _, what in (one.partition("=") for one in given.engines) if _fails(place, what)]
+        print(f"{mutant.promise} {mutant.name}: {', '.join(found) or 'nobody'}", flush=True)
+        for path, text in kept.items():
+            path.write_text(text)
+    shutil.rmtree(place)
+    return 0
+
+
+def _fails(place: Path, what: str) -> bool:
+    run = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *what.split()]
+    return (
+        subprocess.run(run, cwd=place, env=os.environ | {"PYTHONPATH": str(place)}, capture_output=True).returncode != 0
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

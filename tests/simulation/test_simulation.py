@@ -50,10 +50,14 @@ def test_no_promise_is_broken_in_the_histories_that_find_out_the_mutants(room: R
     assert broken == {}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.found_by == "simulation"], ids=lambda one: one.name)
 def test_a_guard_that_is_taken_away_is_missed(mutant: Mutant) -> None:
     with mutant.room() as its_room:
         assert any(play(plan_of(seed), its_room) for seed in range(HISTORIES))
+
+
+def test_every_mutant_takes_away_what_is_there_and_somebody_misses_it() -> None:
+    assert all(mutant.texts() and mutant.found_by for mutant in MUTANTS)
 
 
 def test_the_same_plan_is_the_same_history(room: Room) -> None:

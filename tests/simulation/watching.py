@@ -67,6 +67,7 @@ class Surroundings(Protocol):
     rows: Rows
 
     def moment(self, actor: object, verb: str, sql: str, *, may_enter: bool) -> None: ...
+    def answer(self, actor: object) -> None: ...
     def fault(self, sentence: str) -> None: ...
     def committed(self, actor: object, before: Rows, after: Rows) -> None: ...
 
@@ -145,7 +146,9 @@ class _WatchedLeases(SqliteLeases):
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
         with self._db.doing(Deed("claim")):
-            return super().claim(worker_id, most, job_class, behind=behind, only=only)
+            jobs = super().claim(worker_id, most, job_class, behind=behind, only=only)
+            self._db.world.answer(self._db.actor)
+            return jobs
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
         with self._db.doing(Deed("beat", frozenset(leases))):

@@ -10,6 +10,7 @@ A history is known by its `Plan` alone: the same plan is the same history.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -23,8 +24,10 @@ from tests.simulation.daemons import Daemon
 from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
 from tests.simulation.watching import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
+from worker_service.clock import from_text
 from worker_service.daemon.attempts import CannotLand
-from worker_service.errors import PagemillError, StoreError
+from worker_service.errors import PagemillError, StoreBusy, StoreError
+from worker_service.jobs.model import WorkerState
 from worker_service.liveness import Identity
 
 KINDS = tuple(deeds.BEFALLING)
@@ -65,6 +68,8 @@ def play(plan: Plan, room: Room) -> list[str]:
     try:
         with world.lied_to():
             world.run()
+    except Exception as error:
+        world.fault(f"nobody expected {error!r}")
     finally:
         world.close()
     return world.faults
@@ -88,6 +93,7 @@ class World:
     _left_alone: set[tuple[int, int]] = field(default_factory=set)
     """Attempts that were given up for dead from another machine, which cannot stop them: time alone had to do."""
     _is_calm: bool = False
+    _strays: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.plan.seed)
@@ -116,6 +122,13 @@ class World:
 
     def daemon_of(self, worker_id: str) -> Daemon:
         return self.known[worker_id]
+
+    def rescued(self, worker: WorkerState) -> None:
+        """Given up for dead, by what was read of it. Where the clock is set, a row tells nothing."""
+        silent = self.wall() - from_text(worker.heartbeat_at)
+        is_fresh = silent < timedelta(seconds=ORPHAN_AFTER_SECONDS) and "clock" not in self.plan.kinds
+        if is_fresh and not self.known[worker.id].is_dead:
+            self.fault(f"P1: the jobs of {worker.id} were taken back, and it beats")
 
     def launched(self, daemon: Daemon, key: tuple[int, int]) -> None:
         for other in self.known.values():
@@ -172,6 +185,12 @@ class World:
             raise _Crash
         if "trouble" in self.plan.kinds and self.chance.random() < 0.004:
             raise self.chance.choice([apsw.FullError, apsw.BusyError])("simulated")
+
+    def answer(self, actor: object) -> None:
+        """A claim has committed. Whether its worker hears of that is another matter."""
+        is_befallen = isinstance(actor, Daemon) and not self._is_calm and "trouble" in self.plan.kinds
+        if is_befallen and self.chance.random() < 0.05:
+            raise StoreBusy("simulated")
 
     def _stand_still(self, actor: Daemon) -> None:
         """With the pen in its hand, until the others have taken it for dead, and what it held."""
@@ -250,6 +269,7 @@ class World:
         try:
             loop.turn()
             daemon.bad_turns = 0
+            self._look_for_strays(daemon)
         except CannotLand:
             loop._exit_code = 74
         except StoreError as error:
@@ -260,6 +280,15 @@ class World:
             self.fault(f"a turn failed: {error!r}")
         if loop._exit_code is not None:
             self._leave(daemon, loop._exit_code)
+
+    def _look_for_strays(self, daemon: Daemon) -> None:
+        """P13: a child whose lease its daemon knows to be lost has been asked to stop one turn later."""
+        for key, child in daemon.nursery.living.items():
+            attempt = daemon.loop.tools.slots.get(key)
+            is_stray = attempt is not None and attempt.is_lost and not child.is_asked_to_stop
+            self._strays[key] = self._strays[key] + 1 if is_stray else 0
+            if self._strays[key] > 1:
+                self.fault(f"P13: attempt {key} goes on, and its lease is lost")
 
     def _leave(self, daemon: Daemon, code: int) -> None:
         """As `start` does it: the children are gone before the row is."""

@@ -1,4 +1,4 @@
-"""systemd understands every unit, and none is more exposed than it says."""
+"""The units say what the daemon means, systemd understands each, and none is more exposed than it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.config import load_settings
+from worker_service.config import every_setting, load_settings
 
 PLACE = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = sorted(path.name for path in PLACE.glob("*.service"))
@@ -17,13 +17,9 @@ EXPOSURE_MOST = {"pagemill.service": 15, "pagemill-commands.service": 15, "pagem
 """Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _needs_systemd() -> None:
+def analyze(*words: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("systemd-analyze") is None:
         (pytest.fail if os.environ.get("CI") and os.geteuid() == 0 else pytest.skip)("systemd is not installed")
-
-
-def analyze(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
 
 
@@ -72,6 +68,31 @@ def test_one_unit_takes_the_commands_and_the_other_leaves_them(tmp_path: Path) -
 
     assert types("pagemill-commands.service") == {"@commands", "a", "b"}
     assert types("pagemill.service") == {"!@commands", "!a", "!b"}
+
+
+def test_the_times_of_the_unit_fit_those_of_the_daemon(tmp_path: Path) -> None:
+    defaults = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
+
+    said = dict(line.split("=", 1) for line in (PLACE / "pagemill.service").read_text().splitlines() if "=" in line)
+    assert float(said["TimeoutStopSec"]) > defaults.grace_period_seconds + 30
+    assert float(said["WatchdogSec"]) >= 3 * defaults.heartbeat_interval_seconds
+    assert said["RestartPreventExitStatus"] == "78"
+    assert said["OOMPolicy"] == "continue"
+
+
+def test_the_example_settings_can_be_read_with_every_line_in_force(tmp_path: Path) -> None:
+    lines = [line.removeprefix("# ") for line in (PLACE / "pagemill.toml").read_text().splitlines()[1:]]
+    file = tmp_path / "pagemill.toml"
+    # A program that runs in a directory of its own publishes none of its files: of the two it has one.
+    file.write_text("\n".join(line for line in lines if not line.startswith("cwd =")))
+
+    read = load_settings(environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(file)}, directory=tmp_path)
+
+    assert read.limits["owner"] == {"*": 4}
+    assert "scrape_account" in read.commands
+    written = [setting for key, setting in every_setting().items() if read.origins[key] == str(file)]
+    others = [one for one in written if one.default is None or read.values[one.key] != one.kind.read(one.default, "")]
+    assert {one.key for one in others} == {"database", "workspace", "concurrency", "limits", "commands", "retries"}
 
 
 def _values(unit: str, names: set[str]) -> set[str]:
