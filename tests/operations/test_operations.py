@@ -46,6 +46,18 @@ def test_a_page_of_jobs_says_where_the_next_begins(session: Session) -> None:
     assert json.loads(json.dumps([job_object(one) for one in page.items]))[0]["state"] == "pending"
 
 
+def test_an_empty_word_is_the_default_where_there_is_one_and_refused_where_something_has_to_stand(
+    session: Session,
+) -> None:
+    found = job(session, put(session, platform="", owner="", account=""))
+
+    assert (found.platform, found.owner, found.account) == ("local", "", "")
+    with pytest.raises(BadInput, match="--platform is empty"):
+        put(session, platform=" ")
+    with pytest.raises(BadInput, match="--name is empty"):
+        put(session, name="")
+
+
 def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(session: Session) -> None:
     ids = [put(session, platform="instagram") for _ in range(7)]
     put(session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,8 +33,10 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
     """`words`: by the names of columns, as they were written; None: not said. Of the payload also `assignments`, and
     `timeout` for its seconds."""
     said = {name: word for name, word in words.items() if word is not None}
-    read: dict[str, Any] = {"job_type": _filled("the job type", said["job_type"])}
-    read |= {column.name: _column(column, said[column.name]) for column in WRITTEN if column.name in said}
+    plain = NewJob(_filled("the job type", said["job_type"]))
+    # Where there is a default, an empty word is not said: a variable in a line of cron may be empty.
+    named = [c for c in WRITTEN if c.name in said and (said[c.name] != "" or getattr(plain, c.name) is None)]
+    read: dict[str, Any] = {column.name: _column(column, said[column.name]) for column in named}
     read |= {name: _filled(flag, said[name]) for name, flag in _KEYS.items() if name in said}
     read["payload"] = read_payload(said.get("payload"), said.get("assignments", ()), settings.payload_bytes_max, stdin)
     if "priority" in said:
@@ -46,7 +49,7 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
         read["max_retries"] = _number("--max-retries", said["max_retries"])
     if "timeout" in said:
         read["timeout_seconds"] = _read_timeout(said["timeout"])
-    return NewJob(after_any=said.get("after_any", False), **read)
+    return replace(plain, after_any=said.get("after_any", False), **read)
 
 
 def read_payload(
