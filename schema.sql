@@ -16,7 +16,7 @@
 --
 -- A running job that is to be cancelled without grace, as `pagemill cancel --now` does it; then cancel it as above:
 --
---     UPDATE worker_job_attempt SET signal = 'SIGKILL' WHERE job_id = 42 AND ended_at IS NULL;
+--     UPDATE worker_job_attempt SET without_grace = 1 WHERE job_id = 42 AND ended_at IS NULL;
 --
 -- Anything else is refused in words. Times are UTC text, '2026-11-18 10:00:00.000'; any other valid time that you
 -- write is brought to this form. For eyes: SELECT * FROM v_jobs, v_queue, v_workers, v_documents.
@@ -167,6 +167,8 @@ CREATE TABLE worker_job_attempt (
     pid                INTEGER,   -- also its session; with the start in clock ticks, one process for ever
     pid_started        INTEGER,
     sandbox            TEXT,      -- what confined it
+    without_grace      INTEGER NOT NULL DEFAULT 0   -- 1: if it was asked to stop, then at once
+                       CONSTRAINT "without_grace is 0 or 1" CHECK (without_grace IN (0, 1)),
     signal             TEXT,
     cpu_seconds        REAL,
     memory_peak_bytes  INTEGER,

@@ -45,7 +45,7 @@ def test_by_hand_a_running_job_is_stopped_without_grace_as_well(system: System) 
     system.pids_of(job)
 
     done = system.sqlite3(
-        f"UPDATE worker_job_attempt SET signal = 'SIGKILL' WHERE job_id = {job} AND ended_at IS NULL;"
+        f"UPDATE worker_job_attempt SET without_grace = 1 WHERE job_id = {job} AND ended_at IS NULL;"
         f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job};"
     )
 

@@ -20,10 +20,9 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND status IN ('pending', 'running');
 
 -- name: cancel_now
--- The open attempt is told the signal by which it is to end; the worker that reads it gives no grace. The end of the
--- attempt writes over it.
+-- The worker that reads it of the open attempt gives no grace.
 UPDATE worker_job_attempt
-   SET signal = 'SIGKILL'
+   SET without_grace = 1
  WHERE job_id = :job_id AND ended_at IS NULL
    AND EXISTS (SELECT 1 FROM worker_job_queue q
                 WHERE q.id = :job_id AND q.status = 'running' AND q.cancel_requested_at IS NOT NULL);
