@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
-from functools import partial
 
 from tests.system.conftest import System, is_running, wait_until
 from worker_service.jobs.model import Status
@@ -94,27 +92,6 @@ def test_what_a_worker_left_that_no_longer_has_a_row_runs_again(system: System) 
     system.assert_sound()
 
 
-def test_jobs_take_effect_once_however_often_the_daemon_is_killed(system: System) -> None:
-    jobs = [system.enqueue("publish") for _ in range(40)]
-
-    def completed() -> int:
-        return sum(system.status(job) is Status.COMPLETED for job in jobs)
-
-    for target in (3, 10, 20):
-        daemon = system.start()
-        wait_until(partial(_reached, completed, target), f"{target} jobs")
-        daemon.signal(signal.SIGKILL)
-        daemon.ends()
-
-    assert system.begin("--drain").ends() == 0
-
-    assert {system.status(job) for job in jobs} == {Status.COMPLETED}
-    for job in jobs:
-        assert system.outcomes(job).count("completed") == 1
-        assert (system.workspace / "objects" / f"{job}-{system.job(job).fence}" / "page.txt").exists()
-    system.assert_sound()
-
-
 def test_when_the_nursery_is_killed_its_jobs_are_given_back_and_the_daemon_goes_on(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
@@ -185,7 +162,3 @@ def test_when_the_log_is_deleted_it_stops_and_says_so(system: System) -> None:
     [event] = daemon.events("database.replaced")
     assert "-wal was deleted" in str(event["reason"])
     assert not is_running(pid)
-
-
-def _reached(count: Callable[[], int], target: int) -> bool:
-    return count() >= target
