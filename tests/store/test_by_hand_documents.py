@@ -216,3 +216,13 @@ def test_books_of_documents_that_do_not_agree_are_told(store: Store, path: Path,
     assert store.upkeep.audit() == []
 
     assert said in tampered(store, path, statement)
+
+
+def test_what_nobody_writes_by_hand_has_no_triggers(by_hand: ByHand) -> None:
+    rows = by_hand("SELECT tbl_name, count(*) AS n FROM sqlite_schema WHERE type = 'trigger' GROUP BY tbl_name")
+
+    assert {str(row["tbl_name"]) for row in rows} == {
+        "worker_job_queue", "worker_job_attempt", "worker_job_event", "worker_job_log", "worker_job_dependency",
+        "worker", "worker_action",
+    }  # fmt: skip
+    assert sum(int(str(row["n"])) for row in rows) <= 22

@@ -121,6 +121,7 @@ INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, starte
 VALUES ('../x', 'here', 'boot', 1, '0', 1, 1, 'then', 'now'),
        ('w2', 'here', 'boot', 1, '0', 1000000000000, 1, 'then', 'now');
 INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (1, 1, 'now', printf('%.*c', 400000, 'x'));
+INSERT INTO pagemill_schema (version, created_at) VALUES (1, '2020-01-01 00:00:00.000');
 """
 DOCUMENTS_WITHOUT_BOUNDS = """
 INSERT INTO document (platform, source_key, updated_at, settings)
@@ -145,6 +146,7 @@ def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) 
     assert hand("SELECT count(DISTINCT unique_key) AS n FROM worker_job_queue WHERE job_type = 'large'") == [{"n": 2}]
     assert hand("SELECT name, length(reason) AS n FROM pause") == [{"name": "large", "n": 7500}]
     assert hand("SELECT source FROM source_rest") == [{"source": "s"}]
+    assert hand("SELECT version FROM pagemill_schema") == [{"version": 3}]
     assert hand("SELECT id, cpu_slots, heartbeat_at FROM worker WHERE id <> 'w1'") == [
         {"id": "w2", "cpu_slots": 100_000, "heartbeat_at": "1970-01-01 00:00:00.000"}
     ]

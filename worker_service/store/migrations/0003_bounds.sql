@@ -1,6 +1,10 @@
 -- Bounds that rows of an earlier schema may break: such a row stays, brought into them. Of a table that is not there yet
 -- nothing is done. A character has up to four bytes; what is unique stays so by its number.
 
+-- table: pagemill_schema
+-- It has one row: others were never ours.
+DELETE FROM pagemill_schema WHERE rowid <> (SELECT min(rowid) FROM pagemill_schema);
+
 -- table: worker_job_queue
 UPDATE worker_job_queue SET created_at = '1970-01-01 00:00:00.000' WHERE created_at < '1970';
 UPDATE worker_job_queue SET run_at = '1970-01-01 00:00:00.000' WHERE run_at < '1970';
