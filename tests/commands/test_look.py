@@ -9,8 +9,8 @@ import pytest
 
 from tests.commands.conftest import Daemon, Run, items
 from tests.commands.shelf import Shelf
-from worker_service.clock import wall_clock
-from worker_service.jobs.model import WATCHING, Failure, Report
+from worker_service.clock import as_text, wall_clock
+from worker_service.jobs.model import WATCHING, Failure, NewJob, Report
 from worker_service.operations.jobs import NEXT_MOVES
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -313,3 +313,18 @@ def test_pagemill_alone_tells_the_state_in_five_lines(run: Run) -> None:
     assert "1 pending" in lines[2]
     assert "everything (moving house)" in lines[4]
     assert json.loads(run("--json").stdout)["jobs"]["pending"] == 1
+
+
+def test_status_says_which_source_rests_and_until_when_while_nothing_else_is_pending(run: Run, daemon: Daemon) -> None:
+    until = wall_clock() + timedelta(hours=1)
+    daemon.store.intake.enqueue(NewJob("download", platform="drive", source="gdrive:drive"))
+    [job] = daemon.claim()
+    daemon.store.leases.rest_source("gdrive:drive", until, "the quota is used up")
+    daemon.store.leases.snooze(job.lease, until, Failure("DRIVE_QUOTA", "the quota is used up"))
+
+    told = run("status", fails=1).stdout
+
+    sentence = f"SOURCE_RESTING, gdrive:drive rests until {as_text(until)}: the quota is used up"
+    assert told.startswith(f"WARNING: nothing that is pending can start: {sentence} |")
+    run("enqueue", "download")
+    assert run("status").stdout.startswith("OK: ")

@@ -37,6 +37,7 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 
 BROKEN = Failure("BROKEN", "it broke")
@@ -734,6 +735,25 @@ def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue, w
 
     job = store.reading.get(job_id)
     assert (job.progress_percent, job.progress_message) == (30, "page 4")
+
+
+@pytest.mark.parametrize("end", ["fail", "cancel"])
+def test_a_job_that_did_not_get_to_its_end_says_no_longer_how_fast_it_is(
+    store: Store, enqueue: Enqueue, worker: AddWorker, end: str
+) -> None:
+    worker()
+    job_id = enqueue()
+    lease = claim_one(store).lease
+    store.leases.report([Report(lease, 30, "0.3 of 1.0 MB, 0.1 MB/s, 7 s left")])
+
+    if end == "fail":
+        store.leases.fail(lease, Failure("HTTP_404", "it is not there"), retry_at=None)
+    else:
+        store.steering.cancel(Selector(ids=(job_id,)), actor="somebody")
+        store.leases.confirm_cancel(lease)
+
+    job = store.reading.get(job_id)
+    assert (job.status.is_ended, job.progress_percent, job.progress_message) == (True, 30, None)
 
 
 def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:

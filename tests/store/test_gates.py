@@ -25,7 +25,8 @@ from tests.store.kit import (
     everything,
 )
 from tests.store.worlds import Step, a_world, steps
-from worker_service.jobs.model import Failure, Report, Status
+from worker_service.clock import as_text
+from worker_service.jobs.model import WATCHING, Failure, Report, Status
 from worker_service.store.base import Store
 
 ORDER = (
@@ -187,22 +188,58 @@ def test_p12_gates_are_told_in_their_order(
     assert set(found) >= {"DRAINING", "SLOTS_FULL", "DISK_LOW"}
 
 
-NEEDS_SOMEBODY = {"WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW"}
+STANDS = {
+    "WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", ORDER)
-def test_the_queue_stands_still_where_no_ready_job_can_start_before_somebody_does_something(
+def test_the_queue_stands_still_where_ready_jobs_wait_for_more_than_their_turn(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, code: str
 ) -> None:
     job_id = GATES[code](_Scene(store, enqueue, worker, clock))
 
-    assert list(store.reading.standstill()) == (list(store.reading.explain(job_id)) if code in NEEDS_SOMEBODY else [])
+    assert list(store.reading.standstill()) == (list(store.reading.explain(job_id)) if code in STANDS else [])
 
     worker("w2")
     store.steering.unpause("all")
     enqueue(owner="bob")
     assert list(store.reading.standstill()) == []
-    assert {gate.code for gate in store.reading.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"}
+    whole_lane = {code} & {"SOURCE_RESTING"}
+    assert {gate.code for gate in store.reading.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
+
+
+def test_the_queue_stands_still_while_a_resting_source_has_put_off_all_that_is_pending(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    until = clock.after(60)
+    enqueue(source="drive")
+    lease = claim_one(store).lease
+    store.leases.rest_source("drive", until, "DRIVE_QUOTA")
+    store.leases.snooze(lease, until, Failure("DRIVE_QUOTA", "the quota is used up"))
+    enqueue(run_at=clock.after(3600))
+    assert [gate.code for gate in store.reading.standstill()] == ["SOURCE_RESTING"]
+
+    enqueue(source="other")
+    assert list(store.reading.standstill()) == []
+
+    claim_one(store)
+    [gate] = store.reading.standstill()
+    assert gate.detail == f"drive rests until {as_text(until)}: DRIVE_QUOTA"
+    clock.advance(61)
+    assert list(store.reading.standstill()) == []
+
+
+def test_what_only_looks_again_later_is_not_put_off_by_a_rest(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    enqueue(source="drive")
+    store.leases.snooze(claim_one(store).lease, clock.after(60), Failure(WATCHING, "it looks again"))
+    store.leases.rest_source("drive", clock.after(60), "DRIVE_QUOTA")
+
+    assert list(store.reading.standstill()) == []
 
 
 def test_a_worker_that_is_known_to_be_dead_takes_no_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:

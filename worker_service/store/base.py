@@ -219,7 +219,8 @@ class Reading(Protocol):
         `dead`: workers that will claim nothing, although they have beaten lately."""
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """What keeps all ready jobs from starting, if neither time nor the end of another job opens it for one."""
+        """What keeps all ready jobs from starting, and those that a resting source has put off. Nothing, if one may
+        start now, or waits for no more than its turn."""
 
     def course(self, job_id: int) -> Course | None:
         """How a job is getting on; None: it does not run."""

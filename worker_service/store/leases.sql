@@ -89,6 +89,9 @@ SELECT 12, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.j
 SELECT 13, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything'
  WHERE w.disk_low
 
+-- fragment: its_rest
+s.source || ' rests until ' || s.until || ifnull(': ' || s.reason, '')
+
 -- fragment: lane_gates
 -- Why no worker may start a job of this lane now.
 SELECT 2 AS rank, 'PAUSED' AS code,
@@ -115,7 +118,7 @@ SELECT 9, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' 
  WHERE l.kind = 'class' AND EXISTS (SELECT 1 FROM handler h WHERE h.job_type = lane.job_type AND h.class = l.name)
    AND l.most <= ({running_in_class} AND c.class = l.name)
  UNION ALL
-SELECT 14, 'SOURCE_RESTING', s.source || ' rests until ' || s.until || ifnull(': ' || s.reason, '')
+SELECT 14, 'SOURCE_RESTING', {its_rest}
   FROM source_rest s
  WHERE s.source = lane.source AND s.until > :now
 
@@ -458,9 +461,13 @@ UPDATE worker_job_queue NOT INDEXED
  WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running'
 RETURNING id, document_id, generation, owner, platform, name;
 
+-- fragment: ended_early
+-- How fast it was and how long it would take is no longer true.
+completed_at = :now, progress_message = NULL
+
 -- name: fail
 UPDATE worker_job_queue
-   SET status = 'failed', completed_at = :now, error_code = :error_code, error_message = :error_message
+   SET {ended_early}, status = 'failed', error_code = :error_code, error_message = :error_message
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- fragment: pending_again
@@ -485,12 +492,12 @@ UPDATE worker_job_queue
 
 -- name: confirm_cancel
 UPDATE worker_job_queue
-   SET status = 'cancelled', completed_at = :now
+   SET {ended_early}, status = 'cancelled'
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- name: confirm_cancel_stale
 UPDATE worker_job_queue
-   SET status = 'cancelled', completed_at = :now, error_code = :error_code, error_message = :error_message
+   SET {ended_early}, status = 'cancelled', error_code = :error_code, error_message = :error_message
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- name: stale_work

@@ -57,8 +57,9 @@ _NAMED = {
 
 AHEAD_MOST = 1000
 
-_STANDING = ("WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW")
-"""Behind these a job stands until somebody does something; behind others, until jobs have ended or a time comes."""
+_STANDING = ("WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING")
+"""Behind these a job stands although nothing is wrong with it: until somebody does something, or a source has rested.
+Behind others it waits its turn, or for its own time."""
 
 _Ask = Callable[..., list[Row]]
 
@@ -236,7 +237,9 @@ class SqliteReading:
         """Asked of each lane and each worker, as the claim would."""
         with self._db.snapshot():
             workers = [worker.id for worker in self.workers()]
-            rows = self._db.read("standing", now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
+            now = self._db.now()
+            rows = self._db.read("standing", now=now, stale_before=self._db.stale_before(), behind=0)
+            put_off = self._db.read("put_off_by_a_rest", now=now, watching=WATCHING)
         standing: dict[Row, dict[str | None, list[Row]]] = {}
         for *lane, rank, code, detail, worker_id in rows:
             gates = standing.setdefault(tuple(lane), _of_each(workers, dead))
@@ -245,7 +248,8 @@ class SqliteReading:
         found = [_nearest(gates) for gates in standing.values()]
         if not all(found):
             return []
-        return list(dict.fromkeys(Gate(code, detail) for rows in found for _, code, detail in rows))
+        ready = [Gate(code, detail) for rows in found for _, code, detail in rows]
+        return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
 
     def _gates(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
         """Those of the job and its lane, and those of the worker that is nearest to running it."""

@@ -54,6 +54,18 @@ SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.v
   FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
  ORDER BY 1, 2, 3, 4;
 
+-- name: put_off_by_a_rest
+-- The rests behind which jobs stand that their handler itself has put off. None of them is in a ready lane.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT 'SOURCE_RESTING', {its_rest}
+  FROM source_rest s
+ WHERE s.until > :now
+   AND EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
+                CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
+                WHERE q.status = 'pending' AND q.held & 3 AND q.run_at > :now AND q.source = s.source
+                  AND a.error_code IS NOT :watching)
+ ORDER BY s.until, s.source;
+
 -- name: workers_for
 -- Every worker, with the class in which it would run the job.
 SELECT w.id, h.class
