@@ -172,7 +172,8 @@ def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, Re
     """In the order of `NEW_COLUMNS`: a tuple binds faster than a dict."""
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
-    return (*_kept(job), run_at, now, retries_of(job, rules), parent_id, name)
+    retries = retries_of(job, rules) if rules else job.max_retries
+    return (*_kept(job), run_at, now, retries, parent_id, name)
 
 
 # ── Jobs that wait for others ──
