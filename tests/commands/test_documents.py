@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sqlite3
 import zipfile
 from pathlib import Path
 
@@ -330,6 +331,64 @@ def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
     assert "more: the same with --before 2" in first.stderr
     assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
     assert json.loads(run("documents", "--json").stdout)["next"] is None
+
+
+def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can_be_checked(
+    run: Run, shelf: Shelf
+) -> None:
+    for number in range(60):
+        shelf.read(f"{number}.pdf", "one", owner="bob", content=f"c{number}")
+    shelf.read("a.pdf", "one", "two", owner="ann", key="/srv/Q1/a.pdf", roles=("original", "text"), content="c-a")
+    shelf.read("b.pdf", "one", owner="ann", key="https://ann@example.org/2026/b.pdf")
+    shelf.ask("c.pdf", "ann", key="/srv/c.pdf", content="c-c")
+    with sqlite3.connect(shelf.workspace.parent / "pagemill.db") as by_hand:
+        by_hand.execute(
+            "INSERT INTO worker_job_queue (job_type, platform, owner, name, source_key) "
+            "VALUES ('download', 'local', 'ann', 'd.xls', '/srv/d.xls')"
+        )
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is no spreadsheet")
+
+    told = run("documents", "--owner", "ann", "--csv").stdout
+    rows = list(csv.DictReader(io.StringIO(told)))
+
+    shown = [[row[name] for name in ("DOCUMENT", "NAME", "FOLDER", "STATE", "PAGES", "ERROR")] for row in rows]
+    assert shown == [
+        ["63", "c.pdf", "/srv", "queued", "", ""],
+        ["62", "b.pdf", "example.org/2026", "success", "1", ""],
+        ["61", "a.pdf", "/srv/Q1", "success", "2", ""],
+        ["", "d.xls", "", "failed", "", "NOT_WHAT_IT_SAYS"],
+    ]
+    assert [row["READ_AT"] != "" for row in rows] == [False, True, True, False]
+    assert {name: rows[2][name] for name in ("SOURCE", "KEY", "OWNER", "KIND", "SIZE", "SHA256", "MD5")} == {
+        "SOURCE": "local", "KEY": "/srv/Q1/a.pdf", "OWNER": "ann", "KIND": "pdf", "SIZE": "7", "SHA256": "aa",
+        "MD5": "bb",
+    }  # fmt: skip
+    assert (rows[0]["SHA256"], rows[0]["SIZE"]) == ("c-c", "")
+    assert len(list(csv.DictReader(io.StringIO(run("documents", "--csv").stdout)))) == 64
+    assert "say --csv or --json" in run("documents", "--csv", "--json", fails=2).stderr
+    assert "leave --limit and --before out" in run("documents", "--csv", "--limit", 5, fails=2).stderr
+
+
+def test_no_cell_that_is_handed_over_becomes_a_formula(run: Run, shelf: Shelf) -> None:
+    shelf.read("=cmd|' /C calc'!A0.pdf", "one", owner="@ann", key="+1/x.pdf")
+
+    [row] = csv.DictReader(io.StringIO(run("documents", "--csv").stdout))
+
+    assert [row[name][:2] for name in ("NAME", "OWNER", "KEY")] == ["'=", "'@", "'+"]
+
+
+def test_the_folder_of_a_crawled_document_is_that_at_its_source(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", owner="ann", key="file1")
+    folders = [("root", "", "Reports"), ("q1", "root", "Q1"), ("file1", "q1", "a.pdf")]
+    with sqlite3.connect(shelf.workspace.parent / "pagemill.db") as by_hand:
+        by_hand.execute("INSERT INTO crawl (key, owner, updated_at) VALUES ('k', 'ann', '2026-01-01 00:00:00.000')")
+        by_hand.executemany(
+            "INSERT INTO crawl_item (crawl, id, parent_id, name, seen_at) VALUES ('k', ?, ?, ?, '2026-01-01')", folders
+        )
+
+    [row] = csv.DictReader(io.StringIO(run("documents", "--csv").stdout))
+
+    assert (row["FOLDER"], row["KEY"]) == ("Reports/Q1", "file1")
 
 
 def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fails(run: Run, shelf: Shelf) -> None:

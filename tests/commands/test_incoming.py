@@ -265,7 +265,23 @@ def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_readin
     shelf.brought_in()
 
     out, _ = waiting.communicate(timeout=60)
-    assert (json.loads(out), waiting.returncode) == ({"documents": 1, "pages": 1, "failed": []}, 0)
+    read = {"name": str(path), "document_id": 1, "state": "success"}
+    assert (json.loads(out), waiting.returncode) == ({"documents": 1, "pages": 1, "failed": [], "items": [read]}, 0)
+
+
+def test_who_waits_is_told_the_number_of_each_document_and_of_what_became_none(run: Run, shelf: Shelf) -> None:
+    first, second = papers("in/a.pdf", "in/b.pdf")
+    waiting = begin("ingest", "in", "--wait", "--timeout", "60s", "--json")
+
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
+    shelf.brought_in(DocumentRequest(str(second), second.name, "c"))
+    shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
+
+    out, _ = waiting.communicate(timeout=60)
+    assert json.loads(out)["items"] == [
+        {"name": str(first), "document_id": None, "state": None},
+        {"name": str(second), "document_id": 1, "state": "success"},
+    ]
 
 
 def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(run: Run, shelf: Shelf) -> None:

@@ -17,7 +17,7 @@ from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, Function, JobId, completes, confirm, confirming, verb
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
+from worker_service.jobs.library import Document, DocumentSelector, Hit, Provenance, Weight
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
 from worker_service.operations import documents as operations
@@ -28,8 +28,13 @@ from worker_service.plurals import counted
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
 _GIVES_UP = ("SIZE", "MOVED", "KIND", "PAGES", "DONE", "OWNER")
 _NOT_BROUGHT_IN_COLUMNS = ("JOB", "FAILED", "OWNER", "NAME", "ERROR", "NOTE")
+_HAND_OVER_COLUMNS = (
+    "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
+    "READ_AT",
+)  # fmt: skip
 _PAGE_COLUMNS = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
 _FILE_COLUMNS = ("ROLE", "NAME", "BYTES", "PATH")
+_LISTED = 50
 _SHOWN_PAGES = 50
 _SAMPLE = 5
 # In a text that somebody else has written they mean nothing.
@@ -264,24 +269,50 @@ def _why_no_text(document: Document) -> str:
 
 @verb
 @choosing
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help="At most so many; 50 unless given.")
 @click.option("--before", "before_id", type=DocumentId(), metavar="ID", help="The next page: smaller ids.")
-def ls(desk: Desk, chosen: DocumentSelector, limit: int, before_id: int | None) -> None:
+@click.option("--csv", "as_csv", is_flag=True, help="All of them as CSV on stdout, to hand over.")
+def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int | None, as_csv: bool) -> None:
     """\b
     pagemill documents ls
     pagemill documents --status failed --owner alice
+    pagemill documents --owner alice --csv > documents.csv
 
-    List documents, the newest first.
+    List documents, the newest first. CSV also tells where each comes from, the size and the digests of its original
+    (SHA-256, MD5) and when it was read; what failed before it was a document has no number.
     """
-    page = operations.list_documents(desk.session, chosen, limit=limit, before_id=before_id)
+    if as_csv:
+        _refuse_with_csv(desk, limit, before_id)
+        output.show_csv(_HAND_OVER_COLUMNS, map(_hand_over_row, operations.hand_over(desk.session, chosen)))
+        return
+    page = operations.list_documents(desk.session, chosen, limit=limit or _LISTED, before_id=before_id)
     if not page.items and not page.not_brought_in and chosen != DocumentSelector() and not desk.as_json:
         output.say("no document is like that")
         return
     show_documents(desk, page.items, page.not_brought_in, next_id=page.next)
     if page.are_more_not_brought_in and not desk.as_json:
         output.say("more were not brought in: pagemill errors counts them")
+
+
+def _refuse_with_csv(desk: Desk, limit: int | None, before_id: int | None) -> None:
+    if desk.as_json:
+        raise BadInput("CSV and JSON are two answers: say --csv or --json")
+    if limit is not None or before_id is not None:
+        raise BadInput("--csv has all of them: leave --limit and --before out")
+
+
+def _hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
+    if isinstance(one, Job):
+        return (
+            None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
+            one.error_code, None, None, None, None,
+        )  # fmt: skip
+    document, origin = one
+    return (
+        document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
+        document.kind, document.pages, document.state, document.error_code, origin.size, origin.sha256, origin.md5,
+        output.seconds(origin.read_at),
+    )  # fmt: skip
 
 
 class _Documents(Verbs):

@@ -67,12 +67,13 @@ def show_table(
         show(line)
 
 
-def show_csv(headers: Sequence[str], rows: Rows) -> None:
+def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """No cell can become a formula: what stands in it is a stranger's."""
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerows([_cell(value) for value in row] for row in (headers, *rows))
+    writer.writerow(map(_cell, headers))
+    writer.writerows(map(_cell, row) for row in rows)
 
 
 def _cell(value: object) -> object:

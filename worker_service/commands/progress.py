@@ -184,7 +184,11 @@ def await_reading(
     done = wait_for_documents(desk.session, awaited, timeout=timeout, watch=watch)
     if desk.as_json:
         failed = [as_object(one) for one in done.failed]
-        output.show_json({"documents": done.documents, "pages": done.pages, "failed": failed})
+        items = [
+            {"name": one.name, "document_id": found and found.id, "state": found and found.state}
+            for one, found in zip(awaited, done.found, strict=True)
+        ]
+        output.show_json({"documents": done.documents, "pages": done.pages, "failed": failed, "items": items})
     else:
         output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
     for one in done.failed[:_FAILED_SHOWN]:

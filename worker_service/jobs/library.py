@@ -58,6 +58,20 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a document comes from, and what of it somebody else can check."""
+
+    folder: str
+    """At its source; empty: nobody knows."""
+    size: int | None
+    """Bytes of its original. None: it is not in the workspace, and was adopted or never came."""
+    sha256: str
+    md5: str
+    read_at: str | None
+    """When what people read of it was published."""
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """What there is of some documents, and nobody else's."""
 

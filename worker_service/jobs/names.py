@@ -82,6 +82,13 @@ def links_of(facts: LinkFacts) -> Links:
     return Links(facts.document_id, _folders(facts), stem, tuple(targets.items()))
 
 
+def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
+    """`crawled`: the folders in which a crawl found it, the outermost first."""
+    if source_key.startswith(("/", FILE_URL)):
+        return str(PurePosixPath(legible(path_of(source_key))).parent)
+    return "/".join(filter(None, _folders_of_url(source_key) if "://" in source_key else crawled))
+
+
 def folded(path: str) -> str:
     """The same for what other systems may take for the same."""
     return unicodedata.normalize("NFC", path.casefold())

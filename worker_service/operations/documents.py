@@ -18,7 +18,16 @@ from pathlib import Path
 
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
-from worker_service.jobs.library import Document, DocumentSelector, Found, KeywordCount, PageSummary, Removed, Weight
+from worker_service.jobs.library import (
+    Document,
+    DocumentSelector,
+    Found,
+    KeywordCount,
+    PageSummary,
+    Provenance,
+    Removed,
+    Weight,
+)
 from worker_service.jobs.model import Job
 from worker_service.operations.database import Session
 from worker_service.operations.words import read_pages
@@ -28,6 +37,7 @@ ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr"
 """What people call a format, and what such a file is to its document."""
 
 _AT_ONCE = 500
+_FAILED_MOST = 1_000_000
 _PAUSE_SECONDS = 0.005
 """Who waits for the write lock looks each millisecond."""
 
@@ -69,10 +79,23 @@ def list_documents(
 
 def each(session: Session, selector: DocumentSelector) -> Iterator[Document]:
     """The newest first."""
+    for found in _some_at_once(session, selector):
+        yield from found
+
+
+def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequence[Document]]:
     before: int | None = None
     while found := session.store.library.documents(selector, most=_AT_ONCE, before_id=before):
-        yield from found
+        yield found
         before = found[-1].id
+
+
+def hand_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
+    """The newest first, all of them; then the jobs that failed before there was a document."""
+    for found in _some_at_once(session, selector):
+        origins = session.store.library.provenance(found)
+        yield from ((one, origins[one.id]) for one in found if one.id in origins)
+    yield from session.store.library.not_brought_in(selector, most=_FAILED_MOST)
 
 
 def meant(session: Session, selector: DocumentSelector) -> list[Document]:

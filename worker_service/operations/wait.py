@@ -189,6 +189,8 @@ class ReadingProgress:
     pages_left: int | None
     """Of those that have not ended. None: of one, nobody has counted the pages yet."""
     failed: Sequence[Unread] = ()
+    found: Sequence[Document | None] = ()
+    """For each that somebody waits for its document; None: there is none, or not yet."""
 
 
 WatchDocuments = Callable[[ReadingProgress], None]
@@ -229,13 +231,16 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
     by_id = {one.id: one for one in each(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
     by_source = {(one.owner, one.source_key): one for one in each(session, _sources(awaited))}
     ended, failed, found = 0, list[Unread](), dict[int, Document]()
+    of_each: list[Document | None] = []
     left: list[int | None] = []
     for one in awaited:
         job = jobs.get(one.job_id or 0)
         if job is not None and not job.status.is_ended:
             left.append(None)
+            of_each.append(None)
             continue
         document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.source_key))
+        of_each.append(document)
         if document is not None:
             found[document.id] = document
         if (unread := _unread(one, job, document)) is not None:
@@ -252,6 +257,7 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
         sum(one.pages or 0 for one in found.values()),
         None if None in left else sum(number or 0 for number in left),
         failed,
+        of_each,
     )
 
 

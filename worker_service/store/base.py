@@ -27,6 +27,7 @@ from worker_service.jobs.library import (
     KeywordCount,
     OwnerSize,
     PageSummary,
+    Provenance,
     Removed,
     Weight,
 )
@@ -304,6 +305,9 @@ class Library(Protocol):
 
     def document(self, document_id: int) -> Document:
         """Raise `DocumentNotFound` if there is none."""
+
+    def provenance(self, documents: Sequence[Document]) -> Mapping[int, Provenance]:
+        """Of each that is still there, by its id."""
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
         """The jobs that failed before there was a document, each the last try for its source; the newest first."""

@@ -10,12 +10,21 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
-from worker_service.jobs.library import Document, DocumentSelector, Found, Hit, KeywordCount, PageSummary
+from worker_service.jobs.library import (
+    Document,
+    DocumentSelector,
+    Found,
+    Hit,
+    KeywordCount,
+    PageSummary,
+    Provenance,
+)
 from worker_service.jobs.model import Job
+from worker_service.jobs.names import folder_at_source
 from worker_service.store.database import Database, Row, teach_to_count
 from worker_service.store.reading import job_from
 
@@ -55,6 +64,16 @@ class SqliteLibrary:
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
             return document
         raise DocumentNotFound(f"there is no document {document_id}: `pagemill documents` shows those that are there")
+
+    def provenance(self, documents: Sequence[Document]) -> Mapping[int, Provenance]:
+        by_id = {one.id: one for one in documents}
+        rows = self._db.read("provenance", ids=json.dumps(list(by_id)))
+        return {row[0]: Provenance(self._folder(by_id[row[0]]), *row[1:]) for row in rows}
+
+    def _folder(self, document: Document) -> str:
+        values = {"owner": document.owner, "source_key": document.source_key}
+        crawled = [name for (name,) in self._db.read("crawled_folders", **values)]
+        return folder_at_source(document.source_key, crawled)
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
         if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):

@@ -14,6 +14,15 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
 -- What follows is put together in library.py.
 SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
 
+-- name: provenance
+-- The original is what came last; what was made of it was published with the reading.
+SELECT d.id, o.size, ifnull(nullif(o.sha256, ''), d.content), ifnull(o.md5, ''),
+       CASE WHEN d.current_generation IS NOT NULL
+            THEN ifnull((SELECT max(f.created_at) FROM file f
+                          WHERE f.document_id = d.id AND f.role NOT IN ('', 'original')), d.updated_at) END
+  FROM json_each(:ids) w CROSS JOIN document d ON d.id = w.value
+  LEFT JOIN file o ON o.id = (SELECT max(f.id) FROM file f WHERE f.document_id = d.id AND f.role = 'original');
+
 -- name: not_brought_in
 -- The last try to bring in something, which failed before there was a document of it, or a newer one of it.
 SELECT {job_columns} FROM worker_job_queue q
