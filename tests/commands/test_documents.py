@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-import sqlite3
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.commands.conftest import Run, items, states
 from tests.commands.shelf import Shelf
 from tests.commands.test_processes import on_a_terminal
 from tests.system.test_bad_surroundings import unwritable
-from worker_service.jobs.model import Failure
+from worker_service.jobs.model import Failure, NewJob
 from worker_service.workspace import link_due
 
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,11 +341,7 @@ def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can
     shelf.read("a.pdf", "one", "two", owner="ann", key="/srv/Q1/a.pdf", roles=("original", "text"), content="c-a")
     shelf.read("b.pdf", "one", owner="ann", key="https://ann@example.org/2026/b.pdf")
     shelf.ask("c.pdf", "ann", key="/srv/c.pdf", content="c-c")
-    with sqlite3.connect(shelf.workspace.parent / "pagemill.db") as by_hand:
-        by_hand.execute(
-            "INSERT INTO worker_job_queue (job_type, platform, owner, name, source_key) "
-            "VALUES ('download', 'local', 'ann', 'd.xls', '/srv/d.xls')"
-        )
+    shelf.store.intake.enqueue(NewJob("download", owner="ann", name="d.xls", source_key="/srv/d.xls"))
     shelf.fail_next("NOT_WHAT_IT_SAYS", "it is no spreadsheet")
 
     told = run("documents", "--owner", "ann", "--csv").stdout
@@ -379,12 +375,11 @@ def test_no_cell_that_is_handed_over_becomes_a_formula(run: Run, shelf: Shelf) -
 
 def test_the_folder_of_a_crawled_document_is_that_at_its_source(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", owner="ann", key="file1")
-    folders = [("root", "", "Reports"), ("q1", "root", "Q1"), ("file1", "q1", "a.pdf")]
-    with sqlite3.connect(shelf.workspace.parent / "pagemill.db") as by_hand:
-        by_hand.execute("INSERT INTO crawl (key, owner, updated_at) VALUES ('k', 'ann', '2026-01-01 00:00:00.000')")
-        by_hand.executemany(
-            "INSERT INTO crawl_item (crawl, id, parent_id, name, seen_at) VALUES ('k', ?, ?, ?, '2026-01-01')", folders
-        )
+    crawled = """
+        INSERT INTO crawl (key, owner, updated_at) VALUES ('k', 'ann', '2026-01-01 00:00:00.000');
+        INSERT INTO crawl_item (crawl, id, parent_id, name, seen_at)
+        VALUES ('k', 'root', '', 'Reports', ''), ('k', 'q1', 'root', 'Q1', ''), ('k', 'file1', 'q1', 'a.pdf', '')"""
+    subprocess.run(["sqlite3", "pagemill.db", crawled], check=True)
 
     [row] = csv.DictReader(io.StringIO(run("documents", "--csv").stdout))
 
