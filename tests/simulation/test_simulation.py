@@ -15,7 +15,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.room import Room
 from tests.simulation.world import KINDS, Plan, plan_of, play
 
-HISTORIES = 80
+HISTORIES = 100
 """Within so many, each mutant is caught; the store and the daemon as they are survive the same ones."""
 
 

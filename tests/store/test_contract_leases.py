@@ -565,6 +565,25 @@ def test_requeue_takes_every_job_of_the_worker_and_its_row(store: Store, enqueue
     assert store.leases.requeue("gone") == []
 
 
+def test_p1_a_worker_that_has_beaten_since_it_was_looked_at_keeps_its_jobs(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    [seen] = store.reading.workers()
+    clock.advance(600)
+    store.leases.beat("w1", [])
+    job_id = enqueue()
+    lease = claim_one(store).lease
+
+    assert store.leases.requeue("w1", last_beat=seen.heartbeat_at) == []
+
+    assert status_of(store, job_id) is Status.RUNNING
+    store.leases.complete(lease)
+    [now] = store.reading.workers()
+    assert store.leases.requeue("w1", last_beat=now.heartbeat_at) == []
+    assert store.reading.workers() == []
+
+
 def test_an_orphan_that_may_run_at_most_once_fails(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(at_most_once=True)
     job_id = enqueue()

@@ -144,6 +144,11 @@ class Ownership:
         self.is_registered = True
         self.is_fenced = False
 
+    @property
+    def is_silent(self) -> bool:
+        """It has not beaten for so long that others may have taken back what it held."""
+        return self._heartbeat.silent_seconds() > self._orphan_after_seconds * FENCED_AFTER
+
     def hear_heart(self) -> bool:
         """Whether it is trusted again since just now."""
         for answer in self._heartbeat.answers():
@@ -157,7 +162,7 @@ class Ownership:
                 for lease in answer.beat.to_cancel:
                     _cancelled(self._tools.slots.get((lease.job_id, lease.fence)))
         silent = self._heartbeat.silent_seconds()
-        was_fenced, self.is_fenced = self.is_fenced, silent > self._orphan_after_seconds * FENCED_AFTER
+        was_fenced, self.is_fenced = self.is_fenced, self.is_silent
         if self.is_fenced and not was_fenced:
             self._tools.log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self._tools.slots))
             self._heartbeat.now()

@@ -115,7 +115,7 @@ class Loop:
         self._stopping = Stopping(
             tools, self.nursery, self._ownership, self.signals, grace_period_seconds=self.grace_period_seconds
         )
-        starter = Starter(tools, self.nursery, self.landing)
+        starter = Starter(tools, self.nursery, self.landing, self._ownership)
         self._claiming = Claiming(tools, starter, self.heartbeat, self._ownership)
 
     # ── Turns ──
@@ -496,8 +496,9 @@ class Ahead:
 
 
 class Starter:
-    def __init__(self, tools: Tools, nursery: Children, landing: Landing) -> None:
+    def __init__(self, tools: Tools, nursery: Children, landing: Landing, ownership: Ownership) -> None:
         self._tools = tools
+        self._ownership = ownership
         self._nursery = nursery
         self._landing = landing
         self._admitting = Admitting()
@@ -515,7 +516,12 @@ class Starter:
             return
         # Where nothing was begun, nothing is to blame on the job.
         try:
-            self._nursery.launch(self._order(job))
+            order = self._order(job)
+            if self._ownership.is_silent:
+                # We stood still between the claim and this line: the job may be another's by now.
+                self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+            else:
+                self._nursery.launch(order)
         except StoreError as error:
             self._tools.trouble.met(error)
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))

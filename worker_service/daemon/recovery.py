@@ -113,8 +113,11 @@ class Recovery:
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
-        jobs = self._store.leases.requeue(worker.id)
+        # One that stood still may have woken since it was looked at, and works again.
+        jobs = self._store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
+        if not jobs and any(known.id == worker.id for known in self._store.reading.workers()):
+            return
         if is_free(lock_path(self._database, worker.id)):
             lock_path(self._database, worker.id).unlink(missing_ok=True)
             shutil.rmtree(staging_root(self._workspace, worker.id), ignore_errors=True)

@@ -151,10 +151,11 @@ class Leases(Protocol):
     def confirm_cancel(self, lease: Lease, usage: Usage = ...) -> None:
         """The job's processes are proven gone: the row may now say cancelled (P7)."""
 
-    def requeue(self, worker_id: str) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
         """Take back every job of a worker that is proven gone, and its row; return the jobs as they are now.
 
-        Pending again; or cancelled, if that was asked; or failed, after too many requeues or if at most once."""
+        Pending again; or cancelled, if that was asked; or failed, after too many requeues or if at most once. With
+        `last_beat`: unless it has beaten since then; what it has claimed meanwhile nobody has looked at."""
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
         """No job of this source starts before then."""

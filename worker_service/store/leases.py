@@ -422,8 +422,10 @@ class SqliteLeases:
             self._end_cancelled(lease, usage)
             settle(self._db)
 
-    def requeue(self, worker_id: str) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
         with self._db.transaction():
+            if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
+                return []
             orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
             for job_id, fence, _, fate in orphans:
                 self._requeue_one(Lease(job_id, fence, worker_id), fate)

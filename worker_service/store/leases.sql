@@ -524,6 +524,9 @@ UPDATE worker_job_queue
        held = (concurrency_key IS NOT NULL) * 8
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
+-- name: has_beaten_since
+SELECT 1 FROM worker WHERE id = :worker_id AND heartbeat_at <> :last_beat;
+
 -- name: forget_worker
 DELETE FROM worker WHERE id = :worker_id;
 
