@@ -277,18 +277,18 @@ def _drive(found: dict[str, str], place: Path) -> None:
 
 
 def _url(found: dict[str, str], place: Path) -> None:
-    from job_handlers.download.fetch import Wanted
+    from job_handlers.download.fetch import FileWanted
     from job_handlers.download.troubles import Patience
     from job_handlers.sources.https.file import HttpsFile
 
-    _fetch(HttpsFile(found["url"], Wanted(), Patience(), lambda: False), place)
+    _fetch(HttpsFile(found["url"], FileWanted(), Patience(), lambda: False), place)
 
 
 def _fetch(source: Any, place: Path) -> None:
     from job_handlers.download import fetch
 
     try:
-        got = fetch.fetch(source, place, fetch.Wanted(), _Quiet())
+        got = fetch.fetch(source, place, fetch.FileWanted(), _Quiet())
         fetch.moved_to(got, place / "report.pdf")
     finally:
         source.close()

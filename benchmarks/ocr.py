@@ -210,7 +210,7 @@ def _search(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Row:
 
 
 def _facts(own: Pipeline, *, are_peers_asked: bool) -> Iterator[Fact]:
-    yield Fact("engine", ocr.chosen().identity(ocr.Wanted(("eng",), "fast")))
+    yield Fact("engine", ocr.chosen().identity(ocr.WayToRead(("eng",), "fast")))
     yield Fact("sandbox", f"sandbox {own.sandbox()}")
     if are_peers_asked:
         yield Fact("peers", ocr_peers.versions())

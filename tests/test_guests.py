@@ -18,7 +18,7 @@ import pytest
 from tests.installed import shipped
 from tests.test_layers import strings
 from worker_service.handlers import Handler
-from worker_service.handlers.registry import Found
+from worker_service.handlers.registry import FoundEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = [*sorted((ROOT / "worker_service").rglob("*.py")), *sorted((ROOT / "worker_service").rglob("*.sql"))]
@@ -37,7 +37,7 @@ def names() -> set[str]:
 
 def keys() -> set[str]:
     """Of payloads."""
-    offered: list[Any] = [Found(name, spec, "pagemill").load() for name, spec in shipped().items()]
+    offered: list[Any] = [FoundEntry(name, spec, "pagemill").load() for name, spec in shipped().items()]
     handlers = [one for one in offered if isinstance(one, Handler)]
     return {field.name for one in handlers for field in dataclasses.fields(one.payload)} - OWN
 

@@ -53,7 +53,7 @@ def test_a_scan_tells_whose_it_is() -> None:
 def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: str, most: float) -> None:
     [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
     [book] = scans(tmp_path / "bound", 1, len(SCANS), seed="any")
-    engine = ocr.chosen().engine_for(ocr.Wanted(("eng",), "fast"))
+    engine = ocr.chosen().engine_for(ocr.WayToRead(("eng",), "fast"))
 
     with pdf.open_book(book.path) as opened:
         read = read_page(opened, engine, at + 1)

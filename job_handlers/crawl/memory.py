@@ -50,7 +50,7 @@ class Detail:
 
 
 @dataclass(slots=True)
-class Found:
+class PageFindings:
     """What is to be kept of one page: items, the jobs that some of them ask for, and what to count."""
 
     items: dict[str, CrawlItem] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Remembered:
     """What the runs before have left."""
 
     run: int = 0
@@ -73,7 +73,7 @@ class Known:
 
 
 class Memory(Protocol):
-    def known(self) -> Known: ...
+    def known(self) -> Remembered: ...
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]: ...
 
@@ -83,7 +83,9 @@ class Memory(Protocol):
     def unseen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
         """All that this walk has not met, part by part; each may be kept as gone before the next is asked for."""
 
-    def keep(self, found: Found, walk: int, state: Mapping[str, Any] | None, known: Known | None = None) -> None:
+    def keep(
+        self, found: PageFindings, walk: int, state: Mapping[str, Any] | None, known: Remembered | None = None
+    ) -> None:
         """`state`: where the next attempt of this run goes on. `known`: for the runs to come; None: as it is."""
 
 
@@ -96,9 +98,9 @@ class Kept:
         self._keys = keys_of(context)
         self._state: Mapping[str, Any] | None = context.state
 
-    def known(self) -> Known:
+    def known(self) -> Remembered:
         state = self._ask().state
-        return Known(**json.loads(state)) if state else Known()
+        return Remembered(**json.loads(state)) if state else Remembered()
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
         wanted = [one for one in dict.fromkeys(ids) if one]
@@ -115,7 +117,9 @@ class Kept:
             after = items[-1].id
             yield items
 
-    def keep(self, found: Found, walk: int, state: Mapping[str, Any] | None, known: Known | None = None) -> None:
+    def keep(
+        self, found: PageFindings, walk: int, state: Mapping[str, Any] | None, known: Remembered | None = None
+    ) -> None:
         *parts, last = _parts(list(found.items.values()), found.jobs)
         for part in parts:
             # The state tells of the whole page, so it comes with its end; a page that is met again asks for nothing.
@@ -128,7 +132,12 @@ class Kept:
             raise Stopped
 
     def _keep(
-        self, items: Sequence[CrawlItem], found: Found, walk: int, state: Mapping[str, Any] | None, known: Known | None
+        self,
+        items: Sequence[CrawlItem],
+        found: PageFindings,
+        walk: int,
+        state: Mapping[str, Any] | None,
+        known: Remembered | None,
     ) -> None:
         jobs = [found.jobs[item.id] for item in items if item.id in found.jobs]
         memory = None if known is None else json.dumps(asdict(known), ensure_ascii=False)
@@ -147,7 +156,7 @@ class Forgetful:
         self._met: dict[str, CrawlItem] = {}
         self.would_enqueue: list[str] = []
 
-    def known(self) -> Known:
+    def known(self) -> Remembered:
         return self._before.known()
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
@@ -162,7 +171,9 @@ class Forgetful:
         for items in self._before.unseen(walk):
             yield [item for item in items if item.id not in self._met]
 
-    def keep(self, found: Found, walk: int, state: Mapping[str, Any] | None, known: Known | None = None) -> None:
+    def keep(
+        self, found: PageFindings, walk: int, state: Mapping[str, Any] | None, known: Remembered | None = None
+    ) -> None:
         for item in found.items.values():
             self._met[item.id] = replace(item, walk=walk)
         names = [found.items[one].name for one in found.jobs]

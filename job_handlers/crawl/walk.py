@@ -13,9 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from job_handlers.crawl.memory import LISTED_IN_PART, NOT_LISTED, TO_LIST, TOO_DEEP, UNSURE, Detail, Found, Memory
-from job_handlers.crawl.memory import Known as Before
-from job_handlers.crawl.wanted import Wanted, skip_reason
+from job_handlers.crawl.memory import (
+    LISTED_IN_PART,
+    NOT_LISTED,
+    TO_LIST,
+    TOO_DEEP,
+    UNSURE,
+    Detail,
+    Memory,
+    PageFindings,
+)
+from job_handlers.crawl.memory import Remembered as Before
+from job_handlers.crawl.wanted import FilesWanted, skip_reason
 from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired, Tree
 from worker_service.handlers import CrawlItem, NewJob, Permanent, Retryable, counted
 
@@ -38,7 +47,7 @@ class Crawl:
         self,
         tree: Tree,
         memory: Memory,
-        wanted: Wanted,
+        wanted: FilesWanted,
         job_of: Callable[[Entry, bool], NewJob],
         *,
         state: dict[str, Any] | None,
@@ -85,7 +94,7 @@ class Crawl:
         before = self._memory.known()
         must_walk = must_walk or before.must_walk or not before.token
         self._counts.clear()
-        found = Found()
+        found = PageFindings()
         root = before.root
         if must_walk:
             entry = self._root()
@@ -103,7 +112,7 @@ class Crawl:
         # The number is taken for good, and if this run never ends the next one walks.
         self._keep(found, replace(before, run=before.run + 1, walk=self._state["walk"], must_walk=must_walk, root=root))
 
-    def _begin_walk(self, found: Found) -> None:
+    def _begin_walk(self, found: PageFindings) -> None:
         self._state |= {"phase": WALK, "walk": self._state["walk"] + 1, "walks": self._state.get("walks", 0) + 1}
         self._state |= {"sweeps": True, "is_stale": False}
         root_id, name, key, corpus = self._state["root"]
@@ -112,7 +121,7 @@ class Crawl:
 
     def _after_changes(self) -> None:
         if self._state.get("is_stale") and self._state.get("walks", 0) < _WALKS_MOST and self._goes_on():
-            found = Found()
+            found = PageFindings()
             self._begin_walk(found)
             if not self._state["token"]:
                 self._state["token"] = self._tree.change_token(self._corpus)
@@ -123,13 +132,13 @@ class Crawl:
     def _turn_to(self, phase: str) -> None:
         self._state["phase"] = phase
         if phase == CHANGES and self._state["token"]:
-            self._keep(Found())
+            self._keep(PageFindings())
 
     def _end(self, *, forgets: bool) -> None:
         after = self._before(must_walk=bool(self._state.get("is_stale") or self._state.get("is_abroad")))
         is_newest = self._goes_on()
         self._state = {"phase": OVER}
-        self._keep(Found(), after if is_newest else None, forgets=forgets)
+        self._keep(PageFindings(), after if is_newest else None, forgets=forgets)
 
     def _before(self, *, must_walk: bool) -> Before:
         """What the next run will know."""
@@ -172,7 +181,7 @@ class Crawl:
                 continue
             except ItemTrouble as trouble:
                 self._log(f"{folder.name}: {trouble}")
-                self._listed(folder, Found(counts=Counter(failed=1)), NOT_LISTED, str(trouble))
+                self._listed(folder, PageFindings(counts=Counter(failed=1)), NOT_LISTED, str(trouble))
                 return
             is_partial |= listing.is_partial
             found = self._sorted(listing.entries, folder)
@@ -195,7 +204,7 @@ class Crawl:
                 break
         return listing
 
-    def _listed(self, folder: CrawlItem, found: Found, note: str, why: str = "") -> None:
+    def _listed(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
         # Something in it may have led back to it, and have been noted on it. It comes last: what is kept in parts is
         # kept in order.
         folder = found.items.pop(folder.id, folder)
@@ -204,8 +213,8 @@ class Crawl:
         self._state.pop("folder", None)
         self._keep(found)
 
-    def _sorted(self, entries: Sequence[Entry], folder: CrawlItem) -> Found:
-        above, found = Above.of(folder), Found()
+    def _sorted(self, entries: Sequence[Entry], folder: CrawlItem) -> PageFindings:
+        above, found = Above.of(folder), PageFindings()
         pairs = [(entry, self._followed(entry)) for entry in entries]
         known = self._memory.items(entry.target_id if target is None else target.id for entry, target in pairs)
         for entry, target in pairs:
@@ -213,7 +222,7 @@ class Crawl:
         return found
 
     def _sort(
-        self, entry: Entry, target: Entry | None, above: Above, known: dict[str, CrawlItem], found: Found
+        self, entry: Entry, target: Entry | None, above: Above, known: dict[str, CrawlItem], found: PageFindings
     ) -> None:
         sorter = self._sorter
         if target is None:
@@ -256,11 +265,11 @@ class Crawl:
             if changes.is_last:
                 return
 
-    def _apply(self, changes: Changes) -> Found:
+    def _apply(self, changes: Changes) -> PageFindings:
         """The feed is about everything that the credential sees: what is below our folders is ours."""
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
         known = self._memory.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
-        found = Found()
+        found = PageFindings()
         for gone_id in changes.gone_ids:
             if gone_id == self._state["root"][0]:
                 # If it really went, this raises.
@@ -278,7 +287,7 @@ class Crawl:
         self._elsewhere(waiting, known, found)
         return found
 
-    def _came(self, entry: Entry, above: Above, known: dict[str, CrawlItem], found: Found) -> None:
+    def _came(self, entry: Entry, above: Above, known: dict[str, CrawlItem], found: PageFindings) -> None:
         target = self._followed(entry)
         target_id = entry.target_id if target is None else target.id
         if target_id not in known:
@@ -289,7 +298,7 @@ class Crawl:
             self._state["is_stale"] = True
         self._sort(entry, target, above, known, found)
 
-    def _elsewhere(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: Found) -> None:
+    def _elsewhere(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
         """In no folder of ours: they never were, or have left, or a shortcut of ours leads to them."""
         ours = [(entry, known[entry.id]) for entry in entries if entry.id in known]
         links = self._memory.items(Detail.of(before).via for _, before in ours)
@@ -302,7 +311,7 @@ class Crawl:
             above = Above(before.parent_id, max(0, Detail.of(before).depth - 1), Detail.of(before).key, "")
             self._sorter.sort(entry, above, before, found, via=via)
 
-    def _went(self, before: CrawlItem | None, found: Found) -> None:
+    def _went(self, before: CrawlItem | None, found: PageFindings) -> None:
         if before is None or before.is_gone:
             return
         found.items[before.id] = replace(before, is_gone=True)
@@ -317,7 +326,7 @@ class Crawl:
         if not self._state.get("sweeps"):
             return
         for items in self._memory.unseen(self._state["walk"]):
-            found = Found()
+            found = PageFindings()
             unsure = self._in_unsure_folders(items)
             for item in items:
                 if item.id not in unsure:
@@ -338,7 +347,7 @@ class Crawl:
 
     # ── What is kept ──
 
-    def _keep(self, found: Found, known: Before | None = None, *, forgets: bool = False) -> None:
+    def _keep(self, found: PageFindings, known: Before | None = None, *, forgets: bool = False) -> None:
         self._counts += found.counts
         self._tell(self.summary())
         walk = self._state.get("walk", 0)
@@ -393,13 +402,13 @@ class Above:
 
 @dataclass(frozen=True, slots=True)
 class Sorter:
-    wanted: Wanted
+    wanted: FilesWanted
     walk: int
     """An item that has this number was met in this walk, or since."""
     job_of: Callable[[Entry, bool], NewJob]
     """Whether it was enqueued before, and has changed."""
 
-    def sort(self, entry: Entry, above: Above, before: CrawlItem | None, found: Found, *, via: str = "") -> None:
+    def sort(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings, *, via: str = "") -> None:
         """`before`: what is known of it. `via`: the shortcut that led to it."""
         if len(entry.id) > ID_CHARACTERS_MAX:
             # It could not even be remembered.
@@ -414,11 +423,11 @@ class Sorter:
         else:
             self._file(entry, above, before, found, via)
 
-    def shortcut(self, entry: Entry, above: Above, found: Found) -> None:
+    def shortcut(self, entry: Entry, above: Above, found: PageFindings) -> None:
         name = entry.name[:_NAME_CHARACTERS_MAX]
         found.items[entry.id] = CrawlItem(entry.id, above.id, name, "shortcut", note="followed", walk=self.walk)
 
-    def dangling(self, entry: Entry, above: Above, before: CrawlItem | None, found: Found) -> None:
+    def dangling(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings) -> None:
         """Its target is remembered too: it may be shared with us one day."""
         self.shortcut(entry, above, found)
         found.counts.update(["found", "skipped", "dangling"])
@@ -429,7 +438,7 @@ class Sorter:
                 detail=detail, walk=self.walk,
             )  # fmt: skip
 
-    def _folder(self, entry: Entry, above: Above, before: CrawlItem | None, found: Found, via: str) -> None:
+    def _folder(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings, via: str) -> None:
         depth = above.depth + 1
         most = self.wanted.depth
         if before is not None and self._is_met(before) and before.kind == "folder":
@@ -448,7 +457,7 @@ class Sorter:
             entry.id, above.id, entry.name, "folder", note=note, detail=detail, walk=self.walk
         )
 
-    def _file(self, entry: Entry, above: Above, before: CrawlItem | None, found: Found, via: str) -> None:
+    def _file(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings, via: str) -> None:
         there = None if before is None or before.is_gone else before
         note = skip_reason(entry, self.wanted)
         item = CrawlItem(

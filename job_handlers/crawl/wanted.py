@@ -17,7 +17,7 @@ _SAYS_NOTHING = ("", "application/octet-stream", "binary/octet-stream")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FilesWanted:
     """Which files are wanted. None: any."""
 
     mime: Sequence[str] = ()
@@ -36,7 +36,7 @@ class Wanted:
 class Payload:
     folder: str
     """An id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
-    wanted: Wanted = Wanted()
+    wanted: FilesWanted = FilesWanted()
     credential: str = ""
     """Empty: the source's usual one, such as drive."""
     dry_run: bool = False
@@ -81,7 +81,7 @@ def keys_of(context: Context[Payload]) -> str:
     return f"download:{context.platform}:{context.owner}:"
 
 
-def skip_reason(entry: Entry, wanted: Wanted) -> str:
+def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
     """Why a file is not enqueued; empty: it is."""
     if entry.refusal:
         return entry.refusal

@@ -20,7 +20,7 @@ from typing import Any
 
 from job_handlers import kinds
 from job_handlers.download import fetch
-from job_handlers.download.fetch import Fetched, SourceFile, Wanted
+from job_handlers.download.fetch import Fetched, FileWanted, SourceFile
 from job_handlers.download.part import Facts
 from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
 from job_handlers.settings import HandlersSettings, value_of
@@ -116,7 +116,7 @@ download = Handler(
 
 
 def _done_with(
-    file: SourceFile, reference: Reference, context: Context[Payload], wanted: Wanted, patience: Patience
+    file: SourceFile, reference: Reference, context: Context[Payload], wanted: FileWanted, patience: Patience
 ) -> Done:
     asking = _Asking(file, context)
     try:
@@ -210,11 +210,11 @@ class _Asking:
 # --- the payload --------------------------------------------------------------------------------------
 
 
-def _wanted(payload: Payload) -> Wanted:
+def _wanted(payload: Payload) -> FileWanted:
     for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} has {length} hexadecimal digits")
-    return Wanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), value_of(BYTES_MAX))
+    return FileWanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), value_of(BYTES_MAX))
 
 
 def _ended(trouble: Trouble, patience: Patience) -> Exception:

@@ -47,7 +47,7 @@ class SourceFile(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileWanted:
     md5: str = ""
     sha256: str = ""
     bytes_max: int = 4 << 30
@@ -76,7 +76,7 @@ class Teller(Protocol):
 def fetch(
     source: SourceFile,
     keep: Path,
-    wanted: Wanted,
+    wanted: FileWanted,
     teller: Teller,
     patience: Patience = Patience(),  # noqa: B008 - frozen
     sleep: Callable[[float], None] = time.sleep,
@@ -116,7 +116,7 @@ class _Fetch:
         self,
         source: SourceFile,
         part: Part,
-        wanted: Wanted,
+        wanted: FileWanted,
         teller: Teller,
         patience: Patience,
         sleep: Callable[[float], None],

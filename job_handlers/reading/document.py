@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from job_handlers.reading.ocr.engine import Wanted
+from job_handlers.reading.ocr.engine import WayToRead
 from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
 
 Quality = Literal["fast", "best"]
@@ -60,8 +60,8 @@ class HowToRead:
         return plain
 
     @property
-    def engine(self) -> Wanted:
-        return Wanted(("eng",) if self.languages is None else self.languages, self.quality or "fast")
+    def engine(self) -> WayToRead:
+        return WayToRead(("eng",) if self.languages is None else self.languages, self.quality or "fast")
 
     @property
     def password(self) -> str:

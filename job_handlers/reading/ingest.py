@@ -21,7 +21,7 @@ from job_handlers.kinds import Kind, kind_of
 from job_handlers.reading import layout, ocr, pdf, sheets
 from job_handlers.reading.document import HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
-from job_handlers.reading.ocr.engine import Wanted
+from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -157,7 +157,7 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
 
 
 class _Digests:
-    def __init__(self, wanted: Wanted, content: str) -> None:
+    def __init__(self, wanted: WayToRead, content: str) -> None:
         self._content = content
         self._wanted = wanted
         self._engine = ocr.chosen().identity(self._wanted)

@@ -14,7 +14,7 @@ import msgspec
 
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.document import HowToRead, check_current, content_of, how_to_read, original_of
-from job_handlers.reading.ocr.engine import Engine, Wanted
+from job_handlers.reading.ocr.engine import Engine, WayToRead
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
@@ -104,7 +104,7 @@ ocr_pages = Handler(
 )
 
 
-def _wait_for_data(context: Context[Payload], wanted: Wanted) -> None:
+def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
     """The longer it has waited, the less often it looks again."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
@@ -142,7 +142,7 @@ def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost,
     return PageResult(number, digest, read.text, read.method, read.confidence, read.layout)
 
 
-def _reader(original: Path, password: str, wanted: Wanted) -> Callable[[int], Read]:
+def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int], Read]:
     """In the process apart, which holds file and engine."""
     opened = pdf.open_book(original, password)
     book = opened.__enter__()

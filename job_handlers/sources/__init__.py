@@ -20,7 +20,7 @@ from worker_service.handlers import Permanent, find
 
 if TYPE_CHECKING:
     from job_handlers.download.download import Payload
-    from job_handlers.download.fetch import SourceFile, Wanted
+    from job_handlers.download.fetch import FileWanted, SourceFile
     from job_handlers.download.troubles import Patience
     from job_handlers.sources.tree import Tree
 
@@ -69,7 +69,7 @@ class Source(Protocol):
         self,
         reference: Reference,
         payload: Payload,
-        wanted: Wanted,
+        wanted: FileWanted,
         patience: Patience,
         is_stopping: IsStopping,
     ) -> SourceFile: ...

@@ -48,7 +48,7 @@ class Desk:
             Publisher(place / "workspace", place / "staging"),
         )
         self.told: list[tuple[Asked, Answer | None, str]] = []
-        self.trouble = tools.trouble
+        self.outage = tools.outage
         self.reporter = Reporter(
             tools,
             lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),

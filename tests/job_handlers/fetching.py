@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from job_handlers.download import fetch
-from job_handlers.download.fetch import Fetched, SourceFile, Wanted
+from job_handlers.download.fetch import Fetched, FileWanted, SourceFile
 from job_handlers.download.troubles import Judge, Patience
 from job_handlers.sources import https
 from job_handlers.sources.drive import credentials as drive_credentials
@@ -107,7 +107,7 @@ class Fetching:
 
     keep: Path
     patience: Patience = SOON
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: FileWanted = field(default_factory=FileWanted)
     teller: Teller = field(default_factory=Teller)
     waited: float = 0.0
     is_patient: bool = False

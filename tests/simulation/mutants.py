@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant("claim that nobody heard of kept", "P13", "simulation", (
         ("        for row in held.values():\n            # A claim that", "        for row in ():\n            # A"),)),
     Mutant("lost children left at work", "P13", "simulation", (
-        ("by_force = attempt.is_lost or attempt.is_hurried", "by_force = attempt.is_hurried"),)),
+        ("by_force = attempt.is_lost or attempt.without_grace", "by_force = attempt.without_grace"),)),
 )
 # fmt: on
 

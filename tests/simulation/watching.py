@@ -196,9 +196,9 @@ class _WatchedLeases(SqliteLeases):
 class _WatchedSteering(SqliteSteering):
     _db: WatchedDatabase
 
-    def cancel(self, selector: Selector, *, actor: str, is_hurried: bool = False) -> Changed:
+    def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
         with self._db.doing(Deed("cancel")):
-            return super().cancel(selector, actor=actor, is_hurried=is_hurried)
+            return super().cancel(selector, actor=actor, without_grace=without_grace)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         with self._db.doing(Deed("retry")):

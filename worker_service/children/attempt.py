@@ -77,7 +77,7 @@ class Child:
         """What it has not taken yet: an answer, or its next order."""
         self.is_watched = False
         """Whether somebody waits until it takes more of that."""
-        self.attempt: Attempt | None = None
+        self.attempt: RunningAttempt | None = None
         self.served = 0
         """How many attempts, the one that it runs now included."""
         self.sandbox = ""
@@ -134,7 +134,7 @@ class Child:
             os.close(descriptor)
 
 
-class Attempt:
+class RunningAttempt:
     def __init__(self, launch: Launch, child: Child, *, seconds: int) -> None:
         self.launch = launch
         self.order = launch.order

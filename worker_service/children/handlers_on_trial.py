@@ -35,7 +35,7 @@ from worker_service.children.messages import (
 )
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
-from worker_service.handlers.registry import Found
+from worker_service.handlers.registry import FoundEntry
 from worker_service.jobs.model import HandlerFacts
 
 _LEAVING_SECONDS = 2.0
@@ -45,19 +45,19 @@ Verdict = Tried | str
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownHandler:
     described: Described
     bring: Bring | None
     """None: its handler is set aside."""
 
 
-def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced]]:
+def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Introduced]]:
     settings: dict[str, registry.Commands] = {"commands": begin.commands}
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     verdicts = _try_all(found, settings, seconds=begin.import_seconds, control=control)
     introduced: dict[str, Introduced] = {}
     brings: dict[str, Bring] = {}
-    claims: list[tuple[str, Found]] = []
+    claims: list[tuple[str, FoundEntry]] = []
     for one in found:
         verdict = verdicts[one]
         if isinstance(verdict, str):
@@ -76,7 +76,7 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, Known], list[Introduced
     for job_type, reason in registry.clashes(claims).items():
         introduced[job_type] = _set_aside(job_type, reason)
     known = {
-        job_type: Known(each.described, brings.get(job_type) if each.described.set_aside is None else None)
+        job_type: KnownHandler(each.described, brings.get(job_type) if each.described.set_aside is None else None)
         for job_type, each in introduced.items()
     }
     return known, list(introduced.values())
@@ -91,8 +91,8 @@ def wants(types: Sequence[str], job_type: str) -> bool:
 
 
 def _try_all(
-    found: Sequence[Found], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
-) -> dict[Found, Verdict]:
+    found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
+) -> dict[FoundEntry, Verdict]:
     """All at once. Ends the nursery when the daemon hangs up meanwhile."""
     trials = [_Trial(one, settings) for one in found]
     poll = select.poll()
@@ -115,7 +115,7 @@ def _try_all(
     return {trial.found: trial.verdict(seconds if trial in late else None) for trial in trials}
 
 
-def _load(found: Found, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
+def _load(found: FoundEntry, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
     try:
         return {handler.job_type: handler for handler in registry.load(found, settings).handlers}
     except Exception as error:  # it passed its trial; each child will try again
@@ -123,7 +123,7 @@ def _load(found: Found, settings: dict[str, registry.Commands]) -> dict[str, Han
         return {}
 
 
-def _importing(found: Found, settings: dict[str, registry.Commands], job_type: str) -> Bring:
+def _importing(found: FoundEntry, settings: dict[str, registry.Commands], job_type: str) -> Bring:
     def bring() -> Handler[Any]:
         for handler in registry.load(found, settings).handlers:
             if handler.job_type == job_type:
@@ -133,7 +133,7 @@ def _importing(found: Found, settings: dict[str, registry.Commands], job_type: s
     return bring
 
 
-def _introduce(handler: Handler[Any], found: Found) -> Introduced:
+def _introduce(handler: Handler[Any], found: FoundEntry) -> Introduced:
     missing = handler.missing() if handler.missing is not None else None
     facts = HandlerFacts(
         handler.job_type,
@@ -165,7 +165,7 @@ def _introduce(handler: Handler[Any], found: Found) -> Introduced:
     return Introduced(described, tuple(handler.environment))
 
 
-def _set_aside(job_type: str, reason: str, found: Found | None = None) -> Introduced:
+def _set_aside(job_type: str, reason: str, found: FoundEntry | None = None) -> Introduced:
     distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
     return Introduced(Described(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec))
 
@@ -183,7 +183,7 @@ def _schema(handler: Handler[Any]) -> str | None:
 
 
 class _Trial:
-    def __init__(self, found: Found, settings: Mapping[str, registry.Commands]) -> None:
+    def __init__(self, found: FoundEntry, settings: Mapping[str, registry.Commands]) -> None:
         self.found = found
         self.pipe, far_end = os.pipe()
         self._inbox = Inbox(FRAME_BYTES_MAX)
@@ -216,7 +216,7 @@ class _Trial:
         return self._tried.reason or self._tried
 
 
-def _live(found: Found, settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
+def _live(found: FoundEntry, settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
     code = 1
     try:
         os.setsid()

@@ -31,8 +31,8 @@ from pathlib import Path
 import msgspec
 
 from worker_service.children import handlers_on_trial, jail, processes
-from worker_service.children.attempt import Attempt, Child
-from worker_service.children.handlers_on_trial import Known
+from worker_service.children.attempt import Child, RunningAttempt
+from worker_service.children.handlers_on_trial import KnownHandler
 from worker_service.children.messages import (
     RELAY_BYTES_MAX,
     Begin,
@@ -73,7 +73,7 @@ class _Waiting:
     launch: Launch
     said: bytes
     """The same, as it came; so it goes on to a child that waits for it."""
-    known: Known
+    known: KnownHandler
     since: float
 
     @property
@@ -96,10 +96,10 @@ class _Nursery:
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownHandler] = {}
         self._children: dict[int, Child] = {}
         """By pid: all that were forked and not waited for yet."""
-        self._attempts: dict[Key, Attempt] = {}
+        self._attempts: dict[Key, RunningAttempt] = {}
         self._waiting: defaultdict[str, deque[_Waiting]] = defaultdict(deque)
         """By class, each begun in its turn."""
         self._flush_at = math.inf
@@ -310,7 +310,7 @@ class _Nursery:
         child = self._idle_for(one)
         if child is not None:
             self._idle.remove(child)
-            self._attempts[one.key] = attempt = Attempt(one.launch, child, seconds=seconds)
+            self._attempts[one.key] = attempt = RunningAttempt(one.launch, child, seconds=seconds)
             self._tell([attempt.started()])
             child.give(one.said)
             self._send(child)
@@ -324,7 +324,7 @@ class _Nursery:
         except OSError as error:
             self._refuse(one.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
             return
-        self._attempts[one.key] = Attempt(one.launch, child, seconds=seconds)
+        self._attempts[one.key] = RunningAttempt(one.launch, child, seconds=seconds)
         self._children[child.pid] = child
         # A short attempt is over before anybody has listened: then all that it said is heard at once, at its end.
         for pipe in child.pipes:
@@ -391,7 +391,7 @@ class _Nursery:
 
     # --- the end of an attempt ---
 
-    def _end_and_keep(self, attempt: Attempt, now: float) -> None:
+    def _end_and_keep(self, attempt: RunningAttempt, now: float) -> None:
         """It was clean, and there is nothing that it could have left behind: its child lives on."""
         # All that it has printed is in the pipe by now, and the next attempt has not begun.
         self._tell(attempt.drain(now))
@@ -438,7 +438,7 @@ class _Nursery:
         others = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
         return {pid for pid in others if (processes.marks_on(pid) or (0, 0))[0] not in ours}
 
-    def _end(self, attempt: Attempt, now: float) -> None:
+    def _end(self, attempt: RunningAttempt, now: float) -> None:
         self._tell(attempt.drain(now))
         del self._attempts[attempt.key]
         if attempt.is_unbegun:

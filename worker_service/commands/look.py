@@ -9,7 +9,7 @@ import click
 
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, JobId, completes, job_or_problem_argument, selecting, verb
-from worker_service.jobs.model import Attempt, Job
+from worker_service.jobs.model import AttemptRow, Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.operations import jobs
 from worker_service.operations.jobs import named, state_of
@@ -187,7 +187,7 @@ def _show_row(job: Job) -> None:
             output.show(f"{name:20} {value}")
 
 
-def _attempt_row(attempt: Attempt) -> Sequence[object]:
+def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
     peak = attempt.memory_peak_bytes
     return (
         attempt.fence, attempt.worker_id, output.seconds(attempt.started_at), output.seconds(attempt.ended_at),

@@ -42,7 +42,7 @@ def cancel(desk: Desk, selector: Selector, dry_run: bool, yes: bool, now: bool) 
     With --now the command ends when they are, or after 15 seconds with what still goes on and exit code 1. A document
     that they were reading is failed by it (CANCELLED), until `pagemill retry` or `pagemill reindex` has it read on.
     """
-    return _change(desk, "cancel", selector, dry_run=dry_run, yes=yes, is_hurried=now)
+    return _change(desk, "cancel", selector, dry_run=dry_run, yes=yes, without_grace=now)
 
 
 @verb
@@ -155,7 +155,7 @@ def _change(
     dry_run: bool,
     yes: bool,
     level: int | None = None,
-    is_hurried: bool = False,
+    without_grace: bool = False,
 ) -> int:
     plan = operations.plan(desk.session, verb_name, selector, priority=level)
     if dry_run:
@@ -167,8 +167,8 @@ def _change(
         if sentence := _of_documents(plan, "will be"):
             question = f"{sentence}. {question}"
         confirm(question, yes=yes, sample=_sample(plan))
-    changed = operations.change(desk.session, plan, is_hurried=is_hurried)
-    unended = operations.await_ends(desk.session, changed.asked, seconds=_ENDS_SECONDS) if is_hurried else None
+    changed = operations.change(desk.session, plan, without_grace=without_grace)
+    unended = operations.await_ends(desk.session, changed.asked, seconds=_ENDS_SECONDS) if without_grace else None
     return _show_changed(desk, operations.DONE[verb_name], changed, plan=plan, unended=unended)
 
 

@@ -59,7 +59,7 @@ class Attempt:
     is_lost: bool = False
     """The lease is another's, or the row has ended: nothing is written about it any more."""
     is_cancelled: bool = False
-    is_hurried: bool = False
+    without_grace: bool = False
     """It is cancelled, and gets no grace."""
     stopped_at: float | None = None
     """When its child was asked to stop."""
@@ -229,7 +229,7 @@ class Slots:
 PAUSE_SECONDS = 1.0
 
 
-class Trouble:
+class StoreOutage:
     def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
         self._log = log
         self._monotonic = monotonic
@@ -262,10 +262,10 @@ class Tools:
     log: Log
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    trouble: Trouble = field(init=False)
+    outage: StoreOutage = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trouble = Trouble(self.log, self.monotonic)
+        self.outage = StoreOutage(self.log, self.monotonic)
 
 
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -322,7 +322,7 @@ class Reporter:
         if not any(attempt.has_news or attempt.unwritten for attempt in self._tools.slots):
             return None
         is_urgent = any(one.question is not None for one in self._tools.slots) or self._unwritten_bytes > _MANY_BYTES
-        return max(0.0 if is_urgent else self._next_at, self._tools.trouble.over_at)
+        return max(0.0 if is_urgent else self._next_at, self._tools.outage.over_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
         """Those whose end waits are reported at once: after it nothing lands. Raise `CannotLand` when patience ends."""
@@ -335,7 +335,7 @@ class Reporter:
                 self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
         next_at = self.next_at
         is_due = next_at is not None and (now >= next_at or self.is_full)
-        if self._tools.trouble.is_there or not (is_due or ending):
+        if self._tools.outage.is_there or not (is_due or ending):
             return
         if is_due:
             self._next_at = now + REPORT_SECONDS
@@ -352,10 +352,10 @@ class Reporter:
             self._postpone(error)
         else:
             self._failing_since = None
-            self._tools.trouble.ended()
+            self._tools.outage.ended()
 
     def _postpone(self, error: StoreError) -> None:
-        self._tools.trouble.met(error)
+        self._tools.outage.met(error)
         now = self._tools.monotonic()
         waiting = sum(len(attempt.unwritten) for attempt in self._tools.slots)
         if not waiting:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BeatAnswer:
     beat: Beat
     is_known: bool = True
     """False: the worker has no row any more, so it owns nothing."""
@@ -52,7 +52,7 @@ class Heartbeat:
         self._interval_seconds = interval_seconds
         self._log = log
         self._clock = clock
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[BeatAnswer] = deque()
         self._asked = threading.Event()
         self._is_closing = False
         self._events = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -79,7 +79,7 @@ class Heartbeat:
     def silent_seconds(self) -> float:
         return self._clock() - self.committed_at
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[BeatAnswer]:
         try:
             os.eventfd_read(self._events)
         except BlockingIOError:
@@ -117,9 +117,9 @@ class Heartbeat:
         began = self._clock()
         leases = self.leases
         try:
-            answer = Answer(store.leases.beat(self.worker_id, leases))
+            answer = BeatAnswer(store.leases.beat(self.worker_id, leases))
         except WorkerUnknown:
-            answer = Answer(Beat(lost=leases, to_cancel=()), is_known=False)
+            answer = BeatAnswer(Beat(lost=leases, to_cancel=()), is_known=False)
         else:
             self.committed_at = began
             self.committed += 1
@@ -198,7 +198,7 @@ class Ownership:
                 _lost(attempt)
             elif row.is_cancelled:
                 _cancelled(attempt)
-                attempt.is_hurried = row.is_hurried
+                attempt.without_grace = row.without_grace
         for row in held.values():
             # A claim that committed, and whose answer never came.
             self._tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)

@@ -267,14 +267,14 @@ class Loop:
     # ── What may start ──
 
     def _fill_free_slots(self) -> None:
-        if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.trouble.is_there:
+        if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.outage.is_there:
             self._register()
         # Beat before claiming: a worker that cannot beat must own nothing.
         if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
             return
         if self._stopping.at is not None or self._exit_code is not None:
             return
-        if self.landing.again_at or self.tools.trouble.is_there:
+        if self.landing.again_at or self.tools.outage.is_there:
             return
         if self._claiming.fill(self.described):
             self._nursery_wait = 0.5
@@ -324,7 +324,7 @@ class Loop:
     # ── Waiting ──
 
     def _wait(self) -> None:
-        if not self._claiming.is_deadline_known and not self.tools.trouble.is_there:
+        if not self._claiming.is_deadline_known and not self.tools.outage.is_there:
             self._find_deadline()
         timeout = self._seconds_to_wait()
         fds = (self._nursery_fd(), self.watch.fileno(), self.signals.fileno(), self.heartbeat.fileno())
@@ -345,7 +345,7 @@ class Loop:
         is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
         may_claim = self._stopping.at is None and self.nursery.is_alive and not is_doubtful
         if may_claim and self._claiming.has_room:
-            moments.append(max(now, self.tools.trouble.over_at, self.landing.again_at or 0.0))
+            moments.append(max(now, self.tools.outage.over_at, self.landing.again_at or 0.0))
         if is_doubtful:
             moments.append(now + 0.2)
         # Fenced in time, also when no answer comes.
@@ -441,9 +441,9 @@ class Claiming:
             self._ownership.disown()
             return ()
         except StoreError as error:
-            self._tools.trouble.met(error)
+            self._tools.outage.met(error)
             return ()
-        self._tools.trouble.ended()
+        self._tools.outage.ended()
         self._should_claim[job_class] = len(jobs) == most
         if len(jobs) < most:
             # It freed what was due, at most so many rows at once; there may be more.
@@ -523,7 +523,7 @@ class Starter:
             else:
                 self._nursery.launch(order)
         except StoreError as error:
-            self._tools.trouble.met(error)
+            self._tools.outage.met(error)
             self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
         except (OSError, ChildError) as error:
             self._tools.log.error(events.NURSERY_DIED, reason=str(error))
@@ -619,7 +619,7 @@ class Stopping:
         now = self._tools.monotonic()
         is_over = self.at is not None and now >= self.at
         for attempt in self._tools.slots:
-            by_force = attempt.is_lost or attempt.is_hurried or self._ownership.is_fenced or self._is_now
+            by_force = attempt.is_lost or attempt.without_grace or self._ownership.is_fenced or self._is_now
             if not (by_force or attempt.is_cancelled or attempt.refused or is_over):
                 continue
             job = attempt.job

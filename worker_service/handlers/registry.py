@@ -20,7 +20,7 @@ Commands = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEntry:
     """One entry point, not yet imported."""
 
     name: str
@@ -42,10 +42,10 @@ class Offer:
     """Job types that it names and cannot provide, each with the reason."""
 
 
-def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[Found]:
+def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[FoundEntry]:
     """Every entry point of the group on the path (None: Python's own), by name; `extra` are specs that no distribution
     carries."""
-    found: dict[Found, None] = {}
+    found: dict[FoundEntry, None] = {}
     seen: set[str] = set()
     for distribution in distributions(path=list(path)) if path is not None else distributions():
         name = distribution.name
@@ -54,13 +54,13 @@ def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: st
             continue
         seen.add(name)
         for point in distribution.entry_points.select(group=group):
-            found[Found(point.name, point.value, name)] = None
+            found[FoundEntry(point.name, point.value, name)] = None
     for spec in extra:
-        found[Found(spec, spec, "extra")] = None
+        found[FoundEntry(spec, spec, "extra")] = None
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
-def load(found: Found, settings: Mapping[str, Commands]) -> Offer:
+def load(found: FoundEntry, settings: Mapping[str, Commands]) -> Offer:
     offered = found.load()
     if isinstance(offered, Family):
         return _of_family(offered, settings.get(offered.section, {}))
@@ -73,10 +73,10 @@ def load(found: Found, settings: Mapping[str, Commands]) -> Offer:
     raise TypeError(f"{found.spec} is {type(offered).__name__}: an entry point names a Handler, several, or a Family")
 
 
-def clashes(claims: Iterable[tuple[str, Found]]) -> dict[str, str]:
+def clashes(claims: Iterable[tuple[str, FoundEntry]]) -> dict[str, str]:
     """The job types that more than one entry point provides, each with a sentence. Nobody gets them: which one is
     meant cannot be known."""
-    by_type: dict[str, list[Found]] = {}
+    by_type: dict[str, list[FoundEntry]] = {}
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)
     return {
@@ -97,6 +97,6 @@ def _of_family(family: Family, tables: Commands) -> Offer:
     return Offer(handlers, refused)
 
 
-def _named(several: Sequence[Found]) -> Iterator[str]:
+def _named(several: Sequence[FoundEntry]) -> Iterator[str]:
     for found in several:
         yield f"{found.distribution} ({found.spec})"

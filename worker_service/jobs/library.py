@@ -134,7 +134,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The best hits, the best first."""
 
     hits: Sequence[Hit] = ()

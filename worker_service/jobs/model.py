@@ -181,13 +181,13 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeaseRow:
     """A lease as its row has it now."""
 
     lease: Lease
     is_cancelled: bool
     """Somebody asked the job to stop."""
-    is_hurried: bool = False
+    without_grace: bool = False
     """And without grace."""
 
 
@@ -268,7 +268,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptRow:
     job_id: int
     fence: int
     worker_id: str

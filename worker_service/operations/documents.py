@@ -21,11 +21,11 @@ from worker_service.jobs.documents import DocumentRequest, PageResult, Published
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
-    Found,
     KeywordCount,
     PageSummary,
     Provenance,
     Removed,
+    SearchResult,
     Weight,
 )
 from worker_service.jobs.model import Job
@@ -141,7 +141,7 @@ def search(
     document_id: int | None = None,
     limit: int = 20,
     marks: tuple[str, str] = ("[", "]"),
-) -> Found:
+) -> SearchResult:
     """The best pages, their hits between `marks`."""
     return session.store.library.search(query, owner=owner, document_id=document_id, most=limit, marks=marks)
 

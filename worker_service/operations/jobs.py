@@ -11,7 +11,7 @@ from pathlib import Path
 from worker_service.clock import from_text, wall_clock
 from worker_service.errors import JobNotFound
 from worker_service.jobs.documents import PublishedFile
-from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, Attempt, Event, Gate, Job, LogLine, Status
+from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
 
@@ -55,7 +55,7 @@ class JobPage:
 @dataclass(frozen=True, slots=True)
 class JobInWhole:
     job: Job
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptRow]
     events: Sequence[Event]
     waits_for: Sequence[tuple[int, str]]
     """Jobs, each with its status, or 'gone'."""

@@ -87,10 +87,10 @@ def plan(session: Session, verb: str, selector: Selector, *, priority: int | Non
     return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
 
 
-def change(session: Session, plan: Plan, *, is_hurried: bool = False) -> Changed:
+def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
     steering, actor = session.store.steering, session.actor
     if plan.verb == "cancel":
-        return steering.cancel(plan.selector, actor=actor, is_hurried=is_hurried)
+        return steering.cancel(plan.selector, actor=actor, without_grace=without_grace)
     if plan.verb == "retry":
         return steering.retry(plan.selector, actor=actor)
     if plan.verb == "delete":

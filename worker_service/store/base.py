@@ -23,17 +23,17 @@ from worker_service.jobs.documents import (
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
-    Found,
     KeywordCount,
     OwnerSize,
     PageSummary,
     Provenance,
     Removed,
+    SearchResult,
     Weight,
 )
 from worker_service.jobs.model import (
     Action,
-    Attempt,
+    AttemptRow,
     Beat,
     Changed,
     Check,
@@ -47,9 +47,9 @@ from worker_service.jobs.model import (
     Failure,
     Gate,
     HandlerFacts,
-    Held,
     Job,
     Lease,
+    LeaseRow,
     LogLine,
     NewJob,
     Pause,
@@ -167,7 +167,7 @@ class Leases(Protocol):
 class Steering(Protocol):
     """For people. What changes many jobs is one action, and can be undone."""
 
-    def cancel(self, selector: Selector, *, actor: str, is_hurried: bool = False) -> Changed:
+    def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
         """Pending jobs end; running ones are asked to stop, or (hurried) are stopped by their workers without grace."""
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
@@ -227,7 +227,7 @@ class Reading(Protocol):
     def course(self, job_id: int) -> Course | None:
         """How a job is getting on; None: it does not run."""
 
-    def attempts(self, job_id: int) -> Sequence[Attempt]: ...
+    def attempts(self, job_id: int) -> Sequence[AttemptRow]: ...
 
     def events(self, job_id: int) -> Sequence[Event]: ...
 
@@ -260,7 +260,7 @@ class Reading(Protocol):
     def choices(self) -> Sequence[str]:
         """What handlers of workers that live say of the keys of payloads: JSON, see `Choices` of the handlers."""
 
-    def leases_of(self, worker_id: str) -> Sequence[Held]:
+    def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
         """The leases that this worker holds by its rows, and which of them are to stop."""
 
     def counts(self) -> Counts: ...
@@ -333,7 +333,7 @@ class Library(Protocol):
         document_id: int | None = None,
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
-    ) -> Found:
+    ) -> SearchResult:
         """The best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents, case and signs do not
         matter, and whatever people type is a search, if it has a letter or a digit.
 

@@ -17,11 +17,11 @@ from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
-    Found,
     Hit,
     KeywordCount,
     PageSummary,
     Provenance,
+    SearchResult,
 )
 from worker_service.jobs.model import Job
 from worker_service.jobs.names import folder_at_source
@@ -104,7 +104,7 @@ class SqliteLibrary:
         document_id: int | None = None,
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
-    ) -> Found:
+    ) -> SearchResult:
         query = query_of(query) or _refused(query)
         values: dict[str, object] = {"query": query, "owner": owner, "most": most}
         if document_id is not None:
@@ -116,7 +116,7 @@ class SqliteLibrary:
             Hit(document_id, name, number, snippets.get(result_id, ""), rank)
             for result_id, document_id, number, name, rank, _ in rows
         ]
-        return Found(hits, is_partial=bool(rows) and rows[0][5] >= RANKED_MOST)
+        return SearchResult(hits, is_partial=bool(rows) and rows[0][5] >= RANKED_MOST)
 
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
         if not result_ids:

@@ -19,16 +19,16 @@ from worker_service.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnl
 from worker_service.jobs.model import (
     WATCHING,
     Action,
-    Attempt,
+    AttemptRow,
     Counts,
     Course,
     ErrorCount,
     Event,
     Gate,
     HandlerFacts,
-    Held,
     Job,
     Lease,
+    LeaseRow,
     LogLine,
     Pause,
     PlatformCount,
@@ -109,8 +109,8 @@ class SqliteReading:
         rows = self._db.read("course", job_id=job_id)
         return Course(*rows[0]) if rows else None
 
-    def attempts(self, job_id: int) -> Sequence[Attempt]:
-        return [Attempt(*row) for row in self._db.read("attempts", job_id=job_id)]
+    def attempts(self, job_id: int) -> Sequence[AttemptRow]:
+        return [AttemptRow(*row) for row in self._db.read("attempts", job_id=job_id)]
 
     def events(self, job_id: int) -> Sequence[Event]:
         return [Event(*row) for row in self._db.read("events", job_id=job_id)]
@@ -150,10 +150,10 @@ class SqliteReading:
     def choices(self) -> Sequence[str]:
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
-    def leases_of(self, worker_id: str) -> Sequence[Held]:
+    def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
         return [
-            Held(Lease(job_id, fence, worker_id), bool(is_cancelled), bool(is_hurried))
-            for job_id, fence, is_cancelled, is_hurried in self._db.read("leases_of", worker_id=worker_id)
+            LeaseRow(Lease(job_id, fence, worker_id), bool(is_cancelled), bool(without_grace))
+            for job_id, fence, is_cancelled, without_grace in self._db.read("leases_of", worker_id=worker_id)
         ]
 
     def counts(self) -> Counts:

@@ -54,12 +54,12 @@ class SqliteSteering:
         self._db = database
         self._reading = reading
 
-    def cancel(self, selector: Selector, *, actor: str, is_hurried: bool = False) -> Changed:
+    def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
         def refusal(job_id: int, status: Status) -> str | None:
             return f"it is already {status}" if status.is_ended else None
 
         # In one transaction: a worker must not hear of the one without the other.
-        also = "cancel_now" if is_hurried else None
+        also = "cancel_now" if without_grace else None
         return self._act("cancel", selector, _LIVE, refusal, actor, also, now=self._db.now())
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from job_handlers.reading.ocr import tesseract
 from job_handlers.reading.ocr.engine import Maker
-from job_handlers.reading.ocr.engine import Wanted as Wanted
+from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from worker_service.handlers import Choices
 
 ENGINES: tuple[Maker, ...] = (tesseract,)

@@ -12,7 +12,7 @@ from worker_service.handlers import Choices
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WayToRead:
     languages: Sequence[str]
     quality: str
 
@@ -41,7 +41,7 @@ class Maker(Protocol):
     def choices(self) -> Mapping[str, Choices]:
         """By the key of a payload what people may ask for, and how to get what is not there."""
 
-    def identity(self, wanted: Wanted) -> str:
+    def identity(self, wanted: WayToRead) -> str:
         """Of engine and trained data: what can change the words that are read. Without an engine: none."""
 
-    def engine_for(self, wanted: Wanted) -> Engine: ...
+    def engine_for(self, wanted: WayToRead) -> Engine: ...

@@ -19,7 +19,7 @@ from typing import Any
 from job_handlers.reading.gray import Gray, image_of
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
-from job_handlers.reading.ocr.engine import Engine, Wanted
+from job_handlers.reading.ocr.engine import Engine, WayToRead
 from worker_service.handlers import Choices, HandlerError, Lacking, Permanent
 
 try:
@@ -77,12 +77,12 @@ def choices() -> Mapping[str, Choices]:
     }
 
 
-def engine_for(wanted: Wanted) -> Engine:
+def engine_for(wanted: WayToRead) -> Engine:
     data = _data_for(wanted)
     return _InProcess(wanted, data) if tesserocr is not None else _Program(wanted, data)
 
 
-def identity(wanted: Wanted) -> str:
+def identity(wanted: WayToRead) -> str:
     try:
         data = _data_for(wanted)
     except HandlerError:
@@ -115,7 +115,7 @@ def _data_directories(quality: str) -> list[Path]:
     return [Path(one) for one in DATA[quality] if any(Path(one).glob("*.traineddata"))]
 
 
-def _data_for(wanted: Wanted) -> Path:
+def _data_for(wanted: WayToRead) -> Path:
     """The directory that has all of the languages."""
     if (lacks := missing()) is not None:
         raise Lacking(lacks)
@@ -148,7 +148,7 @@ def _put_it(quality: str) -> str:
 
 
 class _InProcess:
-    def __init__(self, wanted: Wanted, data: Path) -> None:
+    def __init__(self, wanted: WayToRead, data: Path) -> None:
         self.name = _engine_name()
         self._data = f"{data}/"
         self._reader = tesserocr.PyTessBaseAPI(
@@ -207,7 +207,7 @@ def _show(reader: Any, gray: Gray, dpi: float) -> None:
 
 
 class _Program:
-    def __init__(self, wanted: Wanted, data: Path) -> None:
+    def __init__(self, wanted: WayToRead, data: Path) -> None:
         import pytesseract
 
         os.environ["OMP_THREAD_LIMIT"] = "1"

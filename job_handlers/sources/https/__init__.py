@@ -14,7 +14,7 @@ from worker_service.handlers import Permanent
 
 if TYPE_CHECKING:
     from job_handlers.download.download import Payload
-    from job_handlers.download.fetch import SourceFile, Wanted
+    from job_handlers.download.fetch import FileWanted, SourceFile
     from job_handlers.download.troubles import Patience
     from job_handlers.sources.tree import Tree
 
@@ -46,7 +46,7 @@ def reads(reference: Reference, credential: str) -> Sequence[Path]:
 
 
 def open_file(
-    reference: Reference, payload: Payload, wanted: Wanted, patience: Patience, is_stopping: IsStopping
+    reference: Reference, payload: Payload, wanted: FileWanted, patience: Patience, is_stopping: IsStopping
 ) -> SourceFile:
     from job_handlers.sources.https.file import HttpsFile
 

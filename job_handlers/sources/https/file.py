@@ -13,7 +13,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urljoin, urlsplit
 
-from job_handlers.download.fetch import Wanted
+from job_handlers.download.fetch import FileWanted
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
 from job_handlers.sources.addresses import (
@@ -37,7 +37,7 @@ _STAMPED_SECONDS = 2.0
 
 
 class HttpsFile:
-    def __init__(self, url: str, wanted: Wanted, patience: Patience, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, url: str, wanted: FileWanted, patience: Patience, is_stopping: Callable[[], bool]) -> None:
         self._url = url
         self._wanted = wanted
         self._patience = patience

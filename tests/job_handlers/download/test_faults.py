@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from job_handlers.download import download, fetch
-from job_handlers.download.fetch import Fetched, Wanted
+from job_handlers.download.fetch import Fetched, FileWanted
 from job_handlers.download.part import Facts, Part
 from job_handlers.sources import https
 from job_handlers.sources.drive.client import Drive
@@ -564,13 +564,13 @@ def test_what_nobody_vouches_for_says_so(server: DriveServer, tmp_path: Path) ->
     own.write_bytes(CONTENT)
     md5, sha256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()
 
-    def fetching(name: str, wanted: Wanted | None = None) -> Fetching:
-        return Fetching(tmp_path / name, wanted=wanted or Wanted())
+    def fetching(name: str, wanted: FileWanted | None = None) -> Fetching:
+        return Fetching(tmp_path / name, wanted=wanted or FileWanted())
 
     assert file.fetched(fetching("plain")).note == "nobody named a digest"
     assert fetching("native").from_drive(native.id, export="pdf").note == "nobody named a digest"
-    assert file.fetched(fetching("by md5", Wanted(md5=md5))).note == ""
-    assert file.fetched(fetching("by sha256", Wanted(sha256=sha256))).note == ""
+    assert file.fetched(fetching("by md5", FileWanted(md5=md5))).note == ""
+    assert file.fetched(fetching("by sha256", FileWanted(sha256=sha256))).note == ""
     assert fetching("drive").from_drive(file.item.id).note == ""
     assert fetching("local").of(LocalFile(str(own), SOON)).note == ""
 

@@ -23,7 +23,7 @@ def unevenly_lit(text: str, dpi: int) -> Gray:
 @pytest.mark.parametrize("dpi", [200, 300])
 def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
     text = "\n\n".join(f"The board reviewed climate risk number {number} with care." for number in range(6))
-    engine = ocr.chosen().engine_for(ocr.Wanted(["eng"], "fast"))
+    engine = ocr.chosen().engine_for(ocr.WayToRead(["eng"], "fast"))
 
     read = recognise(engine, unevenly_lit(text, dpi), dpi)
 

@@ -11,14 +11,14 @@ from job_handlers.reading import layout
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import tesseract
-from job_handlers.reading.ocr.engine import Wanted
+from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
 from worker_service.handlers import Lacking, Permanent
 
 TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
-ENGLISH = Wanted(("eng",), "fast")
+ENGLISH = WayToRead(("eng",), "fast")
 
 Lack = Callable[[pytest.MonkeyPatch], None]
 
@@ -87,7 +87,7 @@ def test_engines_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
             names.add(identity(ENGLISH))
 
     assert len(names) == 2
-    assert identity(ENGLISH) != identity(Wanted(("deu",), "fast"))
+    assert identity(ENGLISH) != identity(WayToRead(("deu",), "fast"))
 
 
 @pytest.mark.parametrize("lacking", [nothing, library])
@@ -104,11 +104,11 @@ def test_a_turned_page_is_read_whoever_reads_it(turn: int, lacking: Lack, monkey
 def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert missing() is None
     with pytest.raises(Lacking, match="tesseract-ocr-chi-tra-vert"):
-        engine_for(Wanted(("eng", "chi_tra_vert"), "fast"))
+        engine_for(WayToRead(("eng", "chi_tra_vert"), "fast"))
     with pytest.raises(Permanent, match=r"'tlh', only for .*: data of your own goes into /"):
-        engine_for(Wanted(("eng", "tlh"), "fast"))
+        engine_for(WayToRead(("eng", "tlh"), "fast"))
     with pytest.raises(Lacking, match="quality best"):
-        engine_for(Wanted(("eng",), "best"))
+        engine_for(WayToRead(("eng",), "best"))
 
     with monkeypatch.context() as patch:
         patch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
