@@ -61,6 +61,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "workers": ("state", "The daemons on this database."),
         "status": ("state", "Whether all is well, for monitoring."),
         "doctor": ("state", "Look for what is wrong, and say how to put it right."),
+        "report": ("report", "Write what somebody who helps wants to see, in one file."),
     },
     "Handlers": {
         "handlers": ("handlers", "The handlers that are installed, and a new one."),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from worker_service.harmless import harmless
 from worker_service.operations.documents import TermCounts
+from worker_service.operations.files import write_whole
 
 
 def headers(rows_are_pages: bool, terms: Sequence[str]) -> list[str]:
@@ -43,12 +44,4 @@ def write_workbook(to: Path, sheets: Sequence[tuple[str, bool, Sequence[TermCoun
                         sheet.write_string(at, column, harmless(value), text)
                     elif value is not None:
                         sheet.write(at, column, value)
-    unfinished = to.with_name(f".{to.name}.unfinished")
-    try:
-        unfinished.write_bytes(whole.getvalue())
-        unfinished.replace(to)
-    except OSError as error:
-        error.filename = str(to)
-        raise
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(to, whole.getvalue())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
+from worker_service.errors import PagemillError
 from worker_service.jobs.model import Check
 from worker_service.store import opening
 from worker_service.store.base import Store
@@ -59,6 +60,14 @@ def backup(settings: Settings, target: Path, *, on_long_wait: OnLongWait | None 
 def check(session: Session) -> Sequence[Check]:
     """What is right and wrong with the database and its surroundings."""
     return session.store.upkeep.check()
+
+
+def versions(settings: Settings) -> dict[str, object]:
+    """Of the library, of the tables that are there (None: nobody can tell) and of those that this version makes."""
+    there: int | None = None
+    with suppress(PagemillError):
+        there = opening.schema_version(settings.database)
+    return {"library": opening.LIBRARY, "schema": there, "schema_of_this_version": opening.SCHEMA_VERSION}
 
 
 def _person() -> str:

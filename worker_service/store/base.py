@@ -231,6 +231,9 @@ class Reading(Protocol):
 
     def events(self, job_id: int) -> Sequence[Event]: ...
 
+    def newest_events(self, *, most: int) -> Sequence[Event]:
+        """Of any job, the newest first."""
+
     def logs(self, job_id: int, *, after_id: int = 0, most: int = 1000) -> Sequence[LogLine]: ...
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
@@ -312,6 +315,9 @@ class Library(Protocol):
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
         """The jobs that failed before there was a document, each the last try for its source; the newest first."""
+
+    def counts_by_state(self) -> Mapping[str, int]:
+        """How many documents there are in each state."""
 
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]: ...
 

@@ -81,6 +81,9 @@ class SqliteLibrary:
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
         return [job_from(row) for row in self._db.read("not_brought_in", **values)]
 
+    def counts_by_state(self) -> Mapping[str, int]:
+        return dict(self._db.read("counts_by_state"))
+
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 

@@ -41,6 +41,9 @@ SELECT {job_columns} FROM worker_job_queue q
 document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
        JOIN page_result r ON r.id = p.result_id
 
+-- name: counts_by_state
+SELECT index_status, count(*) FROM document GROUP BY index_status ORDER BY index_status;
+
 -- name: page_summaries
 SELECT p.number, r.method, r.confidence, length(r.text) FROM {current_pages}
  WHERE d.id = :document_id ORDER BY p.number;

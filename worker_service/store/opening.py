@@ -15,13 +15,31 @@ from worker_service.errors import Refused, SchemaMismatch, StoreAbsent, StoreDam
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.base import Store
-from worker_service.store.database import Database, OnLongWait, connect, connect_to_read, create, spoken_errors
+from worker_service.store.database import (
+    SQLITE_VERSION,
+    Database,
+    OnLongWait,
+    connect,
+    connect_to_read,
+    create,
+    spoken_errors,
+)
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.pauses import WritePauses
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
 
-__all__ = ["back_up", "initialise", "migrate", "open_as_set", "open_store", "schema_version"]
+__all__ = [
+    "LIBRARY",
+    "SCHEMA_VERSION",
+    "back_up",
+    "initialise",
+    "migrate",
+    "open_as_set",
+    "open_store",
+    "schema_version",
+]
 
+LIBRARY = f"SQLite {SQLITE_VERSION}"
 PAYLOAD_BYTES_MAX = 1_048_576
 
 # WAL needs memory that all users of the file share: one machine.

@@ -115,6 +115,9 @@ class SqliteReading:
     def events(self, job_id: int) -> Sequence[Event]:
         return [Event(*row) for row in self._db.read("events", job_id=job_id)]
 
+    def newest_events(self, *, most: int) -> Sequence[Event]:
+        return [Event(*row) for row in self._db.read("newest_events", most=most)]
+
     def logs(self, job_id: int, *, after_id: int = 0, most: int = 1000) -> Sequence[LogLine]:
         return [LogLine(*row) for row in self._db.read("logs", job_id=job_id, after_id=after_id, most=most)]
 

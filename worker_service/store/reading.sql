@@ -114,6 +114,9 @@ SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, erro
 -- name: events
 SELECT id, job_id, fence, from_status, to_status, at FROM worker_job_event WHERE job_id = :job_id ORDER BY id;
 
+-- name: newest_events
+SELECT id, job_id, fence, from_status, to_status, at FROM worker_job_event ORDER BY id DESC LIMIT :most;
+
 -- name: logs
 SELECT id, job_id, fence, at, line FROM worker_job_log
  WHERE job_id = :job_id AND id > :after_id ORDER BY id LIMIT :most;

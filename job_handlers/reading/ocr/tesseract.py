@@ -58,7 +58,7 @@ def offers() -> str | None:
     """The languages that it can read, those of a better quality named beside."""
     of_quality = {quality: languages_of(quality) for quality in DATA}
     told = [f"{', '.join(found)} ({quality})" for quality, found in of_quality.items() if found]
-    return f"trained data for {'; '.join(told)}" if told else None
+    return f"trained data for {'; '.join(told)}" + ("" if missing() else f", for {_engine_name()}") if told else None
 
 
 def languages_of(quality: str) -> list[str]:
