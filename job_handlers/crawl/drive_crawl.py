@@ -60,7 +60,7 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
     if watches:
         raise Snooze(one.summary(), after=payload.watch_seconds, code=WATCHING)
     if isinstance(memory, Forgetful):
-        return Done({"dry_run": True, **one.counts(), "would_enqueue": memory.would_enqueue})
+        return Done({"dry_run": True, **one.counts(), "bytes": memory.bytes, "would_enqueue": memory.would_enqueue})
     return Done({"crawl": key, **one.counts()})
 
 

@@ -155,6 +155,8 @@ class Forgetful:
         self._before = Kept(context, key)
         self._met: dict[str, CrawlItem] = {}
         self.would_enqueue: list[str] = []
+        self.bytes = 0
+        """Of what would be enqueued, as far as the place tells sizes."""
 
     def known(self) -> Remembered:
         return self._before.known()
@@ -177,6 +179,7 @@ class Forgetful:
         for item in found.items.values():
             self._met[item.id] = replace(item, walk=walk)
         names = [found.items[one].name for one in found.jobs]
+        self.bytes += sum(found.items[one].size or 0 for one in found.jobs)
         self.would_enqueue += names[: _SHOWN_MOST - len(self.would_enqueue)]
         if self._context.cancelled():
             raise Stopped

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from job_handlers.reading.verbs import reading_options, say_what_holds
+from job_handlers.reading.verbs import how_long, how_long_in_words, reading_options, say_what_holds
 from job_handlers.reading.wishes import ReadWords
 from job_handlers.sources import Source, folders_in_words, read_folder
 from worker_service.handlers import NewJob, Permanent, canonical
@@ -67,7 +67,7 @@ class CrawlWords:
 @reading_options
 @click.option("--reconcile", is_flag=True, help="Walk everything again, and find what went without a word.")
 @click.option("--watch", metavar="LENGTH", help="Look again after this long, for ever: 1h.")
-@click.option("--dry-run", is_flag=True, help="Only count; waits for the answer.")
+@click.option("--dry-run", is_flag=True, help="Only say how much there is to read, and about how long that takes.")
 def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: Any) -> int:
     """\b
     pagemill crawl https://drive.google.com/drive/folders/1a2B3c… --owner alice
@@ -183,13 +183,17 @@ def _show_dry_run(desk: Desk, job_id: int) -> int:
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_message or job.status}")
     found = json.loads(job.result or "{}")
+    size = found.get("bytes", 0)
     if desk.as_json:
-        output.show_json(found)
+        output.show_json({**found, **how_long(desk, size)})
         return 0
+    found.pop("bytes", None)
     names = found.pop("would_enqueue", [])
     for name in names:
         output.show(name)
     found.pop("dry_run", None)
     words = [counted(number, "folder") if fate == "folders" else f"{number} {fate}" for fate, number in found.items()]
     output.say(", ".join(words) or "nothing found")
+    if found.get("enqueued"):
+        output.say(f"{output.size(size)} to fetch and read; {how_long_in_words(desk, size)}")
     return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from job_handlers.reading.wishes import (
     in_words,
     read_elsewhere,
     reindex_job,
+    sha256_of,
 )
 from worker_service.handlers import DocumentRequest, NewJob
 from worker_service.verbs import (
@@ -90,6 +92,7 @@ def reading_options(function: Function) -> Function:
 @click.option("--force", is_flag=True, help="Read again what was read already.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Until all have been read; shows how far they are.")
 @click.option("--timeout", metavar="LENGTH", help="With --wait: give up after this long.")
+@click.option("--dry-run", is_flag=True, help="Only say how much there is to read, and about how long that takes.")
 def ingest(
     desk: Desk,
     paths: Sequence[str],
@@ -97,6 +100,7 @@ def ingest(
     force: bool,
     is_waiting: bool,
     timeout: str | None,
+    dry_run: bool,
     *,
     read: ReadWords,
 ) -> int:
@@ -104,6 +108,7 @@ def ingest(
     pagemill ingest report.pdf
     pagemill ingest reports/ --owner alice --lang eng+deu --wait
     pagemill ingest scan.tiff --quality best --force
+    pagemill ingest reports/ --owner alice --dry-run
 
     Bring files in and have them read. Directories with all that is below them, but for what is hidden, symbolic links
     and other kinds of files, which it counts. Prints a job for each file.
@@ -114,6 +119,11 @@ def ingest(
         raise BadInput("--timeout says how long to wait: say --wait as well")
     left_out = Counter[str]()
     files = [file for path in paths for file in files_at(Path(path), left_out)]
+    if dry_run:
+        if is_waiting:
+            raise BadInput("--dry-run brings nothing in, so there is nothing to wait for: leave one of them out")
+        _show_dry_run(desk, files, left_out, owner=owner, is_read_again=force or bool(read.asked()))
+        return 0
     wishes = _brought_in(desk, files, [download_job(file, read, owner=owner, is_forced=force) for file in files])
     if left_out and not desk.as_json:
         output.say(f"left out: {in_words(left_out)}")
@@ -183,6 +193,61 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
     _show_wishes(desk, [_adopted(desk, one, owner) for one in found])
+
+
+# ── What would become of it ──
+
+
+def _show_dry_run(
+    desk: Desk, files: Sequence[Path], left_out: Counter[str], *, owner: str, is_read_again: bool
+) -> None:
+    sizes = {file: file.stat().st_size for file in files}
+    known = _unchanged(desk, sizes, owner)
+    to_read = [file for file in files if is_read_again or file not in known]
+    size = sum(sizes[file] for file in to_read)
+    if desk.as_json:
+        numbers = {"files": len(files), "bytes": sum(sizes.values()), "known": len(known), "to_read": len(to_read)}
+        output.show_json(
+            {"dry_run": True, **numbers, "bytes_to_read": size, **how_long(desk, size), "left_out": dict(left_out)}
+        )
+        return
+    output.show(
+        f"{counted(len(files), 'file')}, {output.size(sum(sizes.values()))}: {len(known)} read already and unchanged, "
+        f"{len(to_read)} to read, {output.size(size)}"
+    )
+    if to_read:
+        output.show(how_long_in_words(desk, size))
+    if left_out:
+        output.say(f"left out: {in_words(left_out)}")
+
+
+def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
+    """Those of which a document of this owner has been read as they are now."""
+    by_key = {written(file): file for file in sizes}
+    selector = DocumentSelector(
+        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
+    )
+    documents_there = ((by_key[one.source_key], one.content) for one in documents.each(desk.session, selector))
+    return {file for file, content in documents_there if content == sha256_of(file)}
+
+
+def how_long(desk: Desk, size: int) -> dict[str, object]:
+    """About, as JSON; null where nobody knows."""
+    pace = documents.pace(desk.session)
+    return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace and as_object(pace)}
+
+
+def how_long_in_words(desk: Desk, size: int) -> str:
+    pace = documents.pace(desk.session)
+    if pace is None:
+        return "no document has been read yet, so nobody knows how long"
+    minutes = pace.seconds / 60
+    time = output.length(timedelta(seconds=max(1, round(pace.seconds_for(size)))))
+    return (
+        f"about {time} if nothing else is to be done, at {output.size(round(pace.size / minutes))} and "
+        f"{counted(round(pace.pages / minutes), 'page')} a minute, as the newest {counted(pace.documents, 'document')} "
+        f"{'was' if pace.documents == 1 else 'were'} read"
+    )
 
 
 # ── What becomes of a wish ──

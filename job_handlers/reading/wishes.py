@@ -133,10 +133,13 @@ def read_elsewhere(directory: Path) -> list[Elsewhere]:
     found: list[Elsewhere] = []
     for file in files_at(directory, Counter()):
         beside = file.with_suffix(".txt")
-        with file.open("rb") as opened:
-            content = hashlib.file_digest(opened, "sha256").hexdigest()
-        found.append(Elsewhere(written(file), content, written(beside) if beside.is_file() else None))
+        found.append(Elsewhere(written(file), sha256_of(file), written(beside) if beside.is_file() else None))
     return found
+
+
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _refuse(error: OSError) -> None:

@@ -384,7 +384,10 @@ def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) 
 def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
     Path("reports").mkdir()
     for result, shown in (
-        ({"dry_run": True, "would_enqueue": ["a.pdf"], "too_large": 2}, ("a.pdf\n", "2 too_large\n", 0)),
+        (
+            {"dry_run": True, "would_enqueue": ["a.pdf"], "enqueued": 1, "too_large": 2, "bytes": 2_000_000},
+            ("a.pdf\n", "2 too_large\n2.0 MB to fetch and read; no document has been read yet, so nobody knows", 0),
+        ),
         (None, ("", "job 2: the credential is refused", 2)),
     ):
         asking = begin("crawl", "reports", "--dry-run")
@@ -396,6 +399,43 @@ def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
         out, err = asking.communicate(timeout=60)
         assert (out, asking.returncode) == (shown[0], shown[2])
         assert shown[1] in err
+
+
+# ── dry runs ──
+
+
+def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run: Run, shelf: Shelf) -> None:
+    first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
+    for number, path in enumerate((first, second, third)):
+        path.write_bytes(b"x" * 1000 + bytes([number]))
+    told = run("ingest", "in", "--dry-run").stdout.splitlines()
+    assert told == [
+        "3 files, 3.0 kB: 0 read already and unchanged, 3 to read, 3.0 kB",
+        "no document has been read yet, so nobody knows how long",
+    ]
+    assert (jobs(shelf, "download"), json.loads(run("ingest", "in", "--dry-run", "--json").stdout)["seconds"]) == (
+        [],
+        None,
+    )
+
+    for path in (first, second):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        shelf.read(path.name, "one", key=str(path), content=content, roles=("original", "text"))
+    second.write_bytes(b"y" * 1001)
+
+    found = json.loads(run("ingest", "in", "--dry-run", "--json").stdout)
+    assert {name: found[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read")} == {
+        "files": 3, "bytes": 3003, "known": 1, "to_read": 2, "bytes_to_read": 2002,
+    }  # fmt: skip
+    pace = found["pace"]
+    assert (pace["documents"], pace["pages"], pace["size"], pace["seconds"] > 0) == (2, 2, 6, True)
+    assert found["seconds"] == round(2002 * pace["seconds"] / 6)
+    said = run("ingest", "in", "--dry-run").stdout
+    assert "1 read already and unchanged, 2 to read, 2.0 kB\nabout " in said
+    assert said.endswith(" a minute, as the newest 2 documents were read\n")
+    assert json.loads(run("ingest", "in", "--dry-run", "--force", "--json").stdout)["to_read"] == 3
+    assert json.loads(run("ingest", "in", "--dry-run", "--owner", "ann", "--json").stdout)["known"] == 0
+    assert "nothing to wait for" in run("ingest", "in", "--dry-run", "--wait", fails=2).stderr
 
 
 # ── reindex ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -72,6 +72,21 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the newest documents were read, while any of them was worked for."""
+
+    documents: int
+    pages: int
+    size: int
+    """Bytes of their originals."""
+    seconds: float
+
+    def seconds_for(self, size: int) -> float:
+        """About how long so many bytes take, if they are like those."""
+        return size * self.seconds / self.size
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """What there is of some documents, and nobody else's."""
 

@@ -22,6 +22,7 @@ from worker_service.jobs.library import (
     Document,
     DocumentSelector,
     KeywordCount,
+    Pace,
     PageSummary,
     Provenance,
     Removed,
@@ -103,6 +104,11 @@ def meant(session: Session, selector: DocumentSelector) -> list[Document]:
     for document_id in selector.ids:
         session.store.library.document(document_id)
     return list(each(session, selector))
+
+
+def pace(session: Session) -> Pace | None:
+    """How fast documents were read lately, as this database has measured it."""
+    return session.store.library.pace()
 
 
 def document(session: Session, document_id: int) -> Document:

@@ -25,6 +25,7 @@ from worker_service.jobs.library import (
     DocumentSelector,
     KeywordCount,
     OwnerSize,
+    Pace,
     PageSummary,
     Provenance,
     Removed,
@@ -315,6 +316,9 @@ class Library(Protocol):
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
         """The jobs that failed before there was a document, each the last try for its source; the newest first."""
+
+    def pace(self, *, most: int = 200) -> Pace | None:
+        """Of the newest documents that were read from an original. None: nobody knows of any how long it took."""
 
     def counts_by_state(self) -> Mapping[str, int]:
         """How many documents there are in each state."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
@@ -19,6 +19,7 @@ from worker_service.jobs.library import (
     DocumentSelector,
     Hit,
     KeywordCount,
+    Pace,
     PageSummary,
     Provenance,
     SearchResult,
@@ -81,6 +82,14 @@ class SqliteLibrary:
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
         return [job_from(row) for row in self._db.read("not_brought_in", **values)]
 
+    def pace(self, *, most: int = 200) -> Pace | None:
+        rows = self._db.read("read_lately", most=most)
+        documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
+        size, seconds = sum(size for _, size in documents.values()), _covered((begin, end) for *_, begin, end in rows)
+        if not size or seconds <= 0:
+            return None
+        return Pace(len(documents), sum(pages for pages, _ in documents.values()), size, seconds)
+
     def counts_by_state(self) -> Mapping[str, int]:
         return dict(self._db.read("counts_by_state"))
 
@@ -134,6 +143,15 @@ class SqliteLibrary:
             rows = self._db.read("keyword_counts", query=phrase_of(term) or _refused(term), owner=owner)
             counts += (KeywordCount(term, *row) for row in sorted(rows))
         return counts
+
+
+def _covered(stretches: Iterable[tuple[float, float]]) -> float:
+    """How long all of them are together, where they overlap once."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(stretches):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
 def _refused(said: str) -> str:

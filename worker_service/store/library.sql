@@ -41,6 +41,24 @@ SELECT {job_columns} FROM worker_job_queue q
 document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
        JOIN page_result r ON r.id = p.result_id
 
+-- name: read_lately
+-- Each attempt that brought in or read one of the newest documents, in seconds.
+WITH newest AS MATERIALIZED (
+    SELECT d.id, ifnull(d.pages, 0) AS pages, d.current_generation AS generation, o.size, o.job_id
+      FROM document d JOIN file o ON o.id = (SELECT max(f.id) FROM file f
+                                              WHERE f.document_id = d.id AND f.role = 'original')
+     WHERE d.index_status = 'success' AND o.size > 0
+     ORDER BY d.id DESC LIMIT :most)
+SELECT n.id, n.pages, n.size, julianday(a.started_at) * 86400, julianday(a.ended_at) * 86400
+  FROM newest n
+ CROSS JOIN (SELECT n.id AS document_id, n.job_id AS id FROM newest n
+              UNION
+             SELECT n.id, q.id FROM newest n CROSS JOIN worker_job_queue q
+                 ON q.document_id = n.id AND q.document_id IS NOT NULL AND q.generation = n.generation) j
+    ON j.document_id = n.id
+ CROSS JOIN worker_job_attempt a ON a.job_id = j.id AND a.outcome = 'completed'
+ ORDER BY 4;
+
 -- name: counts_by_state
 SELECT index_status, count(*) FROM document GROUP BY index_status ORDER BY index_status;
 

@@ -217,7 +217,7 @@ def test_a_dry_run_says_what_a_crawl_would_do_now_and_keeps_nothing(crawls: Craw
     whole = crawls.run(top, dry_run=True, reconcile=True)
 
     assert (first.folders, first.found, first.skipped, first.enqueued) == (2, 2, 1, 1)
-    assert first.result["would_enqueue"] == ["a.pdf"]
+    assert (first.result["would_enqueue"], first.result["bytes"]) == (["a.pdf"], len(PDF))
     assert nothing == ([], [])
     assert second.result["would_enqueue"] == whole.result["would_enqueue"] == ["c.pdf"]
     assert (whole.unchanged, whole.enqueued) == (1, 1)
