@@ -413,10 +413,8 @@ def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run
         "3 files, 3.0 kB: 0 read already and unchanged, 3 to read, 3.0 kB",
         "no document has been read yet, so nobody knows how long",
     ]
-    assert (jobs(shelf, "download"), json.loads(run("ingest", "in", "--dry-run", "--json").stdout)["seconds"]) == (
-        [],
-        None,
-    )
+    assert json.loads(run("ingest", "in", "--dry-run", "--json").stdout)["seconds"] is None
+    assert jobs(shelf, "download") == []
 
     for path in (first, second):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
