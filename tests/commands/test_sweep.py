@@ -62,9 +62,10 @@ WORDS = [
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
-# It is the sqlite3 program; and the daemon, whose log is looked at elsewhere.
+# It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
+# what strangers wrote stands in it as JSON.
 INTO_FILES = {"opened.write", "sheet.write"}
-NOT_SWEPT = {"db shell", "run"}
+NOT_SWEPT = {"db shell", "report", "run"}
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) 
     told = {line: walk.types(line.replace("42", job), code=None) for line in
             written("README.md", "When something is stuck", "sh").splitlines()}  # fmt: skip
 
-    assert len(told) == 5
+    assert len(told) == 6
     assert all(told.values())
     assert not any("a bug in pagemill" in each or "Usage:" in each or "help:" in each for each in told.values()), told
 

@@ -49,13 +49,13 @@ WITH newest AS MATERIALIZED (
                                               WHERE f.document_id = d.id AND f.role = 'original')
      WHERE d.index_status = 'success' AND o.size > 0
      ORDER BY d.id DESC LIMIT :most)
-SELECT n.id, n.pages, n.size, julianday(a.started_at) * 86400, julianday(a.ended_at) * 86400
-  FROM newest n
- CROSS JOIN (SELECT n.id AS document_id, n.job_id AS id FROM newest n
+SELECT newest.id, newest.pages, newest.size, julianday(a.started_at) * 86400, julianday(a.ended_at) * 86400
+  FROM newest
+ CROSS JOIN (SELECT newest.id AS document_id, newest.job_id AS id FROM newest
               UNION
-             SELECT n.id, q.id FROM newest n CROSS JOIN worker_job_queue q
-                 ON q.document_id = n.id AND q.document_id IS NOT NULL AND q.generation = n.generation) j
-    ON j.document_id = n.id
+             SELECT newest.id, q.id FROM newest CROSS JOIN worker_job_queue q
+                 ON q.document_id = newest.id AND q.document_id IS NOT NULL AND q.generation = newest.generation) j
+    ON j.document_id = newest.id
  CROSS JOIN worker_job_attempt a ON a.job_id = j.id AND a.outcome = 'completed'
  ORDER BY 4;
 
