@@ -162,3 +162,35 @@ def test_when_the_log_is_deleted_it_stops_and_says_so(system: System) -> None:
     [event] = daemon.events("database.replaced")
     assert "-wal was deleted" in str(event["reason"])
     assert not is_running(pid)
+
+
+LEAVER = """
+import subprocess, time
+from worker_service.handlers import Handler, Limits
+
+def run(context):
+    left = subprocess.Popen(["sh", "-c", "while :; do sleep 0.05; done"], start_new_session=True, env={})
+    context.log(f"pid {left.pid}")
+    time.sleep(600)
+
+handlers = [Handler("leaver", run, dict, sandbox="off")]
+"""
+
+
+def test_p7_what_the_dead_left_running_is_gone_before_the_job_runs_again(system: System) -> None:
+    system.install("leaver", LEAVER)
+    first = system.start()
+    job = system.enqueue("leaver")
+    [left] = system.pids_of(job)
+    [nursery] = first.nursery_pids()
+
+    # All at once: neither of them has a moment to clean up after the other.
+    first.stand_still(system.database)
+    os.kill(nursery, signal.SIGKILL)
+    first.signal(signal.SIGKILL)
+    first.ends()
+    assert is_running(left)
+    system.start()
+
+    system.pids_of(job, 2)
+    assert not is_running(left)
