@@ -7,8 +7,7 @@ import random
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children.lines import GAP
-from worker_service.children.messages import How, Logged
+from worker_service.children.messages import GAP, How, Logged
 from worker_service.jobs.model import LOG_LINES_MOST
 
 

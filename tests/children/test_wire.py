@@ -134,7 +134,7 @@ def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
-    assert messages.printable("one\n\x1b[31mtwo\x07") == "one\n�[31mtwo�"
+    assert messages.text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
 
 
 def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from worker_service.children.messages import Ended
 from worker_service.clock import Clock
 from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.endings import Landing
-from worker_service.daemon.heartbeat import Heartbeat
+from worker_service.daemon.heartbeat import Heartbeat, Notifier
 from worker_service.daemon.loop import Loop, Timer
-from worker_service.daemon.process import Notifier
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import WorkerState

@@ -13,9 +13,8 @@ import pytest
 
 from tests.store.kit import ByHand
 from worker_service.store.base import Store
+from worker_service.store.database import FileWatch, WritePauses
 from worker_service.store.opening import back_up
-from worker_service.store.pauses import WritePauses
-from worker_service.store.watch import FileWatch
 
 
 def until(is_so: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import System, wait_until
-from worker_service.children.lines import GAP
+from worker_service.children.messages import GAP
 from worker_service.jobs.model import LOG_LINES_MOST, Status
 
 

@@ -22,9 +22,9 @@ import msgspec
 
 from worker_service.children import processes
 from worker_service.children.child import EXIT_OUT_OF_MEMORY, Bring, Room, live
-from worker_service.children.lines import Newest, Printed, readable
 from worker_service.children.messages import (
     FRAME_BYTES_MAX,
+    LINE_CHARACTERS_MAX,
     Asked,
     Begin,
     Ended,
@@ -35,6 +35,7 @@ from worker_service.children.messages import (
     Key,
     Launch,
     Logged,
+    Newest,
     Progressed,
     Reply,
     Started,
@@ -44,6 +45,7 @@ from worker_service.children.messages import (
     framed,
     from_child,
     name_of,
+    text,
 )
 from worker_service.jobs.model import LOG_LINES_MOST, Usage
 
@@ -54,6 +56,7 @@ _LINES_SECONDS = 0.1
 _LINES_PER_SECOND = 2000
 """And as many KiB: after it has told so much it waits. Less than the table takes, more than a person reads."""
 _WAITING_CHARACTERS_MAX = 1 << 20
+_LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 _LAST_WORDS = 12
 _LAST_WORDS_CHARACTERS_MAX = 2000
 _ASKS_AT_ONCE = 100
@@ -63,11 +66,11 @@ _ASKS_PER_SECOND = 100
 class Child:
     """The process, and the near ends of its pipes."""
 
-    def __init__(self, number: int, launch: Launch, begin: Begin, bring: Bring, *, reuse: int) -> None:
+    def __init__(self, number: int, launch: Launch, begin: Begin, bring: Bring, *, job_class: str, reuse: int) -> None:
         self.number = number
         """Of this nursery's; what its processes are marked with."""
         self.job_type = launch.order.job_type
-        self.job_class = ""
+        self.job_class = job_class
         self.attempts_left = reuse
         self.home = begin.staging_root / f"child-{number}"
         """What it may write; the attempt's own directory lies in it."""
@@ -284,9 +287,9 @@ class RunningAttempt:
             self._logged(printed.lines.popleft())
 
     def _logged(self, line: bytes) -> None:
-        text = readable(line)
-        self._lines.add([text])
-        self._last_words.append(text)
+        shown = text(_shown(line)[:_LINE_BYTES_MAX].decode("utf-8", "replace"), LINE_CHARACTERS_MAX)
+        self._lines.add([shown])
+        self._last_words.append(shown)
 
     def answer(self, reply: Reply) -> None:
         """What nobody has asked is not answered."""
@@ -379,6 +382,30 @@ class RunningAttempt:
         if os.WEXITSTATUS(status) == EXIT_OUT_OF_MEMORY:
             return How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows"
         return How.GARBLED, "NO_RESULT", f"it ended without a result (exit code {os.WEXITSTATUS(status)})"
+
+
+class Printed:
+    """The bytes that come out of a child, line by line. Of a line without an end only the beginning is held."""
+
+    def __init__(self) -> None:
+        self.lines: deque[bytes] = deque()
+        self._rest = b""
+
+    def feed(self, received: bytes) -> None:
+        *whole, rest = (self._rest + received).split(b"\n")
+        self.lines.extend(whole)
+        if len(rest) > _LINE_BYTES_MAX:
+            rest = _shown(rest)[:_LINE_BYTES_MAX]
+        self._rest = rest
+
+    def take_rest(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def _shown(line: bytes) -> bytes:
+    """As a terminal would leave it: what stands before a carriage return was written over."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _fork(

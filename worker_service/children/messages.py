@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 
 from worker_service.errors import PagemillError
 from worker_service.handlers.contract import Limits
+from worker_service.harmless import harmless_text
 from worker_service.jobs.documents import (
     QUESTIONS,
     Answer,
@@ -35,7 +37,7 @@ from worker_service.jobs.documents import (
     PageResult,
     Question,
 )
-from worker_service.jobs.model import HandlerFacts, NewJob, Usage
+from worker_service.jobs.model import LOG_LINES_MOST, HandlerFacts, NewJob, Usage
 
 VERSION = 5
 FRAME_BYTES_MAX = 8 << 20
@@ -492,6 +494,49 @@ class Inbox:
         return bodies
 
 
+# --- lines --------------------------------------------------------------------------------------------
+
+GAP = "… older lines are left out here"
+"""It is trimmed away with the lines before it once an attempt's newest lines are all written."""
+
+
+class Newest:
+    """What an attempt has logged and printed, and waits to be passed on in its order. Whatever comes faster than it can
+    be written costs its author: the older lines go first, for the table would not keep them either."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self.characters = 0
+        self._has_gap = False
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._lines.append(line)
+            self.characters += len(line)
+        self._forget_older()
+
+    def put_back(self, lines: Iterable[str]) -> None:
+        """Those that were taken last, and are older than all that wait."""
+        several = list(lines)
+        self._lines.extendleft(reversed(several))
+        self.characters += sum(map(len, several))
+        self._forget_older()
+
+    def take(self, most: int = LOG_LINES_MOST) -> list[str]:
+        taken = [self._lines.popleft() for _ in range(min(most, len(self._lines)))]
+        self.characters -= sum(map(len, taken))
+        gap, self._has_gap = [GAP] if self._has_gap else [], False
+        return [*gap, *taken]
+
+    def _forget_older(self) -> None:
+        while len(self._lines) > LOG_LINES_MOST:
+            self.characters -= len(self._lines.popleft())
+            self._has_gap = True
+
+
 # --- questions --------------------------------------------------------------------------------------
 
 
@@ -581,18 +626,12 @@ def _check_words(words: Iterable[str], *, length: int = _WORD_CHARACTERS_MAX, is
 
 
 def text(said: str, length: int) -> str:
-    return clipped(printable(said), length)
+    return clipped(harmless_text(said), length)
 
 
 def clipped(said: str, length: int) -> str:
     return said if len(said) <= length else said[: length - 1] + "…"
 
 
-def printable(said: str) -> str:
-    if said.isprintable():
-        return said
-    return "".join(one if one.isprintable() or one in "\n\t" else "�" for one in said)
-
-
 def _name(said: str) -> str:
-    return text(said.encode("utf-8", "replace").decode(), _NAME_CHARACTERS_MAX)
+    return text(said, _NAME_CHARACTERS_MAX)

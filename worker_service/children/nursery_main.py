@@ -319,8 +319,9 @@ class _Nursery:
         self._make_room_for(one)
         self._forks += 1
         try:
-            child = Child(self._forks, one.launch, self._begin, one.known.bring, reuse=one.reuse)
-            child.job_class = one.job_class
+            child = Child(
+                self._forks, one.launch, self._begin, one.known.bring, job_class=one.job_class, reuse=one.reuse
+            )
         except OSError as error:
             self._refuse(one.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
             return

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.lines import Newest
-from worker_service.children.messages import Asked, Checkpointed, PagesRead, question_from
+from worker_service.children.messages import Asked, Checkpointed, Newest, PagesRead, question_from
 from worker_service.clock import Clock, wall_clock
 from worker_service.errors import (
     BadInput,
@@ -98,11 +97,11 @@ class Attempt:
 
     def progressed(self, percent: float, message: str) -> None:
         self.percent = percent if self.percent is None else max(self.percent, percent)
-        self.message = _storable(message) or self.message
+        self.message = message or self.message
         self.has_news = True
 
     def logged(self, lines: Iterable[str]) -> None:
-        self.lines.add(map(_storable, lines))
+        self.lines.add(lines)
         self.has_news = True
 
     def keep(self, said: Kept, *, now: float) -> None:
@@ -174,10 +173,6 @@ def _bytes_of(said: Kept) -> int:
     items = 0 if said.crawl is None else len(said.crawl.items)
     payloads = sum(len(job.payload or "") for job in said.follow_ups)
     return _LEAST_BYTES * (1 + items + len(said.follow_ups)) + len(said.state) + payloads
-
-
-def _storable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 class Slots:

@@ -20,7 +20,7 @@ from worker_service import events
 from worker_service.clock import Clock, as_text, from_text, parse_duration
 from worker_service.config_values import NEVER
 from worker_service.daemon.attempts import Slots
-from worker_service.daemon.process import Notifier
+from worker_service.daemon.heartbeat import Notifier
 from worker_service.jobs.model import Counts, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted

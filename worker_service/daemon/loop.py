@@ -9,10 +9,13 @@ written by `attempts`, how they ended by `endings`; what is still this worker's 
 from __future__ import annotations
 
 import select
+import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
@@ -31,8 +34,7 @@ from worker_service.children.messages import (
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
-from worker_service.daemon.heartbeat import Heartbeat, Ownership
-from worker_service.daemon.process import Notifier, Signals
+from worker_service.daemon.heartbeat import Heartbeat, Notifier, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import Child, HandlerFacts, Job, Status, Worker
@@ -586,6 +588,40 @@ def _ended(job: Job, code: str, message: str) -> Ended:
 
 STOP_SECONDS = 10.0
 """How long a child that was asked to stop may take before it is stopped by force."""
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once. The handler only counts, and
+    writes a byte that ends the loop's wait. Only in the main thread: Python runs handlers there."""
+
+    def __init__(self) -> None:
+        self.asked_to_stop = 0
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._before = {name: signal.signal(name, self._count) for name in (signal.SIGTERM, signal.SIGINT)}
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def drain(self) -> None:
+        """Take the bytes, so that the next wait waits."""
+        try:
+            while self._reader.recv(64):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        for name, handler in self._before.items():
+            signal.signal(name, handler)
+        signal.set_wakeup_fd(self._before_wakeup)
+        self._reader.close()
+        self._writer.close()
+
+    def _count(self, _: int, __: FrameType | None) -> None:
+        self.asked_to_stop += 1
 
 
 class Stopping:

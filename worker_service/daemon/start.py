@@ -32,16 +32,15 @@ from worker_service.daemon.chores import (
     Tidy,
 )
 from worker_service.daemon.endings import Landing, Publisher
-from worker_service.daemon.heartbeat import Heartbeat, boot_clock
-from worker_service.daemon.loop import Loop
-from worker_service.daemon.process import Notifier, Signals
+from worker_service.daemon.heartbeat import Heartbeat, Notifier, boot_clock
+from worker_service.daemon.loop import Loop, Signals
 from worker_service.daemon.recovery import Recovery
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
 from worker_service.liveness import LifeLock, lock_path, own_identity, staging_root
 from worker_service.store.base import Store
+from worker_service.store.database import WritePauses
 from worker_service.store.opening import open_as_set
-from worker_service.store.pauses import WritePauses
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One SQLite file, and what all parts of a store do with it. The only module that knows the driver.
+"""One SQLite file: what all parts of a store do with it, and how it is shared with others. Alone in knowing the driver.
 
 A store has two connections: a writer (short ``BEGIN IMMEDIATE`` transactions) and a reader that never writes. Both are
 opened when they are first needed, so that a person who may only read can still look. No file API touches the database
@@ -7,9 +7,11 @@ file while it is open here: closing any descriptor of it would drop SQLite's loc
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,7 +37,6 @@ from worker_service.errors import (
     StoreUnusable,
 )
 from worker_service.store.holding import Holder, holder_of
-from worker_service.store.pauses import WritePauses
 
 T = TypeVar("T")
 
@@ -521,3 +522,188 @@ def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:
     rest = iter(things)
     while chunk := list(islice(rest, size)):
         yield chunk
+
+
+# ── Room for others between two writes ────────────────────────────────────────────────────────────────────────────────
+
+_PAUSE_SECONDS = 0.001
+_IN_A_ROW_SECONDS = 0.01
+"""So long the writes of one turn may follow each other at once."""
+_PAUSE_SHARE = 1 / 3
+"""Of the time that they kept others out for: so long the door is open."""
+_LONG_SECONDS = 0.005
+"""After one write that takes longer it is open for as long: who waits at SQLite's lock tries again ever more rarely."""
+
+
+class WritePauses:
+    """A pause between two writes of ours, so that others get in: around each write transaction of the stores that
+    share it, in one thread.
+
+    SQLite's lock is not fair: a daemon that writes without a pause lets a person's INSERT wait for seconds. What passes
+    between two writes anyway (a child runs, somebody is waited for) counts as the pause.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._entered = 0.0
+        self._held_seconds = 0.0
+        self._rest_until = 0.0
+        self._busy_until = 0.0
+
+    def turn(self) -> None:
+        """A loop begins its next turn. Its writes follow each other at once: the pause comes before the first."""
+        self._busy_until = 0.0
+
+    def begin(self) -> None:
+        now = self._monotonic()
+        if now >= self._busy_until:
+            left = self._rest_until - now
+            if left > 0:
+                self._sleep(left)
+                now += left
+            self._held_seconds, self._busy_until = 0.0, now + _IN_A_ROW_SECONDS
+        self._entered = now
+
+    def end(self) -> None:
+        now = self._monotonic()
+        own = now - self._entered
+        self._held_seconds += own
+        self._rest_until = now + max(
+            _PAUSE_SECONDS, self._held_seconds * _PAUSE_SHARE, own if own > _LONG_SECONDS else 0.0
+        )
+
+
+# ── What others commit, and whether these are still our files ─────────────────────────────────────────────────────────
+
+_MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
+_EVENT = struct.Struct("iIII")
+
+_FIRST_LOOK_SECONDS = 0.0005
+_LAST_LOOK_SECONDS = 0.5
+
+
+class FileWatch:
+    """Know within milliseconds that somebody has committed, at next to no cost.
+
+    inotify on the database's folder is the hint: cheap, but every write triggers it, our own included, and it comes
+    before the commit can be seen (the log is written first, then flushed). The change counter decides: it is asked
+    again at growing distances after a hint, until it has moved. Whoever waits also polls now and then, so a lost hint
+    costs little.
+
+    If somebody deletes or replaces the database or its write-ahead log, our commits go on answering "done" and are
+    lost. SQLite does not notice; the descriptors of this process do. Only names and numbers are looked at.
+    """
+
+    def __init__(
+        self,
+        database: Path,
+        change_counter: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+        begins_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        # As /proc spells it.
+        self._path = database.resolve()
+        self._identity = _identity(self._path)
+        self._log_name = f"{database.name}-wal"
+        self._names = {database.name, self._log_name, f"{database.name}-shm"}
+        self._change_counter = change_counter
+        self._monotonic = monotonic
+        self._begins_turn = begins_turn
+        self._seen: int | None = None
+        self._gap = _FIRST_LOOK_SECONDS
+        self.look_at: float | None = None
+        """When to ask again, because a hint was not followed by a commit yet."""
+        self.is_doubtful = False
+        """A file of the database was deleted, moved or made anew: `fault` tells whether that is bad."""
+        # Subscribed before the first read of the counter, or a commit in between would be missed.
+        self._watch = _watch(database.parent)
+
+    def fileno(self) -> int | None:
+        """None: this system gives no hints."""
+        return self._watch
+
+    def has_changed(self) -> bool:
+        """Whether anybody has committed since the last call. Who asks begins a turn, and writes after that."""
+        self._begins_turn()
+        is_hinted, now = self._hinted(), self._monotonic()
+        if is_hinted:
+            self._gap, self.look_at = _FIRST_LOOK_SECONDS, now + _FIRST_LOOK_SECONDS
+        counter = self._change_counter()
+        if counter != self._seen:
+            self._seen = counter
+            if not is_hinted:
+                # Else what was hinted at may be the commit after this one.
+                self.look_at = None
+            return True
+        if self.look_at is not None and now >= self.look_at:
+            self._gap *= 2
+            self.look_at = now + self._gap if self._gap <= _LAST_LOOK_SECONDS else None
+        return False
+
+    def fault(self) -> str | None:
+        """What is wrong with the files, in a sentence; None: nothing."""
+        self.is_doubtful = False
+        identity = _identity(self._path)
+        if identity is None:
+            return f"{self._path} was deleted while it was in use"
+        if identity != self._identity:
+            return f"{self._path} was replaced by another file while it was in use"
+        for name in _open_names():
+            for suffix in ("", "-wal"):
+                if name == f"{self._path}{suffix} (deleted)":
+                    return f"{self._path}{suffix} was deleted while it was in use"
+        return None
+
+    def close(self) -> None:
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+    def _hinted(self) -> bool:
+        if self._watch is None:
+            return False
+        is_hinted = False
+        while True:
+            try:
+                data = os.read(self._watch, 65536)
+            except BlockingIOError:
+                return is_hinted
+            at = 0
+            while at < len(data):
+                _, mask, _, length = _EVENT.unpack_from(data, at)
+                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode("utf-8", "replace")
+                at += _EVENT.size + length
+                is_hinted |= name == self._log_name or bool(mask & _OVERFLOW)
+                if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
+                    self.is_doubtful = True
+
+
+def _watch(folder: Path) -> int | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if watch < 0:
+        return None
+    if libc.inotify_add_watch(watch, os.fsencode(folder), _MODIFY | _CREATE | _DELETE | _MOVED) < 0:
+        os.close(watch)
+        return None
+    return watch
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _open_names() -> list[str]:
+    names = []
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                names.append(os.readlink(entry.path))  # noqa: PTH115  a Path would cost more than the call
+    return names

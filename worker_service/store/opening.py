@@ -19,13 +19,13 @@ from worker_service.store.database import (
     SQLITE_VERSION,
     Database,
     OnLongWait,
+    WritePauses,
     connect,
     connect_to_read,
     create,
     spoken_errors,
 )
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
-from worker_service.store.pauses import WritePauses
 from worker_service.store.sqlite import SqliteStore, sqlite_statements
 
 __all__ = [

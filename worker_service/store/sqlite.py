@@ -14,14 +14,13 @@ from types import MappingProxyType
 
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
-from worker_service.store.database import Database
+from worker_service.store.database import Database, FileWatch
 from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
 from worker_service.store.leases import SqliteLeases
 from worker_service.store.library import SqliteLibrary
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
 from worker_service.store.steering import SqliteSteering
 from worker_service.store.upkeep import SqliteUpkeep
-from worker_service.store.watch import FileWatch
 
 # A fragment stands before what uses it.
 _PARTS = ("leases", "intake", "steering", "reading", "library", "upkeep")
