@@ -97,5 +97,10 @@ def worker(house: _House) -> AddWorker:
 
 
 @pytest.fixture
+def worker_is_there(worker: AddWorker) -> None:
+    worker()
+
+
+@pytest.fixture
 def by_hand(house: _House) -> ByHand:
     return ByHand(house.path)

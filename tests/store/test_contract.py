@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.store.kit import (
-    FAR_FUTURE,
     AddWorker,
     ByHand,
     Enqueue,
@@ -23,6 +22,8 @@ from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
+
+pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 # ── Intake ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -106,8 +107,7 @@ def test_a_payload_that_is_not_json_or_too_large_is_refused_by_name(store: Store
     assert status_of(store, fits.job_id) is Status.PENDING
 
 
-def test_a_second_live_job_with_the_unique_key_is_the_first_one(store: Store, worker: AddWorker) -> None:
-    worker()
+def test_a_second_live_job_with_the_unique_key_is_the_first_one(store: Store) -> None:
     first = store.intake.enqueue(NewJob("ocr_pages", unique_key="page-7"))
 
     again = store.intake.enqueue(NewJob("assemble", unique_key="page-7", priority=1))
@@ -121,10 +121,7 @@ def test_a_second_live_job_with_the_unique_key_is_the_first_one(store: Store, wo
     assert len(everything(store)) == 1
 
 
-def test_once_the_holder_of_a_unique_key_has_ended_the_key_is_free(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_once_the_holder_of_a_unique_key_has_ended_the_key_is_free(store: Store, enqueue: Enqueue) -> None:
     first = enqueue(unique_key="u")
     store.leases.complete(claim_one(store).lease)
 
@@ -173,10 +170,7 @@ def test_unowned_jobs_come_in_the_order_of_priority_then_age_then_id(
 
 
 @pytest.mark.parametrize("most", [1, 4])
-def test_the_age_of_a_job_is_its_created_at_and_not_its_id(
-    store: Store, worker: AddWorker, by_hand: ByHand, most: int
-) -> None:
-    worker()
+def test_the_age_of_a_job_is_its_created_at_and_not_its_id(store: Store, by_hand: ByHand, most: int) -> None:
     for job_type, hour in (("ocr_pages", "09"), ("assemble", "08"), ("ocr_pages", "07"), ("scrape_account", "06")):
         by_hand(
             "INSERT INTO worker_job_queue (job_type, platform, created_at) "
@@ -186,10 +180,7 @@ def test_the_age_of_a_job_is_its_created_at_and_not_its_id(
     assert [job_id for _ in range(4) for job_id in claimed_ids(store, most=most)] == [4, 3, 2, 1]
 
 
-def test_the_next_of_a_key_is_the_oldest_and_not_the_first_inserted(
-    store: Store, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
+def test_the_next_of_a_key_is_the_oldest_and_not_the_first_inserted(store: Store, by_hand: ByHand) -> None:
     for job_type, hour in (("ocr_pages", "09"), ("assemble", "08"), ("ocr_pages", "07")):
         by_hand(
             "INSERT INTO worker_job_queue (job_type, platform, concurrency_key, created_at) "
@@ -205,19 +196,7 @@ def test_the_next_of_a_key_is_the_oldest_and_not_the_first_inserted(
     assert taken == [3, 2, 1]
 
 
-def test_a_batch_claim_returns_the_jobs_in_the_order_of_the_queue(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
-    late, middle, first = enqueue(priority=9), enqueue(priority=5), enqueue(priority=1)
-
-    assert claimed_ids(store, most=2) == [first, middle]
-    assert claimed_ids(store, most=2) == [late]
-    assert claimed_ids(store, most=2) == []
-
-
-def test_a_claim_takes_its_own_class_only(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_a_claim_takes_its_own_class_only(store: Store, enqueue: Enqueue) -> None:
     read, load = enqueue("ocr_pages"), enqueue("download", priority=1)
 
     assert claimed_ids(store, job_class="cpu") == [read]
@@ -228,9 +207,8 @@ def test_a_claim_takes_its_own_class_only(store: Store, enqueue: Enqueue, worker
 
 
 def test_a_job_with_a_later_run_at_waits_for_its_time_and_then_takes_its_turn(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+    store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    worker()
     later, now = enqueue(run_at=clock.after(60), priority=1), enqueue(priority=9)
 
     assert codes(store, later) == ["NOT_YET"]
@@ -242,47 +220,14 @@ def test_a_job_with_a_later_run_at_waits_for_its_time_and_then_takes_its_turn(
     assert claimed_ids(store) == [later]
 
 
-def test_a_job_whose_run_at_has_passed_is_ready_at_once(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
+def test_a_job_whose_run_at_has_passed_is_ready_at_once(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue(run_at=clock.after(-60))
 
     assert codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
 
 
-def test_a_run_at_set_by_hand_holds_a_ready_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand
-) -> None:
-    worker()
-    job_id = enqueue()
-
-    by_hand(f"UPDATE worker_job_queue SET run_at = '2026-11-18 10:05' WHERE id = {job_id}")
-
-    assert codes(store, job_id) == ["NOT_YET"]
-    assert claimed_ids(store) == []
-    clock.advance(300)
-    store.leases.beat("w1", [])
-    assert claimed_ids(store) == [job_id]
-
-
-def test_a_run_at_taken_away_by_hand_frees_the_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
-    job_id = enqueue(run_at=FAR_FUTURE)
-
-    by_hand(f"UPDATE worker_job_queue SET run_at = NULL WHERE id = {job_id}")
-
-    assert codes(store, job_id) == []
-    assert claimed_ids(store) == [job_id]
-
-
-def test_what_falls_due_together_is_freed_best_priority_first(
-    store: Store, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
+def test_what_falls_due_together_is_freed_best_priority_first(store: Store, clock: MovableClock) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(10), priority=9) for _ in range(2500)])
     best = store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(20), priority=1)).job_id
     clock.advance(30)
@@ -326,7 +271,6 @@ def test_next_deadline_is_the_first_time_at_which_something_is_freed(
 
 
 def test_a_job_of_a_type_that_no_live_worker_knows_waits(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
     job_id = enqueue("brew_tea")
 
     assert codes(store, job_id) == ["UNKNOWN_TYPE"]
@@ -360,32 +304,23 @@ def test_a_worker_has_no_more_running_jobs_than_slots(store: Store, enqueue: Enq
     assert claimed_ids(store, most=10, job_class="io") == [load]
 
 
-def test_a_draining_worker_claims_nothing(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+@pytest.mark.parametrize(("draining", "disk_low", "code"), [(True, False, "DRAINING"), (False, True, "DISK_LOW")])
+def test_a_worker_that_drains_or_has_a_full_disk_claims_nothing(
+    store: Store, enqueue: Enqueue, draining: bool, disk_low: bool, code: str
+) -> None:
     job_id = enqueue()
 
-    store.leases.set_worker_state("w1", draining=True, disk_low=False)
+    store.leases.set_worker_state("w1", draining=draining, disk_low=disk_low)
 
-    assert codes(store, job_id) == ["DRAINING"]
+    assert codes(store, job_id) == [code]
     assert claimed_ids(store) == []
     store.leases.set_worker_state("w1", draining=False, disk_low=False)
     assert claimed_ids(store) == [job_id]
 
 
-def test_a_worker_with_a_full_disk_claims_nothing(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
-    job_id = enqueue()
-
-    store.leases.set_worker_state("w1", draining=False, disk_low=True)
-
-    assert codes(store, job_id) == ["DISK_LOW"]
-    assert claimed_ids(store) == []
-
-
 def test_a_worker_that_has_not_beaten_claims_nothing_until_it_beats_again(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+    store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    worker()
     job_id = enqueue()
     clock.advance(301)
 
@@ -408,8 +343,7 @@ def test_a_second_live_worker_keeps_a_job_claimable(store: Store, enqueue: Enque
     assert claimed_ids(store, "w2") == [job_id]
 
 
-def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
 
     store.leases.deregister("w1")
@@ -418,8 +352,7 @@ def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enque
     assert codes(store, job_id) == ["WORKER_DOWN"]
 
 
-def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     claim_one(store)
 

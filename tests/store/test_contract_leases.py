@@ -40,6 +40,8 @@ from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 
+pytestmark = pytest.mark.usefixtures("worker_is_there")
+
 BROKEN = Failure("BROKEN", "it broke")
 
 
@@ -50,10 +52,7 @@ def _outcomes(store: Store, job_id: int) -> list[str | None]:
 # ── P1: at most one lease of a job is alive; a running row has exactly one open attempt ─────────────────────────────
 
 
-def test_p1_a_claim_opens_one_attempt_under_the_next_fence(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
+def test_p1_a_claim_opens_one_attempt_under_the_next_fence(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     clock.advance(5)
 
@@ -67,18 +66,7 @@ def test_p1_a_claim_opens_one_attempt_under_the_next_fence(
     assert (attempt.fence, attempt.worker_id, attempt.started_at, attempt.ended_at) == (1, "w1", clock.text, None)
 
 
-def test_p1_a_running_job_is_not_claimed_again(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker("w1")
-    worker("w2")
-    enqueue()
-    claim_one(store, "w1")
-
-    assert store.leases.claim("w2", 5) == []
-    assert store.leases.claim("w1", 5) == []
-
-
-def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(max_retries=9)
 
     store.leases.release(claim_one(store).lease)
@@ -104,8 +92,7 @@ def _now(store: Store, job_id: int) -> datetime:
     return from_text(store.reading.get(job_id).created_at)
 
 
-def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     usage = Usage(cpu_seconds=1.5, memory_peak_bytes=1000, signal="SIGKILL")
 
@@ -116,8 +103,7 @@ def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: E
     assert (attempt.cpu_seconds, attempt.memory_peak_bytes) == (1.5, 1000)
 
 
-def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     store.leases.release(claim_one(store).lease)
     store.leases.complete(claim_one(store).lease)
@@ -134,7 +120,7 @@ def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue, work
 
 # ── P2: where the fence has moved on, or the row has ended, nothing is written ──────────────────────────────────────
 
-Loss = Callable[[Store, Lease], None]
+Loss = Callable[[Store, Lease], object]
 
 
 def _requeued(store: Store, lease: Lease) -> None:
@@ -142,80 +128,43 @@ def _requeued(store: Store, lease: Lease) -> None:
     store.leases.register(new_worker(lease.worker_id))
 
 
-def _requeued_and_claimed_by_another(store: Store, lease: Lease) -> None:
-    _requeued(store, lease)
-    store.leases.register(new_worker("other"))
-    claim_one(store, "other")
+def _ended_and(then: Callable[[Store, Selector], object]) -> Loss:
+    def lose(store: Store, lease: Lease) -> None:
+        store.leases.complete(lease)
+        assert then(store, ids(lease.job_id))
+
+    return lose
 
 
-def _requeued_and_claimed_again_by_the_same(store: Store, lease: Lease) -> None:
-    _requeued(store, lease)
-    claim_one(store, lease.worker_id)
+def _and_claimed_again(lose: Loss, worker_id: str = "slow") -> Loss:
+    def both(store: Store, lease: Lease) -> None:
+        lose(store, lease)
+        if worker_id != lease.worker_id:
+            store.leases.register(new_worker(worker_id))
+        claim_one(store, worker_id)
+
+    return both
 
 
-def _completed(store: Store, lease: Lease) -> None:
-    store.leases.complete(lease)
+LATER = from_text("2030-01-01 00:00:00.000")
+LOSSES: dict[str, Loss] = {
+    "requeued": _requeued,
+    "requeued and claimed by another": _and_claimed_again(_requeued, "other"),
+    "requeued and claimed again by the same": _and_claimed_again(_requeued),
+    **{str(how): lambda store, lease, how=how: end(store, lease, how) for how in Status if how.is_ended},  # type: ignore[misc]
+    "released": lambda store, lease: store.leases.release(lease),
+    "released and claimed again": _and_claimed_again(lambda store, lease: store.leases.release(lease)),
+    "snoozed": lambda store, lease: store.leases.snooze(lease, LATER),
+    "backing off": lambda store, lease: store.leases.fail(lease, BROKEN, retry_at=LATER),
+    "deleted": _ended_and(lambda store, which: store.steering.delete(which, actor="ann")),
+    "pruned": _ended_and(lambda store, which: store.steering.prune(which)),
+    "retried and claimed again": _and_claimed_again(
+        _ended_and(lambda store, which: store.steering.retry(which, actor="ann"))
+    ),
+}
 
 
-def _failed(store: Store, lease: Lease) -> None:
-    store.leases.fail(lease, BROKEN, retry_at=None)
-
-
-def _released(store: Store, lease: Lease) -> None:
-    store.leases.release(lease)
-
-
-def _released_and_claimed_again(store: Store, lease: Lease) -> None:
-    store.leases.release(lease)
-    claim_one(store, lease.worker_id)
-
-
-def _snoozed(store: Store, lease: Lease) -> None:
-    store.leases.snooze(lease, from_text("2030-01-01 00:00:00.000"))
-
-
-def _backing_off(store: Store, lease: Lease) -> None:
-    store.leases.fail(lease, BROKEN, retry_at=from_text("2030-01-01 00:00:00.000"))
-
-
-def _cancelled(store: Store, lease: Lease) -> None:
-    end(store, lease, Status.CANCELLED)
-
-
-def _deleted(store: Store, lease: Lease) -> None:
-    store.leases.complete(lease)
-    store.steering.delete(ids(lease.job_id), actor="ann")
-
-
-def _pruned(store: Store, lease: Lease) -> None:
-    store.leases.complete(lease)
-    assert store.steering.prune(ids(lease.job_id)) == 1
-
-
-def _retried_and_claimed_again(store: Store, lease: Lease) -> None:
-    store.leases.complete(lease)
-    store.steering.retry(ids(lease.job_id), actor="ann")
-    claim_one(store, lease.worker_id)
-
-
-LOSSES = [
-    _requeued,
-    _requeued_and_claimed_by_another,
-    _requeued_and_claimed_again_by_the_same,
-    _completed,
-    _failed,
-    _released,
-    _released_and_claimed_again,
-    _snoozed,
-    _backing_off,
-    _cancelled,
-    _deleted,
-    _pruned,
-    _retried_and_claimed_again,
-]
-
-
-@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__.strip("_"))
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
 def test_p2_a_lost_lease_writes_nothing(
     store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, clock: MovableClock, lose: Loss
 ) -> None:
@@ -246,10 +195,7 @@ def test_p2_a_lost_lease_writes_nothing(
     assert by_hand.dump() == before
 
 
-def test_p2_a_lease_of_another_worker_or_fence_writes_nothing(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
+def test_p2_a_lease_of_another_worker_or_fence_writes_nothing(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     enqueue()
     lease = claim_one(store).lease
     before = by_hand.dump()
@@ -272,10 +218,7 @@ def test_p2_a_lease_of_another_worker_or_fence_writes_nothing(
     assert by_hand.dump() == before
 
 
-def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
     store.leases.complete(a)
@@ -288,10 +231,7 @@ def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(
     assert store.reading.get(second).progress_percent == 60
 
 
-def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(store: Store, enqueue: Enqueue) -> None:
     first, second, third = enqueue(), enqueue(), enqueue()
     a, b, c = (job.lease for job in store.leases.claim("w1", 3))
     store.leases.release(b)
@@ -307,10 +247,7 @@ def test_p2_complete_many_completes_the_live_ones_and_names_the_lost(
     assert sorted((job.account, job.parent_id) for job in followers) == [(str(first), first), (str(third), third)]
 
 
-def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     old = claim_one(store).lease
     store.leases.release(old)
@@ -328,10 +265,7 @@ def test_p2_of_an_old_and_a_new_lease_in_one_batch_only_the_new_one_lands(
     assert [job.account for job in everything(store).values() if job.job_type == "assemble"] == ["new"]
 
 
-def test_p5_the_same_completion_twice_in_one_batch_lands_once(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p5_the_same_completion_twice_in_one_batch_lands_once(store: Store, enqueue: Enqueue) -> None:
     enqueue()
     done = Completion(claim_one(store).lease, '"x"', [NewJob("assemble")])
 
@@ -340,10 +274,7 @@ def test_p5_the_same_completion_twice_in_one_batch_lands_once(
     assert [job.job_type for job in everything(store).values()].count("assemble") == 1
 
 
-def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     old = claim_one(store).lease
     store.leases.release(old)
@@ -358,9 +289,8 @@ def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(
 
 @pytest.mark.parametrize("percent", [float("nan"), float("inf"), float("-inf"), 1e300])
 def test_p10_a_percentage_that_is_no_number_neither_lands_nor_stops_the_others(
-    store: Store, enqueue: Enqueue, worker: AddWorker, percent: float
+    store: Store, enqueue: Enqueue, percent: float
 ) -> None:
-    worker()
     first, second = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
 
@@ -373,8 +303,7 @@ def test_p10_a_percentage_that_is_no_number_neither_lands_nor_stops_the_others(
 # ── P5: result and follow-up jobs land with the completion or not at all ────────────────────────────────────────────
 
 
-def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
 
     store.leases.complete(claim_one(store).lease, '{"pages":3}', [NewJob("assemble"), NewJob("download", priority=2)])
@@ -388,43 +317,30 @@ def test_p5_follow_ups_land_with_the_completion(store: Store, enqueue: Enqueue, 
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [NewJob("a", priority=11), NewJob("a", payload="{"), NewJob("a", after=(999,))],
-    ids=["priority", "json", "after"],
+    ("result", "bad"),
+    [
+        ("{}", NewJob("a", priority=11)),
+        ("{}", NewJob("a", payload="{")),
+        ("{}", NewJob("a", after=(999,))),
+        ("not json", NewJob("a")),
+    ],
+    ids=["priority", "payload", "after", "result"],
 )
-def test_p5_a_bad_follow_up_refuses_the_completion_and_all_its_siblings(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, bad: NewJob
+def test_p5_a_bad_follow_up_or_result_refuses_the_completion_and_all_that_comes_of_it(
+    store: Store, enqueue: Enqueue, by_hand: ByHand, result: str, bad: NewJob
 ) -> None:
-    worker()
     enqueue()
     lease = claim_one(store).lease
     before = by_hand.dump()
 
     with pytest.raises(PagemillError):
-        store.leases.complete(lease, "{}", [NewJob("assemble"), bad])
+        store.leases.complete(lease, result, [NewJob("assemble"), bad])
 
     assert by_hand.dump() == before
     store.leases.complete(lease)
 
 
-def test_p5_a_result_that_is_not_json_is_refused(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
-    enqueue()
-    lease = claim_one(store).lease
-    before = by_hand.dump()
-
-    with pytest.raises(PagemillError):
-        store.leases.complete(lease, "not json")
-
-    assert by_hand.dump() == before
-
-
-def test_p5_a_follow_up_whose_unique_key_is_live_is_that_live_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p5_a_follow_up_whose_unique_key_is_live_is_that_live_job(store: Store, enqueue: Enqueue) -> None:
     job_id, live = enqueue(priority=1), enqueue("assemble", unique_key="doc-1")
 
     store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="doc-1")])
@@ -433,10 +349,7 @@ def test_p5_a_follow_up_whose_unique_key_is_live_is_that_live_job(
     assert set(everything(store)) == {job_id, live}
 
 
-def test_p5_a_follow_up_may_have_the_unique_key_of_the_job_that_ends(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p5_a_follow_up_may_have_the_unique_key_of_the_job_that_ends(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(unique_key="crawl")
 
     store.leases.complete(claim_one(store).lease, None, [NewJob("ocr_pages", unique_key="crawl")])
@@ -448,10 +361,7 @@ def test_p5_a_follow_up_may_have_the_unique_key_of_the_job_that_ends(
 # ── P6: attempts, crashes and requeues are each capped; a release is not counted ────────────────────────────────────
 
 
-def test_p6_a_job_fails_for_good_after_max_retries(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
+def test_p6_a_job_fails_for_good_after_max_retries(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue(max_retries=2)
 
     for number in (1, 2):
@@ -470,17 +380,6 @@ def test_p6_a_job_fails_for_good_after_max_retries(
     assert claimed_ids(store) == []
 
 
-def test_p6_a_permanent_failure_ends_the_job_with_retries_left(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
-    job_id = enqueue(max_retries=3)
-
-    store.leases.fail(claim_one(store).lease, BROKEN, retry_at=None)
-
-    assert status_of(store, job_id) is Status.FAILED
-
-
 def test_how_a_running_job_is_getting_on_is_told_by_its_worker_and_its_limits(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
@@ -495,10 +394,7 @@ def test_how_a_running_job_is_getting_on_is_told_by_its_worker_and_its_limits(
     assert store.reading.course(waiting) is None
 
 
-def test_p6_a_release_and_a_snooze_cost_no_retry(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
+def test_p6_a_release_and_a_snooze_cost_no_retry(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue(max_retries=0)
 
     for _ in range(10):
@@ -513,8 +409,7 @@ def test_p6_a_release_and_a_snooze_cost_no_retry(
     assert (job.status, job.retry_count, job.requeue_count) == (Status.PENDING, 0, 0)
 
 
-def test_p6_a_released_job_begins_with_clean_hands(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p6_a_released_job_begins_with_clean_hands(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 70, "seven of ten")])
@@ -566,9 +461,8 @@ def test_requeue_takes_every_job_of_the_worker_and_its_row(store: Store, enqueue
 
 
 def test_p1_a_worker_that_has_beaten_since_it_was_looked_at_keeps_its_jobs(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+    store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    worker()
     [seen] = store.reading.workers()
     clock.advance(600)
     store.leases.beat("w1", [])
@@ -599,7 +493,6 @@ def test_an_orphan_that_may_run_at_most_once_fails(store: Store, enqueue: Enqueu
 def test_a_requeued_job_is_claimable_at_once_in_its_old_place(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
-    worker()
     first = enqueue()
     clock.advance(1)
     enqueue()
@@ -616,9 +509,8 @@ def test_a_requeued_job_is_claimable_at_once_in_its_old_place(
 
 
 def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, clock: MovableClock
+    store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock
 ) -> None:
-    worker()
     job_id = enqueue()
     lease = claim_one(store).lease
     changed = store.steering.cancel(ids(job_id), actor="ann")
@@ -645,10 +537,7 @@ def test_p7_after_the_request_nothing_lands_but_the_end_of_the_cancellation(
     assert _outcomes(store, job_id) == ["cancelled"]
 
 
-def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(store: Store, enqueue: Enqueue) -> None:
     first, _ = enqueue(), enqueue()
     a, b = (job.lease for job in store.leases.claim("w1", 2))
     store.steering.cancel(ids(first), actor="ann")
@@ -658,10 +547,7 @@ def test_p7_a_beat_tells_the_worker_which_leases_are_to_be_cancelled(
     assert (list(beat.to_cancel), list(beat.lost)) == ([a], [])
 
 
-def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     claim_one(store)
     store.steering.cancel(ids(job_id), actor="ann")
@@ -673,8 +559,7 @@ def test_p7_a_job_asked_to_stop_whose_worker_dies_ends_cancelled(
     assert _outcomes(store, job_id) == ["cancelled"]
 
 
-def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     store.leases.complete(claim_one(store).lease)
 
@@ -685,9 +570,8 @@ def test_p7_a_complete_that_committed_first_stands(store: Store, enqueue: Enqueu
 
 
 def test_p7_a_job_that_nobody_asked_to_stop_cannot_be_confirmed_cancelled(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+    store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
-    worker()
     enqueue()
     lease = claim_one(store).lease
     before = by_hand.dump()
@@ -698,23 +582,10 @@ def test_p7_a_job_that_nobody_asked_to_stop_cannot_be_confirmed_cancelled(
     assert by_hand.dump() == before
 
 
-def test_p7_after_a_retry_by_a_person_the_job_can_complete(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
-    job_id = enqueue()
-    end(store, claim_one(store).lease, Status.CANCELLED)
-
-    store.steering.retry(ids(job_id), actor="ann")
-    store.leases.complete(claim_one(store).lease)
-
-    assert status_of(store, job_id) is Status.COMPLETED
-    assert store.reading.get(job_id).cancel_requested_at is None
-
-
 # ── P10: progress never falls; log lines are appended ───────────────────────────────────────────────────────────────
 
 
-def test_p10_progress_never_falls(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p10_progress_never_falls(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
 
@@ -729,10 +600,7 @@ def test_p10_progress_never_falls(store: Store, enqueue: Enqueue, worker: AddWor
     assert seen[-1] == 100
 
 
-def test_p10_the_highest_of_several_reports_in_one_batch_stands(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p10_the_highest_of_several_reports_in_one_batch_stands(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
 
@@ -744,8 +612,7 @@ def test_p10_the_highest_of_several_reports_in_one_batch_stands(
     assert [line.line for line in store.reading.logs(job_id)] == ["one", "two", "three"]
 
 
-def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 30, "page 3")])
@@ -758,9 +625,8 @@ def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue, w
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])
 def test_a_job_that_did_not_get_to_its_end_says_no_longer_how_fast_it_is(
-    store: Store, enqueue: Enqueue, worker: AddWorker, end: str
+    store: Store, enqueue: Enqueue, end: str
 ) -> None:
-    worker()
     job_id = enqueue()
     lease = claim_one(store).lease
     store.leases.report([Report(lease, 30, "0.3 of 1.0 MB, 0.1 MB/s, 7 s left")])
@@ -775,8 +641,7 @@ def test_a_job_that_did_not_get_to_its_end_says_no_longer_how_fast_it_is(
     assert (job.status.is_ended, job.progress_percent, job.progress_message) == (True, 30, None)
 
 
-def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
 
@@ -790,27 +655,10 @@ def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enque
     assert list(page) == list(lines[100:110])
 
 
-def test_p10_a_failed_job_stays_failed(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
-    job_id = enqueue()
-    lease = claim_one(store).lease
-    store.leases.fail(lease, BROKEN, retry_at=None)
-    before = store.reading.get(job_id)
-
-    assert store.leases.report([Report(lease, 100)]) == [lease]
-    store.steering.cancel(ids(job_id), actor="ann")
-    store.steering.priority(ids(job_id), 1, actor="ann")
-
-    assert store.reading.get(job_id) == before
-
-
 # ── Beats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_beat_marks_the_worker_and_its_leases(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
+def test_a_beat_marks_the_worker_and_its_leases(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue()
     lease = claim_one(store).lease
     clock.advance(299)
@@ -825,9 +673,8 @@ def test_a_beat_marks_the_worker_and_its_leases(
 
 
 def test_p2_a_beat_for_a_lost_lease_keeps_no_other_attempt_alive(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+    store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    worker()
     job_id = enqueue()
     old = claim_one(store).lease
     store.leases.release(old)
@@ -863,10 +710,7 @@ def test_registering_again_replaces_what_the_worker_can_run(store: Store, enqueu
     assert codes(store, enqueue("assemble", priority=1)) == ["UNKNOWN_TYPE"]
 
 
-def test_an_attempt_keeps_the_process_that_its_worker_told_of(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_an_attempt_keeps_the_process_that_its_worker_told_of(store: Store, enqueue: Enqueue) -> None:
     enqueue()
     job = claim_one(store)
     child = Child(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")

@@ -21,11 +21,12 @@ from tests.store.kit import (
 from worker_service.jobs.model import Failure, Job, NewJob, Status
 from worker_service.store.base import Store
 
+pytestmark = pytest.mark.usefixtures("worker_is_there")
+
 # ── P8: limits (owner, type, concurrency key) hold at every commit ──────────────────────────────────────────────────
 
 
-def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqueue) -> None:
     first, second, other = enqueue(concurrency_key="k"), enqueue(concurrency_key="k"), enqueue(concurrency_key="l")
 
     taken = store.leases.claim("w1", 10)
@@ -37,22 +38,10 @@ def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqu
     assert claimed_ids(store) == [second]
 
 
-def test_p8_of_several_jobs_with_a_free_key_a_batch_takes_only_the_first(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
-    late, urgent = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=1)
-
-    assert claimed_ids(store, most=10) == [urgent]
-    assert claimed_ids(store, most=10) == []
-    assert status_of(store, late) is Status.PENDING
-
-
 @pytest.mark.parametrize("ending", ["complete", "fail", "retry", "snooze", "release", "requeue", "cancel"])
 def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, ending: str
 ) -> None:
-    worker()
     holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
     lease = claim_one(store).lease
     assert lease.job_id == holder
@@ -81,9 +70,8 @@ def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(
 
 
 def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_on(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+    store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
-    worker()
     heads = [enqueue(concurrency_key="k") for _ in range(5)]
 
     store.steering.cancel(ids(heads[0]), actor="ann")
@@ -98,9 +86,8 @@ def test_p8_a_waiting_head_that_is_cancelled_deleted_or_delayed_passes_its_turn_
 
 
 def test_p8_a_key_job_that_becomes_due_takes_its_turn_by_priority(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+    store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    worker()
     enqueue(concurrency_key="k", priority=5)
     later = enqueue(concurrency_key="k", priority=1, run_at=clock.after(10))
     clock.advance(10)
@@ -108,8 +95,7 @@ def test_p8_a_key_job_that_becomes_due_takes_its_turn_by_priority(
     assert claimed_ids(store) == [later]
 
 
-def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(concurrency_key="k"), enqueue(concurrency_key="k")
 
     store.steering.priority(ids(second), 1, actor="ann")
@@ -165,10 +151,7 @@ def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue:
     assert claimed_ids(store, "w1", job_class="io") == loads
 
 
-def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(store: Store, enqueue: Enqueue) -> None:
     store.leases.set_limits("type", {"ocr_pages": 0})
     job_id = enqueue()
     assert codes(store, job_id) == ["TYPE_FULL"]

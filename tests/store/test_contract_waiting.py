@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.store.kit import (
-    AddWorker,
     ByHand,
     Enqueue,
     MovableClock,
@@ -19,10 +18,11 @@ from tests.store.kit import (
     ids,
     status_of,
 )
-from worker_service.errors import PagemillError
 from worker_service.jobs.model import Failure, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
+
+pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 PENDING, COMPLETED, FAILED, CANCELLED = Status.PENDING, Status.COMPLETED, Status.FAILED, Status.CANCELLED
 BROKEN = Failure("BROKEN", "it broke")
@@ -46,8 +46,7 @@ def _take(store: Store, job_id: int) -> Job:
     return job
 
 
-def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueue: Enqueue) -> None:
     first, second = enqueue(), enqueue()
     last = enqueue(after=(first, second), priority=1)
 
@@ -65,10 +64,7 @@ def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueu
     assert list(store.reading.waits_for(last)) == [(first, "completed"), (second, "completed")]
 
 
-def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     _run(store, first, COMPLETED)
 
@@ -79,10 +75,7 @@ def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(
 
 
 @pytest.mark.parametrize("how", [FAILED, CANCELLED])
-def test_when_a_need_fails_or_is_cancelled_the_waiting_job_fails(
-    store: Store, enqueue: Enqueue, worker: AddWorker, how: Status
-) -> None:
-    worker()
+def test_when_a_need_fails_or_is_cancelled_the_waiting_job_fails(store: Store, enqueue: Enqueue, how: Status) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,))
 
@@ -95,8 +88,7 @@ def test_when_a_need_fails_or_is_cancelled_the_waiting_job_fails(
     assert job.completed_at
 
 
-def test_a_job_that_needs_one_that_has_already_failed_fails(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_a_job_that_needs_one_that_has_already_failed_fails(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     _run(store, first, FAILED)
 
@@ -107,10 +99,7 @@ def test_a_job_that_needs_one_that_has_already_failed_fails(store: Store, enqueu
 
 
 @pytest.mark.parametrize("how", [COMPLETED, FAILED, CANCELLED])
-def test_with_after_any_the_job_runs_however_its_need_ended(
-    store: Store, enqueue: Enqueue, worker: AddWorker, how: Status
-) -> None:
-    worker()
+def test_with_after_any_the_job_runs_however_its_need_ended(store: Store, enqueue: Enqueue, how: Status) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,), after_any=True)
     assert codes(store, waiting) == ["WAITS_FOR"]
@@ -122,9 +111,8 @@ def test_with_after_any_the_job_runs_however_its_need_ended(
 
 
 def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, reopen: Reopen
+    store: Store, enqueue: Enqueue, reopen: Reopen
 ) -> None:
-    worker()
     first = enqueue()
     waiting = enqueue(after=(first,))
     lease = claim_one(store).lease
@@ -153,9 +141,8 @@ Removal = Callable[[Store, int, ByHand], None]
 
 @pytest.mark.parametrize("remove", [_delete, _delete_by_hand], ids=["verb", "by hand"])
 def test_when_a_pending_need_is_deleted_the_waiting_job_fails(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, remove: Removal
+    store: Store, enqueue: Enqueue, by_hand: ByHand, remove: Removal
 ) -> None:
-    worker()
     first = enqueue()
     waiting = enqueue(after=(first,))
 
@@ -168,9 +155,8 @@ def test_when_a_pending_need_is_deleted_the_waiting_job_fails(
 
 @pytest.mark.parametrize("remove", [_delete, _delete_by_hand, _prune], ids=["delete", "by hand", "prune"])
 def test_a_need_that_was_met_stays_met_when_its_job_is_removed(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, remove: Removal
+    store: Store, enqueue: Enqueue, by_hand: ByHand, remove: Removal
 ) -> None:
-    worker()
     first, second = enqueue(), enqueue()
     waiting = enqueue(after=(first, second))
     _run(store, first, COMPLETED)
@@ -185,9 +171,8 @@ def test_a_need_that_was_met_stays_met_when_its_job_is_removed(
 
 @pytest.mark.parametrize("remove", [_delete, _delete_by_hand], ids=["verb", "by hand"])
 def test_with_after_any_a_deleted_need_is_an_ended_one(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, remove: Removal
+    store: Store, enqueue: Enqueue, by_hand: ByHand, remove: Removal
 ) -> None:
-    worker()
     first = enqueue()
     waiting = enqueue(after=(first,), after_any=True)
 
@@ -197,23 +182,9 @@ def test_with_after_any_a_deleted_need_is_an_ended_one(
     assert claimed_ids(store) == [waiting]
 
 
-def test_a_chain_of_five_runs_from_its_head_to_its_tail(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
-    chain = [enqueue(priority=9)]
-    for priority in (7, 5, 3, 1):
-        chain.append(enqueue(after=(chain[-1],), priority=priority))
-
-    for job_id in chain:
-        assert claimed_ids(store, most=5) == [job_id]
-        store.leases.complete(store.reading.get(job_id).lease)
-
-    assert all(status_of(store, job_id) is COMPLETED for job_id in chain)
-
-
 def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_the_head_revives_all(
-    store: Store, enqueue: Enqueue, worker: AddWorker
+    store: Store, enqueue: Enqueue
 ) -> None:
-    worker()
     chain = [enqueue()]
     for _ in range(4):
         chain.append(enqueue(after=(chain[-1],)))
@@ -231,24 +202,7 @@ def test_when_the_head_of_a_chain_of_five_fails_all_of_it_fails_and_a_retry_of_t
     assert [status_of(store, job_id) for job_id in chain] == [COMPLETED] * 5
 
 
-def test_a_diamond_joins_when_both_its_sides_are_done(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
-    top = enqueue()
-    left, right = enqueue(after=(top,)), enqueue(after=(top,))
-    bottom = enqueue(after=(left, right))
-
-    _run(store, top, COMPLETED)
-    _run(store, left, COMPLETED)
-    assert codes(store, bottom) == ["WAITS_FOR"]
-    _run(store, right, COMPLETED)
-
-    assert claimed_ids(store) == [bottom]
-
-
-def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(store: Store, enqueue: Enqueue) -> None:
     top = enqueue()
     left, right = enqueue(after=(top,)), enqueue(after=(top,))
     bottom = enqueue(after=(left, right))
@@ -263,10 +217,7 @@ def test_a_diamond_whose_one_side_failed_is_revived_by_the_retry_of_that_side(
     assert claimed_ids(store) == [bottom]
 
 
-def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(store: Store, enqueue: Enqueue) -> None:
     one, two = enqueue(), enqueue()
     last = enqueue(after=(one, two))
     _run(store, one, FAILED)
@@ -284,10 +235,7 @@ def test_a_job_with_two_failed_needs_is_revived_only_when_both_are_wanted_again(
     assert claimed_ids(store) == [last]
 
 
-def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     after = enqueue(after=(first,))
     _run(store, first, COMPLETED)
@@ -300,10 +248,7 @@ def test_a_job_that_failed_by_itself_is_not_revived_by_its_need(
     assert store.reading.get(after).error_code == "BROKEN"
 
 
-def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     after = enqueue(after=(first,))
     _run(store, first, FAILED)
@@ -317,10 +262,7 @@ def test_retrying_both_the_need_and_the_one_that_failed_because_of_it_runs_both(
     assert claimed_ids(store) == [after]
 
 
-def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,))
 
@@ -333,8 +275,7 @@ def test_a_waiting_job_can_be_cancelled_and_retried_and_waits_on(
     assert claimed_ids(store) == [waiting]
 
 
-def test_a_follow_up_may_wait_for_the_job_that_asks_for_it(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_a_follow_up_may_wait_for_the_job_that_asks_for_it(store: Store, enqueue: Enqueue) -> None:
     first = enqueue()
 
     store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", after=(first,))])
@@ -343,20 +284,7 @@ def test_a_follow_up_may_wait_for_the_job_that_asks_for_it(store: Store, enqueue
     assert (follow_up.job_type, follow_up.parent_id) == ("assemble", first)
 
 
-def test_a_job_can_wait_for_another_of_the_same_enqueue_many_only_by_an_id_that_is_there(
-    store: Store, enqueue: Enqueue, by_hand: ByHand
-) -> None:
-    enqueue()
-    before = by_hand.dump()
-
-    with pytest.raises(PagemillError):
-        store.intake.enqueue(NewJob("assemble", after=(99,)))
-
-    assert by_hand.dump() == before
-
-
-def test_time_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
-    worker()
+def test_time_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,))
     by_hand(f"UPDATE worker_job_queue SET run_at = '2099-01-01' WHERE id = {waiting}")
@@ -368,8 +296,7 @@ def test_time_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: A
     assert claimed_ids(store) == [waiting]
 
 
-def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> None:
-    worker()
+def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,), run_at=clock.after(3600))
     _run(store, first, FAILED)
@@ -383,8 +310,7 @@ def test_a_revived_job_keeps_its_time(store: Store, enqueue: Enqueue, worker: Ad
     assert claimed_ids(store) == []
 
 
-def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
-    worker()
+def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue) -> None:
     first = enqueue(concurrency_key="k")
     waiting = enqueue(after=(first,), concurrency_key="k", priority=1)
     last = enqueue(concurrency_key="k", priority=9)
@@ -397,10 +323,7 @@ def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue, worker: Ad
     assert claimed_ids(store) == [last]
 
 
-def test_a_need_broken_by_hand_is_settled_by_the_next_claim(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
+def test_a_need_broken_by_hand_is_settled_by_the_next_claim(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,), priority=1)
 

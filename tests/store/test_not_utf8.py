@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.store.kit import AddWorker, ByHand, Enqueue, claim_one, status_of
+import pytest
+
+from tests.store.kit import ByHand, Enqueue, claim_one, status_of
 from worker_service.jobs.model import Completion, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 from worker_service.store.database import create, mended_rows
 
+pytestmark = pytest.mark.usefixtures("worker_is_there")
+
 BAD = "CAST(x'61ff62' AS TEXT)"
 
 
-def test_every_row_can_be_read_with_what_is_not_text_replaced(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
+def test_every_row_can_be_read_with_what_is_not_text_replaced(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job = enqueue()
     by_hand(f"UPDATE worker_job_queue SET account = {BAD}, progress_message = {BAD} WHERE id = {job}")
     by_hand(f"INSERT INTO worker_job_log (job_id, fence, at, line) VALUES ({job}, 1, 'now', {BAD})")
@@ -35,9 +36,8 @@ def test_every_row_can_be_read_with_what_is_not_text_replaced(
 
 
 def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+    store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
-    worker()
     jobs = [enqueue() for _ in range(4)]
     by_hand(f"UPDATE worker_job_queue SET account = {BAD} WHERE id IN ({jobs[0]}, {jobs[2]})")
     by_hand(f"UPDATE worker_job_queue SET owner = {BAD} WHERE id = {jobs[2]}")
@@ -58,9 +58,8 @@ def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
 
 
 def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+    store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
-    worker()
     done, other = enqueue(), enqueue()
     leases = [claim_one(store).lease, claim_one(store).lease]
     by_hand(f"UPDATE worker_job_queue SET name = {BAD}, platform = {BAD}")

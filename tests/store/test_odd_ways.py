@@ -22,6 +22,8 @@ from worker_service.store import intake, steering
 from worker_service.store.base import Store
 from worker_service.store.database import Database
 
+pytestmark = pytest.mark.usefixtures("worker_is_there")
+
 
 def _fail(store: Store) -> int:
     job = claim_one(store)
@@ -30,9 +32,8 @@ def _fail(store: Store) -> int:
 
 
 def test_of_two_waiting_jobs_with_one_unique_key_a_retry_revives_one_and_claims_go_on(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+    store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
-    worker()
     need = enqueue()
     first = enqueue(unique_key="u", after=(need,))
     _fail(store)
@@ -73,8 +74,7 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
     assert all(store.reading.get(job_id).status is Status.COMPLETED for job_id in done)
 
 
-def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand) -> None:
-    worker()
+def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     job_id = enqueue()
     end(store, claim_one(store).lease, Status.COMPLETED)
     store.steering.delete(ids(job_id), actor="ann")
@@ -87,9 +87,8 @@ def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, worker: A
 
 
 def test_a_waiting_job_that_was_deleted_and_brought_back_learns_what_happened_meanwhile(
-    store: Store, enqueue: Enqueue, worker: AddWorker
+    store: Store, enqueue: Enqueue
 ) -> None:
-    worker()
     need = enqueue()
     waiting = enqueue(after=(need,))
     store.steering.delete(ids(waiting), actor="ann")
@@ -100,10 +99,7 @@ def test_a_waiting_job_that_was_deleted_and_brought_back_learns_what_happened_me
     assert status_of(store, waiting) is Status.FAILED
 
 
-def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(store: Store, enqueue: Enqueue) -> None:
     stuck = enqueue("nobody_knows_it", concurrency_key="k", priority=1)
     paused = enqueue("assemble", concurrency_key="k", priority=2)
     store.steering.pause("type", "assemble")
@@ -145,10 +141,7 @@ def test_an_undo_that_was_refused_for_a_job_can_be_tried_again(store: Store, enq
 
 
 @pytest.mark.parametrize("change", ["fence = NULL", "held = NULL", "held = 1", "held = 4", "held = 8", "id = NULL"])
-def test_what_the_table_keeps_is_not_set_by_hand(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, change: str
-) -> None:
-    worker()
+def test_what_the_table_keeps_is_not_set_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand, change: str) -> None:
     job_id = enqueue()
 
     with pytest.raises(RefusedByHand):
@@ -157,10 +150,7 @@ def test_what_the_table_keeps_is_not_set_by_hand(
     assert claimed_ids(store) == [job_id]
 
 
-def test_a_hold_in_an_insert_is_the_tables_own_affair(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
+def test_a_hold_in_an_insert_is_the_tables_own_affair(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     by_hand(
         "INSERT INTO worker_job_queue (job_type, platform, held, concurrency_key) VALUES ('ocr_pages', 'x', 8, 'k')"
     )
@@ -169,10 +159,7 @@ def test_a_hold_in_an_insert_is_the_tables_own_affair(
     assert claimed_ids(store) == [1, 2]
 
 
-def test_what_a_job_waits_for_is_not_rewritten_by_hand(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
+def test_what_a_job_waits_for_is_not_rewritten_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     need, other = enqueue(), enqueue()
     waiting = enqueue(after=(need,))
 
@@ -184,9 +171,8 @@ def test_what_a_job_waits_for_is_not_rewritten_by_hand(
 
 
 def test_a_hand_neither_opens_nor_removes_the_attempt_of_a_running_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
+    store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:
-    worker()
     job_id = enqueue()
     with pytest.raises(RefusedByHand, match="only a claim"):
         by_hand(f"INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at) VALUES ({job_id}, 1, 'x', 'y')")
@@ -198,17 +184,7 @@ def test_a_hand_neither_opens_nor_removes_the_attempt_of_a_running_job(
     assert [job.id for job in store.leases.requeue("w1")] == [job_id]
 
 
-def test_an_end_of_a_pause_that_is_no_time_is_refused(store: Store, by_hand: ByHand) -> None:
-    with pytest.raises(RefusedByHand, match="until is a time"):
-        by_hand("INSERT INTO pause (scope, until) VALUES ('all', 'tomorrow')")
-
-    assert store.reading.next_deadline() is None
-
-
-def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
+def test_a_need_that_was_met_and_is_cancelled_later_fails_nobody(store: Store, enqueue: Enqueue) -> None:
     need = enqueue()
     dependent = enqueue(after=(need,))
     end(store, claim_one(store).lease, Status.COMPLETED)
