@@ -19,7 +19,6 @@ import http.client
 import json
 import os
 import re
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ from job_handlers.sources.addresses import (
     allowed_networks,
     bounded,
     checked_places,
-    connected,
+    connection_to,
     read_url,
     retry_after,
 )
@@ -146,7 +145,7 @@ def _post(
 ) -> tuple[int, float | None, str]:
     """The status, when to try again if it says so, and the beginning of what it says."""
     try:
-        connection = _connect(target, places)
+        connection = connection_to(target, places, connect_seconds=_CONNECT_SECONDS, answer_seconds=_ANSWER_SECONDS)
         try:
             # One that has seen enough answers, and hangs up before it has read all.
             with suppress(BrokenPipeError):
@@ -164,25 +163,6 @@ def _post(
         raise Retryable(
             f"{target.host} answered with something that is not HTTP: {type(error).__name__}", code="ANSWER_GARBLED"
         ) from error
-
-
-def _connect(target: Target, places: Sequence[Place]) -> http.client.HTTPConnection:
-    """To the first of the addresses that answers."""
-    context = ssl.create_default_context() if target.is_secure else None
-    one = connected(places, _CONNECT_SECONDS)
-    try:
-        one.settimeout(_ANSWER_SECONDS)
-        if context is None:
-            connection = http.client.HTTPConnection(target.host, target.port)
-        else:
-            connection = http.client.HTTPSConnection(target.host, target.port, context=context)
-            one = context.wrap_socket(one, server_hostname=target.host)
-    except BaseException:
-        one.close()
-        raise
-    # With a socket of its own it never looks the name up again.
-    connection.sock = one
-    return connection
 
 
 def _verdict(target: Target, status: int, after: float | None, told: str) -> Done:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from job_handlers.crawl.memory import Forgetful, Kept
+from job_handlers.crawl.memory import Forgetful, Memory
 from job_handlers.crawl.walk import Crawl
-from job_handlers.crawl.wanted import Payload, check, crawl_key, download_of
+from job_handlers.crawl.wanted import Payload, check, crawl_key
 from job_handlers.download.troubles import Patience
 from job_handlers.sources import credentials, environment, prepare, read_folder
 from job_handlers.sources.tree import Tree
@@ -39,16 +39,8 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
     payload = context.payload
     check(payload)
     key = crawl_key(payload, tree, context.owner)
-    memory = Forgetful(context, key) if payload.dry_run else Kept(context, key)
-    one = Crawl(
-        tree,
-        memory,
-        payload.wanted,
-        lambda entry, is_known: download_of(entry, context, tree, is_known=is_known),
-        state=context.state,
-        tell=lambda words: context.progress(0, words),
-        log=context.log,
-    )
+    memory = Forgetful(context, key) if payload.dry_run else Memory(context, key)
+    one = Crawl(context, tree, memory)
     watches = payload.watch_seconds is not None and not payload.dry_run
     try:
         one.go(must_walk=payload.reconcile, forgets=watches)

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from job_handlers.crawl.wanted import Payload, keys_of
 from worker_service.handlers import Context, CrawlItem, CrawlItems, CrawlPage, NewJob, Stopped
@@ -72,24 +72,7 @@ class Remembered:
     """Id, name, key and corpus."""
 
 
-class Memory(Protocol):
-    def known(self) -> Remembered: ...
-
-    def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]: ...
-
-    def noted(self, note: str) -> Sequence[CrawlItem]:
-        """Some of those that have this note; empty: there are none."""
-
-    def unseen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
-        """All that this walk has not met, part by part; each may be kept as gone before the next is asked for."""
-
-    def keep(
-        self, found: PageFindings, walk: int, state: Mapping[str, Any] | None, known: Remembered | None = None
-    ) -> None:
-        """`state`: where the next attempt of this run goes on. `known`: for the runs to come; None: as it is."""
-
-
-class Kept:
+class Memory:
     """In the database."""
 
     def __init__(self, context: Context[Payload], key: str) -> None:
@@ -108,10 +91,12 @@ class Kept:
         return {item.id: item for part in parts for item in self._ask(ids=part).items}
 
     def noted(self, note: str) -> Sequence[CrawlItem]:
+        """Some of those that have this note; empty: there are none."""
         items: Sequence[CrawlItem] = self._ask(with_note=note).items
         return items
 
     def unseen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
+        """All that this walk has not met, part by part; each may be kept as gone before the next is asked for."""
         after = ""
         while items := self._ask(not_seen_in=walk, after=after).items:
             after = items[-1].id
@@ -120,6 +105,7 @@ class Kept:
     def keep(
         self, found: PageFindings, walk: int, state: Mapping[str, Any] | None, known: Remembered | None = None
     ) -> None:
+        """`state`: where the next attempt of this run goes on. `known`: for the runs to come; None: as it is."""
         *parts, last = _parts(list(found.items.values()), found.jobs)
         for part in parts:
             # The state tells of the whole page, so it comes with its end; a page that is met again asks for nothing.
@@ -147,30 +133,26 @@ class Kept:
         return self._context.ask(CrawlItems(self._key, **values))
 
 
-class Forgetful:
+class Forgetful(Memory):
     """Of a dry run: knows what the runs before have kept, and keeps nothing itself."""
 
     def __init__(self, context: Context[Payload], key: str) -> None:
-        self._context = context
-        self._before = Kept(context, key)
+        super().__init__(context, key)
         self._met: dict[str, CrawlItem] = {}
         self.would_enqueue: list[str] = []
         self.bytes = 0
         """Of what would be enqueued, as far as the place tells sizes."""
 
-    def known(self) -> Remembered:
-        return self._before.known()
-
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
         wanted = list(ids)
-        return self._before.items(wanted) | {one: self._met[one] for one in wanted if one in self._met}
+        return super().items(wanted) | {one: self._met[one] for one in wanted if one in self._met}
 
     def noted(self, note: str) -> Sequence[CrawlItem]:
-        before = [item for item in self._before.noted(note) if item.id not in self._met]
+        before = [item for item in super().noted(note) if item.id not in self._met]
         return [item for item in self._met.values() if item.note == note and not item.is_gone] + before
 
     def unseen(self, walk: int) -> Iterator[Sequence[CrawlItem]]:
-        for items in self._before.unseen(walk):
+        for items in super().unseen(walk):
             yield [item for item in items if item.id not in self._met]
 
     def keep(

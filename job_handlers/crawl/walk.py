@@ -22,11 +22,11 @@ from job_handlers.crawl.memory import (
     Detail,
     Memory,
     PageFindings,
+    Remembered,
 )
-from job_handlers.crawl.memory import Remembered as Before
-from job_handlers.crawl.wanted import FilesWanted, skip_reason
+from job_handlers.crawl.wanted import FilesWanted, Payload, download_of, skip_reason
 from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired, Tree
-from worker_service.handlers import CrawlItem, NewJob, Permanent, Retryable, counted
+from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
 _WHY_MOST = 200
 
@@ -41,22 +41,11 @@ _NOT_THERE = "a shortcut leads to it, and it is not there"
 
 
 class Crawl:
-    """`state`: where an attempt before this one stood."""
-
-    def __init__(
-        self,
-        tree: Tree,
-        memory: Memory,
-        wanted: FilesWanted,
-        job_of: Callable[[Entry, bool], NewJob],
-        *,
-        state: dict[str, Any] | None,
-        tell: Callable[[str], None],
-        log: Callable[[str], None],
-    ) -> None:
-        self._tree, self._memory, self._wanted = tree, memory, wanted
-        self._job_of, self._tell, self._log = job_of, tell, log
-        self._state: dict[str, Any] = dict(state or {})
+    def __init__(self, context: Context[Payload], tree: Tree, memory: Memory) -> None:
+        self._context, self._tree, self._memory = context, tree, memory
+        self._wanted, self._log = context.payload.wanted, context.log
+        # Where an attempt before this one stood.
+        self._state: dict[str, Any] = dict(context.state or {})
         self._counts: Counter[str] = Counter(self._state.get("counts", {}))
         self.has_kept = False
 
@@ -140,10 +129,10 @@ class Crawl:
         self._state = {"phase": OVER}
         self._keep(PageFindings(), after if is_newest else None, forgets=forgets)
 
-    def _before(self, *, must_walk: bool) -> Before:
+    def _before(self, *, must_walk: bool) -> Remembered:
         """What the next run will know."""
         state = self._state
-        return Before(state["run"], state["walk"], state["token"], must_walk, state["root"])
+        return Remembered(state["run"], state["walk"], state["token"], must_walk, state["root"])
 
     def _root(self) -> Entry:
         try:
@@ -239,6 +228,9 @@ class Crawl:
     @property
     def _sorter(self) -> Sorter:
         return Sorter(self._wanted, self._state["walk"], self._job_of)
+
+    def _job_of(self, entry: Entry, is_known: bool) -> NewJob:
+        return download_of(entry, self._context, self._tree, is_known=is_known)
 
     def _followed(self, entry: Entry) -> Entry | None:
         if entry.kind != "shortcut":
@@ -347,9 +339,9 @@ class Crawl:
 
     # ── What is kept ──
 
-    def _keep(self, found: PageFindings, known: Before | None = None, *, forgets: bool = False) -> None:
+    def _keep(self, found: PageFindings, known: Remembered | None = None, *, forgets: bool = False) -> None:
         self._counts += found.counts
-        self._tell(self.summary())
+        self._context.progress(0, self.summary())
         walk = self._state.get("walk", 0)
         state = None if forgets and self._state["phase"] == OVER else {**self._state, "counts": self.counts()}
         self._memory.keep(found, walk, state, known)

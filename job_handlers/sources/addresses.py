@@ -8,10 +8,13 @@ listed in a setting that each handler names itself. What is said over the connec
 from __future__ import annotations
 
 import email.utils
+import http.client
 import ipaddress
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
@@ -104,29 +107,43 @@ def is_public(address: Address) -> bool:
     )
 
 
-def connected(
-    places: Sequence[Place], seconds: float, before: Callable[[socket.socket], None] = lambda one: None
-) -> socket.socket:
-    """To the first of the places that answers. `before` sees each socket while it is not yet connected."""
+def connection_to(
+    target: Target,
+    places: Sequence[Place],
+    *,
+    connect_seconds: float,
+    answer_seconds: float,
+    watched: Callable[[socket.socket], AbstractContextManager[object]] = nullcontext,
+) -> http.client.HTTPConnection:
+    """To the first of the places that answers. `watched` is about its socket while TLS begins."""
+    with ExitStack() as unless_made:
+        one = unless_made.enter_context(_connected(places, connect_seconds))
+        one.settimeout(answer_seconds)
+        connection = http.client.HTTPConnection(target.host, target.port)
+        if target.is_secure:
+            trust = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(target.host, target.port, context=trust)
+            with watched(one):
+                one = trust.wrap_socket(one, server_hostname=target.host)
+        unless_made.pop_all()
+    # It never connects by itself, to an address that nobody has checked.
+    connection.auto_open = 0
+    connection.sock = one
+    return connection
+
+
+def _connected(places: Sequence[Place], seconds: float) -> socket.socket:
     failure: OSError = ConnectionError("it has no address")
     for family, place in places:
         try:
-            one = socket.socket(family, socket.SOCK_STREAM)
+            with ExitStack() as unless_connected:
+                one = unless_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                one.settimeout(seconds)
+                one.connect(place)
+                unless_connected.pop_all()
+                return one
         except OSError as error:
             failure = error
-            continue
-        try:
-            before(one)
-            one.settimeout(seconds)
-            one.connect(place)
-        except OSError as error:
-            one.close()
-            failure = error
-        except BaseException:
-            one.close()
-            raise
-        else:
-            return one
     raise failure
 
 

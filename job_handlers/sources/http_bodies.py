@@ -140,19 +140,9 @@ class Wire:
             elif self.watchdog.is_over():
                 raise Trouble("CHUNK_TOO_SLOW", host=self.host)
 
-    def poured(
-        self, answer: Answer, part: Part, most: int | None, errors: tuple[type[Exception], ...] = ()
-    ) -> Iterator[int]:
-        """Into the part, as it comes."""
-        lost: tuple[type[Exception], ...] = (OSError, http.client.HTTPException, *errors)
-        blocks = self.body(answer, most)
-        while True:
-            try:
-                block = next(blocks, b"")
-            except lost as error:
-                raise self._broken(error) from error
-            if not block:
-                return
+    def poured(self, answer: Answer, part: Part, most: int | None) -> Iterator[int]:
+        """Into the part, as it comes. Within `talking`."""
+        for block in self.body(answer, most):
             yield part.append(block)
 
     def look(self) -> None:

@@ -13,13 +13,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from job_handlers.download import download
 from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.drive.client import Drive, who_am_i
+from job_handlers.sources.drive.client import Drive
 from job_handlers.sources.tree import ItemTrouble, ListingExpired
 from tests.drive_server import DriveServer
 from tests.job_handlers.crawl.kit import Crawls
@@ -53,7 +54,8 @@ def crawls(tmp_path: Path) -> Iterator[Crawls]:
 
 
 def test_the_credential_is_somebody() -> None:
-    assert "@" in who_am_i().name
+    with closing(Drive()) as drive:
+        assert "@" in drive.account()
 
 
 def test_a_crawl_finds_what_a_dry_run_promised_and_a_second_one_nothing(crawls: Crawls) -> None:

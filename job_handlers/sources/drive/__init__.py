@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -82,8 +82,5 @@ def open_tree(reference: Reference, credential: str, patience: Patience, is_stop
     from job_handlers.sources.drive.client import Drive
     from job_handlers.sources.drive.tree import DriveTree
 
-    service = Drive(credential, is_stopping=is_stopping, patience=patience)
-    try:
+    with closing(Drive(credential, is_stopping=is_stopping, patience=patience)) as service:
         yield DriveTree(service, reference, is_stopping=is_stopping, patience=patience)
-    finally:
-        service.close()

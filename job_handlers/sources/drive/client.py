@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -84,15 +83,6 @@ REASONS: Mapping[str, str] = {
 """What Drive says, as a code of `troubles.RULES`. What is not here goes by its status."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a credential is."""
-
-    name: str
-    kind: str
-    may: str
-
-
 class Drive:
     def __init__(
         self,
@@ -117,7 +107,7 @@ class Drive:
         service = build(
             "drive",
             "v3",
-            http=_Http(self),
+            http=self,
             static_discovery=True,
             cache_discovery=False,
             client_options={"api_endpoint": self._root},
@@ -177,9 +167,10 @@ class Drive:
         next_page = told.get("nextPageToken", "")
         return Changes(there, gone, next_page or told.get("newStartPageToken") or page, not next_page)
 
-    def identity(self) -> Identity:
+    def account(self) -> str:
+        """Whose credential it is."""
         told = self._ask(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
-        return Identity(told.get("emailAddress") or told.get("displayName") or self.who, self.kind, "read")
+        return str(told.get("emailAddress") or told.get("displayName") or self.who)
 
     def _list(self, query: str, page: str, drive_id: str, keys: Mapping[str, str]) -> Listing:
         corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
@@ -226,7 +217,7 @@ class Drive:
             self._check(response, facts, part.length)
             most = facts.size - part.length if response.status_code == 200 and facts.size is not None else length
             with self._talking():
-                yield from self._wire.poured(response.raw, part, most, (urllib3.exceptions.HTTPError,))
+                yield from self._wire.poured(response.raw, part, most)
             self._flowing = (path, part.length)
         finally:
             response.close()
@@ -255,11 +246,13 @@ class Drive:
         if facts.size is None and told is None and headers.get("Transfer-Encoding", "").lower() != "chunked":
             raise Trouble("LENGTH_UNKNOWN", host=_HOST)
 
-    def answer(self, uri: str, method: str, body: object, headers: Mapping[str, str]) -> tuple[Any, bytes]:
-        """For the client: one whole answer, under the same clock."""
+    def request(
+        self, uri: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[Any, bytes]:
+        """For the client, whose transport we are: one whole answer, under the same clock."""
         self._pacer.turn()
-        wanted = {**headers, "Accept-Encoding": "identity"}
-        wanted = {name: value for name, value in wanted.items() if name != "accept-encoding"}
+        wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
+        wanted["Accept-Encoding"] = "identity"
         with self._talking():
             response = self._session.request(method, uri, data=body, headers=wanted, timeout=self._timeout, stream=True)
             try:
@@ -305,33 +298,6 @@ class Drive:
         if code == "RATE_LIMITED":
             self._pacer.hold_back(general.after or 1.0)
         return Trouble(code, after=general.asked, mime="document of Google's own", **values)
-
-
-def who_am_i(credential: str = "") -> Identity:
-    """Fetches a token and asks Drive. Raises `Trouble` or `Permanent`, in words for a person."""
-    drive = Drive(credential)
-    try:
-        return drive.identity()
-    finally:
-        drive.close()
-
-
-# --- the client's two halves --------------------------------------------------------------------------
-
-
-class _Http:
-    """What google-api-python-client takes for its transport."""
-
-    def __init__(self, drive: Drive) -> None:
-        self._drive = drive
-
-    def request(
-        self, uri: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None, **_: object
-    ) -> tuple[Any, bytes]:
-        return self._drive.answer(uri, method, body, headers or {})
-
-    def close(self) -> None:
-        """The session is closed with its Drive."""
 
 
 # --- connections that a watchdog can shut --------------------------------------------------------------

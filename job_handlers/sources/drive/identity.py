@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,20 +47,16 @@ def _found(credential: str) -> Mapping[str, str]:
 
     name = f"credential {credential}"
     try:
-        drive = Drive(credential)
-        try:
-            who = drive.identity()
-            shared = drive.shared_with_me()
-        finally:
-            drive.close()
+        with closing(Drive(credential)) as drive:
+            account, shared = drive.account(), drive.shared_with_me()
     except (Trouble, Permanent) as error:
         said = error.sentence if isinstance(error, Trouble) else error.message
         wrong, _, fix = said.partition(": ")
         fix = fix or _FIXES.get(error.code, "ask again, and look at the network")
         return {"level": "critical", "name": name, "detail": wrong, "fix": fix}
-    said = f"{who.name} ({who.kind}) may {who.may}"
+    said = f"{account} ({drive.kind}) may read"
     if not shared.entries:
-        detail, fix = f"{said}, and nothing is shared with it", f"share a folder with {who.name}"
+        detail, fix = f"{said}, and nothing is shared with it", f"share a folder with {account}"
         return {"level": "warning", "name": name, "detail": detail, "fix": fix}
     number = f"{_MOST} or more" if shared.next_page else str(len(shared.entries))
     return {"level": "ok", "name": name, "detail": f"{said}; shared with it: {number}", "fix": ""}

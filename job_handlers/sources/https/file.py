@@ -6,7 +6,6 @@ Plain http is taken only from the networks of WORKER_DOWNLOAD_ALLOW, which may a
 from __future__ import annotations
 
 import http.client
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
@@ -21,7 +20,7 @@ from job_handlers.sources.addresses import (
     Target,
     allowed_networks,
     checked_places,
-    connected,
+    connection_to,
     is_within,
     read_url,
 )
@@ -170,24 +169,14 @@ class HttpsFile:
             return self._ask(target, headers)
 
     def _connect(self, target: Target) -> http.client.HTTPConnection:
-        sock = connected(self._places(target), self._patience.connect_seconds)
-        try:
-            self._watchdog.hold(sock)
-            sock.settimeout(self._patience.idle_seconds)
-            if not target.is_secure:
-                connection = http.client.HTTPConnection(target.host, target.port)
-            else:
-                trust = ssl.create_default_context()
-                connection = http.client.HTTPSConnection(target.host, target.port, context=trust)
-                with self._watchdog.holding(sock):
-                    sock = trust.wrap_socket(sock, server_hostname=target.host)
-                self._watchdog.hold(sock)
-        except BaseException:
-            sock.close()
-            raise
-        # It never connects by itself, to an address that nobody has checked.
-        connection.auto_open = 0
-        connection.sock = sock
+        connection = connection_to(
+            target,
+            self._places(target),
+            connect_seconds=self._patience.connect_seconds,
+            answer_seconds=self._patience.idle_seconds,
+            watched=self._watchdog.holding,
+        )
+        self._watchdog.hold(connection.sock)
         return connection
 
     def _places(self, target: Target) -> list[Place]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from job_handlers.download.troubles import RULES, Trouble
 from job_handlers.sources.drive import client as drive
-from job_handlers.sources.drive.client import Drive, who_am_i
+from job_handlers.sources.drive.client import Drive
 from job_handlers.sources.drive.pacer import Pacer
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.model import ME
@@ -111,11 +112,13 @@ def test_a_token_that_drive_no_longer_knows_is_a_request_that_makes_no_sense(goo
 
 
 def test_who_it_is_can_be_asked(server: DriveServer, tmp_path: Path) -> None:
-    assert (who_am_i().name, who_am_i().kind) == (ME, "service account")
+    with closing(Drive()) as drive:
+        assert (drive.account(), drive.kind) == (ME, "service account")
 
     (tmp_path / "credentials" / "drive").write_text(server.tokens.service_account(subject="anna@example.com"))
 
-    assert (who_am_i().name, who_am_i().kind) == ("anna@example.com", "service account as anna@example.com")
+    with closing(Drive()) as drive:
+        assert (drive.account(), drive.kind) == ("anna@example.com", "service account as anna@example.com")
 
 
 def test_a_token_that_has_ended_is_fetched_anew(server: DriveServer, google: Drive) -> None:
