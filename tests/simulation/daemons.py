@@ -83,6 +83,8 @@ class Daemon:
     """It left in good order: its row, too."""
     still_until: float = 0.0
     """It was stopped (SIGSTOP), and goes on then."""
+    mute_until: float = 0.0
+    """Its beats fail, and it goes on then."""
     bad_turns: int = 0
     beat_at: float = 0.0
 

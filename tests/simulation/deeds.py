@@ -59,6 +59,12 @@ def stand_still(world: World) -> None:
         world.now += world.chance.choice([1.0, ORPHAN_AFTER_SECONDS])
 
 
+def lose_the_voice(world: World) -> None:
+    """Its beats do not commit, and all else of it goes on."""
+    if daemon := _any(world):
+        daemon.mute_until = world.now + ORPHAN_AFTER_SECONDS * world.chance.choice([0.9, 1.5])
+
+
 def stop(world: World) -> None:
     if daemon := _any(world):
         daemon.loop.signals.asked_to_stop += 1
@@ -128,6 +134,7 @@ BEFALLING: dict[str, Deed] = {
     "retry": retry,
     "pause": pause,
     "look": look,
+    "voice": lose_the_voice,
 }
 """By the name that a plan gives it. Their order is a part of every plan that was ever drawn."""
 

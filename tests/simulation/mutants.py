@@ -208,6 +208,10 @@ MUTANTS = (
         ('            self._db.write("forget_worker", worker_id=worker_id)\n', ""),)),
     Mutant("claim that nobody heard of kept", "P13", "simulation", (
         ("        for row in held.values():\n            # A claim that", "        for row in ():\n            # A"),)),
+    Mutant("worker that never fences itself", "P1", "simulation", (
+        ("was_fenced, self.is_fenced = self.is_fenced, self.is_silent", "was_fenced = self.is_fenced"),)),
+    Mutant("children of a fenced worker left at work", "P1", "simulation", (
+        ("attempt.without_grace or self._ownership.is_fenced or", "attempt.without_grace or"),)),
     Mutant("lost children left at work", "P13", "simulation", (
         ("by_force = attempt.is_lost or attempt.without_grace", "by_force = attempt.without_grace"),)),
 )

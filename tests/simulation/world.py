@@ -266,10 +266,13 @@ class World:
 
     def _turn(self, daemon: Daemon) -> None:
         loop = daemon.loop
+        was_silent = self._is_silent(daemon)
         try:
             loop.turn()
             daemon.bad_turns = 0
             self._look_for_strays(daemon)
+            if was_silent and self._is_silent(daemon) and daemon.nursery.living:
+                self.fault(f"P1: attempts {[*daemon.nursery.living]} go on, and their worker has not beaten for long")
         except CannotLand:
             loop._exit_code = 74
         except StoreError as error:
@@ -280,6 +283,10 @@ class World:
             self.fault(f"a turn failed: {error!r}")
         if loop._exit_code is not None:
             self._leave(daemon, loop._exit_code)
+
+    def _is_silent(self, daemon: Daemon) -> bool:
+        """For so long that others are about to take it for dead."""
+        return daemon.heartbeat.silent_seconds() > ORPHAN_AFTER_SECONDS * 0.9
 
     def _look_for_strays(self, daemon: Daemon) -> None:
         """P13: a child whose lease its daemon knows to be lost has been asked to stop one turn later."""
@@ -301,6 +308,8 @@ class World:
 
     def _beat_once(self, daemon: Daemon) -> None:
         daemon.beat_at = self.now
+        if self.now < daemon.mute_until:
+            return
         with suppress(StoreError):
             daemon.heartbeat._beat(daemon.heart_store)
 
@@ -340,7 +349,7 @@ class World:
         self.people.steering.unpause("all")
         for daemon in self.known.values():
             daemon.nursery.is_calm = True
-            daemon.still_until = 0.0
+            daemon.still_until = daemon.mute_until = 0.0
             if daemon.is_dead:
                 daemon.nursery.die()
         for _ in range(_CALM_ROUNDS):

@@ -119,6 +119,31 @@ def test_two_daemons_share_one_file(system: System) -> None:
     system.assert_sound()
 
 
+def test_a_worker_that_cannot_beat_stops_what_it_runs_before_others_may_take_it_back(system: System) -> None:
+    daemon = system.start(orphan_after=2, heartbeat_interval=0.2)
+    job = system.enqueue("sleep", grandchild=True)
+    pids = system.pids_of(job, 2)
+
+    refuse = "BEGIN SELECT RAISE(ABORT, 'no beats'); END"
+    system.sqlite3(f"CREATE TRIGGER no_beats BEFORE UPDATE OF heartbeat_at ON worker {refuse}")
+
+    daemon.wait_for("worker.fenced")
+    [fenced] = daemon.events("worker.fenced")
+    assert float(str(fenced["silent_seconds"])) < 2.0 + 2.0, "2 s for a machine that is busy"
+    system.wait_for(job, Status.PENDING)
+    assert [pid for pid in pids if is_running(pid)] == []
+    other = system.enqueue("noop")
+    daemon.wait_for("beat.failed", len(daemon.events("beat.failed")) + 3)
+    assert [system.status(each) for each in (job, other)] == [Status.PENDING] * 2, "nothing is claimed"
+
+    system.sqlite3("DROP TRIGGER no_beats")
+
+    system.wait_for(other, Status.COMPLETED)
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+    assert (system.outcomes(job)[0], system.job(job).retry_count) == ("released", 0)
+    system.assert_sound()
+
+
 def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(system: System) -> None:
     scaled = {"orphan_after": 2, "heartbeat_interval": 0.2, "recovery_interval": 0.2}
     sleeper = system.start(**scaled)
