@@ -35,7 +35,6 @@ from worker_service.jobs.model import (
     Pause,
     Report,
     Status,
-    WorkerState,
 )
 from worker_service.liveness import LifeLock, boot_id, lock_path, own_host
 from worker_service.operations.database import Session
@@ -240,7 +239,7 @@ def session(store: Store, database: Path, clock: Clock = lambda: START) -> Sessi
 
 def worker(state: str = "alive") -> CheckedWorker:
     at = "2026-11-18 09:59:50.000"
-    return CheckedWorker(WorkerState("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1), state)
+    return CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1, state)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from worker_service.jobs.model import Status
 from worker_service.operations.database import Session, initialise, open_session
 from worker_service.operations.enqueue import enqueue
 from worker_service.operations.jobs import job, list_jobs, why
-from worker_service.operations.objects import as_object, job_object
+from worker_service.operations.objects import as_object
 from worker_service.operations.overview import look
 from worker_service.operations.steer import actions, change, plan, undo, undoable
 from worker_service.operations.words import read_selector
@@ -43,7 +43,7 @@ def test_a_page_of_jobs_says_where_the_next_begins(session: Session) -> None:
 
     assert ([one.id for one in page.items], page.next) == ([third, second], second)
     assert ([one.id for one in rest.items], rest.next) == ([first], None)
-    assert json.loads(json.dumps([job_object(one) for one in page.items]))[0]["state"] == "pending"
+    assert json.loads(json.dumps(as_object(page)))["items"][0]["state"] == "pending"
 
 
 def test_an_empty_word_is_the_default_where_there_is_one_and_refused_where_something_has_to_stand(
@@ -77,10 +77,10 @@ def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(ses
 def test_why_answers_with_gates_and_the_next_move_of_each(session: Session) -> None:
     found = why(session, put(session))
 
-    assert [(gate.code, move.partition(",")[0]) for gate, move in found.gates] == [
+    assert [(gate.code, gate.next.partition(",")[0]) for gate in found.gates] == [
         ("WORKER_DOWN", "systemctl start pagemill")
     ]
-    assert json.loads(json.dumps([as_object(gate) for gate, _ in found.gates]))[0]["code"] == "WORKER_DOWN"
+    assert json.loads(json.dumps(as_object(found)))["gates"][0]["code"] == "WORKER_DOWN"
 
 
 def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:

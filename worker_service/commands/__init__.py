@@ -52,8 +52,8 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "prune": ("steer", "Remove old ended jobs for good."),
     },
     "Numbers": {
-        "stats": ("numbers", "How many jobs there are, by type and status."),
-        "errors": ("numbers", "What failed lately, by error code."),
+        "stats": ("state", "How many jobs there are, by type and status."),
+        "errors": ("state", "What failed lately, by error code."),
     },
     "Daemon": {
         "run": ("run", "Run jobs, until somebody asks it to stop."),
@@ -61,7 +61,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "workers": ("state", "The daemons on this database."),
         "status": ("state", "Whether all is well, for monitoring."),
         "doctor": ("state", "Look for what is wrong, and say how to put it right."),
-        "report": ("report", "Write what somebody who helps wants to see, in one file."),
+        "report": ("state", "Write what somebody who helps wants to see, in one file."),
     },
     "Handlers": {
         "handlers": ("handlers", "The handlers that are installed, and a new one."),

@@ -23,7 +23,5 @@ def completion(desk: Desk, shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"click does not know {shell}")
     script = kind(click.get_current_context().find_root().command, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
-    if desk.as_json:
-        output.show_json({"shell": shell, "script": script})
-    else:
+    if not desk.answered({"shell": shell, "script": script}):
         output.show_text(f"{script}\n")

@@ -12,7 +12,6 @@ from worker_service.commands import Verbs, output
 from worker_service.commands.desk import Desk, say_that_it_waits, verb
 from worker_service.errors import PagemillError, StoreAbsent
 from worker_service.operations import database as operations
-from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
 
@@ -31,8 +30,7 @@ def init(desk: Desk) -> None:
     """
     database = desk.settings.database
     is_new = operations.initialise(desk.settings, on_long_wait=say_that_it_waits)
-    if desk.as_json:
-        output.show_json({"database": str(database), "created": is_new})
+    if desk.answered({"database": database, "created": is_new}):
         return
     output.show(f"made {database}" if is_new else f"{database} is there already, and sound")
     if is_new:
@@ -58,8 +56,7 @@ def migrate(desk: Desk, dry_run: bool) -> None:
     Bring the database to this version's tables. A plain table of the original proposal is adopted with all its rows.
     """
     steps = operations.migrate(desk.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
-    if desk.as_json:
-        output.show_json({"dry_run": dry_run, "items": steps})
+    if desk.answered({"dry_run": dry_run, "items": steps}):
         return
     for step in steps:
         output.show(step)
@@ -79,9 +76,7 @@ def backup(desk: Desk, target: Path) -> None:
     Write a sound copy of the database while others go on. A file that is there already is never overwritten.
     """
     size = operations.backup(desk.settings, target, on_long_wait=say_that_it_waits)
-    if desk.as_json:
-        output.show_json({"backup": str(target), "bytes": size})
-    else:
+    if not desk.answered({"backup": target, "bytes": size}):
         output.show(f"wrote {target}, {counted(size, 'byte')}")
 
 
@@ -94,9 +89,7 @@ def check(desk: Desk) -> int:
     Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
     """
     checks = operations.check(desk.session)
-    if desk.as_json:
-        output.show_json({"items": [as_object(check) for check in checks]})
-    else:
+    if not desk.answered({"items": checks}):
         output.show_table(
             ("CHECK", "IS", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
         )

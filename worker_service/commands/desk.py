@@ -46,6 +46,12 @@ class Desk:
             self._session = open_session(self.settings, on_long_wait=say_that_it_waits)
         return self._session
 
+    def answered(self, value: object) -> bool:
+        """Where JSON is asked for, this is the answer, and nothing else is to be shown."""
+        if self.as_json:
+            output.show_json(value)
+        return self.as_json
+
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
@@ -140,12 +146,20 @@ def _completions(ctx: click.Context, names: Callable[[Desk], Sequence[str]]) -> 
 
 class JobId(click.ParamType[int]):
     name = "id"
+    sentence = "is not the id of a job: ids are numbers, as pagemill ls shows them"
+    prefix = ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        word = str(value).removeprefix("#")
+        word = str(value).removeprefix(self.prefix).removeprefix("#")
         if not (word.isascii() and word.isdigit() and len(word) < 19 and int(word) > 0):
-            self.fail(f"{value!r} is not the id of a job: ids are numbers, as pagemill ls shows them", param, ctx)
+            self.fail(f"{value!r} {self.sentence}", param, ctx)
         return int(word)
+
+
+class DocumentId(JobId):
+    name = "document"
+    sentence = "is not a document: they are numbers, as pagemill documents shows them"
+    prefix = "document:"
 
 
 _JOB_ID = JobId()
@@ -175,15 +189,19 @@ def _flag(column: Column) -> Callable[[Function], Function]:
     )
 
 
-_SELECTORS: Sequence[Callable[[Function], Function]] = (
-    click.option(
+def status_option(statuses: Sequence[str]) -> Callable[[Function], Function]:
+    return click.option(
         "--status",
         "statuses",
         multiple=True,
         metavar="STATUS",
-        shell_complete=lambda _, __, begun: [status.value for status in Status if status.startswith(begun)],
-        help="pending, running, completed, failed or cancelled; several by commas.",
-    ),
+        shell_complete=lambda _, __, begun: [str(one) for one in statuses if one.startswith(begun)],
+        help=f"{', '.join(statuses[:-1])} or {statuses[-1]}; several by commas.",
+    )
+
+
+_SELECTORS: Sequence[Callable[[Function], Function]] = (
+    status_option([*Status]),
     *map(_flag, CHOSEN_BY),
     click.option("--since", metavar="TIME", help="Created or ended since then: 2h, 3d (ago), or a time."),
     click.option("--older-than", metavar="TIME", help="Ended (or, of live jobs, created) before then: 30d, or a time."),

@@ -14,14 +14,26 @@ import click
 
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, output
-from worker_service.commands.desk import Desk, Function, JobId, completes, confirm, confirming, verb
+from worker_service.commands.desk import (
+    Desk,
+    DocumentId,
+    Function,
+    JobId,
+    completes,
+    confirm,
+    confirming,
+    status_option,
+    verb,
+)
 from worker_service.errors import BadInput, PagemillError, Refused
+from worker_service.harmless import harmless
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Provenance, Weight
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import one_of
 from worker_service.operations import documents as operations
-from worker_service.operations.documents import ROLES, IsThere, There
+from worker_service.operations.documents import ROLES, IsThere, TermCounts, There
+from worker_service.operations.files import whole
 from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
@@ -40,16 +52,6 @@ _SAMPLE = 5
 # In a text that somebody else has written they mean nothing.
 _OWN_MARKS = ("\x02", "\x03")
 _MARKED = re.compile("\x02([^\x02\x03]*)\x03")
-
-
-class DocumentId(click.ParamType[int]):
-    name = "document"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        word = str(value).removeprefix("document:").removeprefix("#")
-        if not (word.isascii() and word.isdigit() and 0 < len(word) < 19 and int(word) > 0):
-            self.fail(f"{value!r} is not a document: they are numbers, as pagemill documents shows them", param, ctx)
-        return int(word)
 
 
 _one = click.argument("document_id", metavar="DOCUMENT", type=DocumentId(), shell_complete=completes("document"))
@@ -71,14 +73,7 @@ def choosing(function: Function) -> Function:
 
     click.option("--name", "part", metavar="TEXT", default="", help="Documents with this in their name.")(run)
     click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner"))(run)
-    click.option(
-        "--status",
-        "statuses",
-        multiple=True,
-        metavar="STATUS",
-        shell_complete=lambda _, __, begun: [one.value for one in IndexStatus if one.startswith(begun)],
-        help="not_indexed, queued, indexing, success or failed; several by commas.",
-    )(run)
+    status_option([*IndexStatus])(run)
     return click.argument(
         "ids", metavar="[DOCUMENT]...", nargs=-1, type=DocumentId(), shell_complete=completes("document")
     )(run)
@@ -100,19 +95,15 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 
     Exit code 1 if there is none.
     """
-    found = operations.text(desk.session, document_id, pages=pages)
-    document = found.document
-    if desk.as_json:
-        items = [
-            {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text}
-            for one in found.pages
-        ]
-        output.show_json({"document": document_id, "name": document.name, "items": items})
-    else:
-        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found.pages))
-    if not found.pages:
+    document, found = operations.text(desk.session, document_id, pages=pages)
+    items = [
+        {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
+    ]
+    if not desk.answered({"document": document_id, "name": document.name, "items": items}):
+        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
+    if not found:
         output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
-    return 0 if found.pages else 1
+    return 0 if found else 1
 
 
 @verb
@@ -144,9 +135,7 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
     found = operations.search(
         desk.session, " ".join(words), owner=owner, document_id=document_id, limit=limit, marks=marks
     )
-    if desk.as_json:
-        output.show_json({"items": [as_object(hit) for hit in found.hits], "is_partial": found.is_partial})
-    else:
+    if not desk.answered({"items": found.hits, "is_partial": found.is_partial}):
         for hit in found.hits:
             output.show(_hit_line(hit))
         if not found.hits:
@@ -174,8 +163,6 @@ def keywords(
     How often each term of a file stands in each document: a row for each document, a column for each term, zeros
     included. A term is a word, a phrase or begin*, each on a line of its own. A workbook has a sheet of pages as well.
     """
-    from worker_service.commands import counting
-
     if xlsx is not None and xlsx.exists() and not force:
         raise Refused(f"{xlsx} is there already: --force replaces it")
     try:
@@ -185,15 +172,13 @@ def keywords(
     words, whole, pages = found.terms, found.by_document, found.by_page
     rows = pages if by_page else whole
     if xlsx is not None:
-        counting.write_workbook(xlsx, [("documents", False, whole), ("pages", True, pages)], words)
+        _write_workbook(xlsx, [("documents", False, whole), ("pages", True, pages)], words)
         output.say(f"wrote {xlsx}")
-    elif desk.as_json:
-        output.show_json({"terms": words, "items": [counting.as_object(row, words) for row in rows]})
+    elif desk.answered({"terms": words, "items": [_counts_object(row, words) for row in rows]}):
         return
     else:
-        lines = [counting.cells(row, words) for row in rows]
-        (output.show_csv if as_csv else output.show_table)(counting.headers(by_page, words), lines)
-    if unread := sum(row.counts is None for row in whole):
+        (output.show_csv if as_csv else output.show_table)(_count_headers(by_page, words), [*map(_count_cells, rows)])
+    if unread := sum(not row.is_read for row in whole):
         output.say(f"{counted(unread, 'document')} without text, of which nothing can be counted: pagemill documents")
     if not pages:
         output.say("none of the terms stands on any page")
@@ -233,20 +218,18 @@ def export(
         found = operations.export_of_job(desk.session, job_id, directory, there)
     else:
         found = operations.export(desk.session, chosen, form, directory, there)
-    written, same, failures = found.written, found.unchanged, found.failures
-    if found.chosen == 1 and failures:
-        raise failures[0]
-    if desk.as_json:
-        output.show_json({"items": [str(path) for path in written], "unchanged": [str(path) for path in same]})
-    for path in written if not desk.as_json else ():
-        output.show(str(path))
-    if same and not desk.as_json:
-        output.say(f"{counted(len(same), 'file')} there already, and unchanged")
-    if not found.chosen and not desk.as_json:
-        output.say("no document is like that")
-    for sentence in _sentences(failures):
+    if found.chosen == 1 and found.failures:
+        raise found.failures[0]
+    if not desk.answered({"items": found.items, "unchanged": found.unchanged}):
+        for path in found.items:
+            output.show(str(path))
+        if found.unchanged:
+            output.say(f"{counted(len(found.unchanged), 'file')} there already, and unchanged")
+        if not found.chosen:
+            output.say("no document is like that")
+    for sentence in _sentences(found.failures):
         output.say(sentence)
-    return 1 if failures else 0
+    return 1 if found.failures else 0
 
 
 def _sentences(failures: Sequence[PagemillError]) -> list[str]:
@@ -262,6 +245,48 @@ def _why_no_text(document: Document) -> str:
     if document.status is IndexStatus.SUCCESS:
         return f"it has {counted(document.pages or 0, 'page')}"
     return f"it is {document.status}"
+
+
+# ── Terms ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _count_headers(rows_are_pages: bool, terms: Sequence[str]) -> list[str]:
+    return ["DOCUMENT", "NAME", *(["PAGE"] if rows_are_pages else []), *terms]
+
+
+def _count_cells(row: TermCounts) -> list[object]:
+    page = [] if row.page is None else [row.page]
+    return [row.document.id, row.document.name, *page, *row.counts]
+
+
+def _counts_object(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
+    page = {} if row.page is None else {"page": row.page}
+    counts = dict(zip(terms, row.counts, strict=True)) if row.is_read else None
+    return {"document_id": row.document.id, "name": row.document.name, **page, "counts": counts}
+
+
+def _write_workbook(to: Path, sheets: Sequence[tuple[str, bool, Sequence[TermCounts]]], terms: Sequence[str]) -> None:
+    """`sheets`: the name of each, whether its rows are pages, and the rows."""
+    import xlsxwriter
+
+    with (
+        whole(to) as file,
+        xlsxwriter.Workbook(file, {"strings_to_formulas": False, "strings_to_urls": False}) as book,
+    ):
+        # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
+        text = book.add_format({"quote_prefix": True})
+        for name, rows_are_pages, rows in sheets:
+            sheet = book.add_worksheet(name)
+            lines: list[Sequence[object]] = [
+                _count_headers(rows_are_pages, terms),
+                *(_count_cells(row) for row in rows),
+            ]
+            for at, line in enumerate(lines):
+                for column, value in enumerate(line):
+                    if isinstance(value, str):
+                        sheet.write_string(at, column, harmless(value), text)
+                    elif value is not None:
+                        sheet.write(at, column, value)
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -358,8 +383,7 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     meant = operations.meant(desk.session, chosen)
     weight = operations.weigh(desk.session, meant)
     if dry_run:
-        if desk.as_json:
-            output.show_json({"dry_run": True, **as_object(weight), "items": [one.id for one in meant]})
+        if desk.answered({"dry_run": True, **as_object(weight), "items": [one.id for one in meant]}):
             return 0
         output.show(f"would remove {_weighed(weight)}")
         for line in _sample(meant):
@@ -369,10 +393,9 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
         question = f"This removes {_weighed(weight)}, for good."
         confirm(question, yes=yes, sample=_sample(meant), number=len(meant))
     removed, left = operations.remove(desk.session, meant)
-    if desk.as_json:
-        refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
-        freed = {**as_object(removed.freed), "items": list(removed.document_ids)}
-        output.show_json({"action": removed.action_id, **freed, "refused": refused, "files_left": list(left)})
+    refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
+    freed = {**as_object(removed.freed), "items": removed.document_ids}
+    if desk.answered({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
         return 1 if refused else 0
     if not meant:
         output.say("no document is like that: nothing to do")
@@ -384,7 +407,7 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
         output.say(
             f"you could not remove {counted(len(left), 'file')} in the workspace: a daemon that runs tries as well"
         )
-    return 1 if removed.refused else 0
+    return 1 if refused else 0
 
 
 def _weighed(weight: Weight) -> str:
@@ -406,16 +429,12 @@ documents.add_command(rm)
 def show_document(desk: Desk, document_id: int) -> None:
     """All about one document: `pagemill show document:7`."""
     found = operations.document_in_whole(desk.session, document_id)
-    document, pages, files = found.document, found.pages, found.files
-    if desk.as_json:
-        whole = as_object(document)
-        whole["page_items"] = [as_object(page) for page in pages]
-        whole["files"] = [{**as_object(file), "path": str(path)} for file, path in files]
-        output.show_json(whole)
+    document, pages = found.document, found.page_items
+    whole = as_object(found)
+    row = whole.pop("document")
+    if desk.answered(row | whole):
         return
-    for name, value in as_object(document).items():
-        if value not in (None, ""):
-            output.show(f"{name:20} {value}")
+    output.show_values(row)
     if document.has_failed_anew:
         output.say(
             f"people read its generation {document.current_generation}; {_failed_anew(document)}. Put right what that "
@@ -431,9 +450,9 @@ def show_document(desk: Desk, document_id: int) -> None:
         output.show_table(_PAGE_COLUMNS, rows[:_SHOWN_PAGES])
         if len(rows) > _SHOWN_PAGES:
             output.say(f"and {counted(len(rows) - _SHOWN_PAGES, 'page')} more: --json has all")
-    if files:
+    if found.files:
         output.show()
-        output.show_table(_FILE_COLUMNS, [(f.role, f.name, f.size, path) for f, path in files])
+        output.show_table(_FILE_COLUMNS, [(file.role, file.name, file.size, file.path) for file in found.files])
 
 
 # ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -442,10 +461,7 @@ def show_document(desk: Desk, document_id: int) -> None:
 def show_documents(
     desk: Desk, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
-    if desk.as_json:
-        items = [as_object(one) for one in shown]
-        failed = [as_object(job) for job in not_brought_in]
-        output.show_json({"items": items, "not_brought_in": failed, "next": next_id})
+    if desk.answered({"items": shown, "not_brought_in": not_brought_in, "next": next_id}):
         return
     now = wall_clock()
     if shown:

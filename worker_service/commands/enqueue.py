@@ -56,9 +56,8 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     """
     enqueued = operations.enqueue(desk.session, words, read_stdin, is_checked=not no_check)
     doubt = operations.doubt(desk.session, words["job_type"])
-    if desk.as_json:
-        more = {"doubt": doubt} if doubt else {}
-        output.show_json({"id": enqueued.job_id, "existing": enqueued.existing, **more})
+    more = {"doubt": doubt} if doubt else {}
+    if desk.answered({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
         return
     output.show(str(enqueued.job_id))
     if doubt:

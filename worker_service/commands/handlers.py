@@ -48,9 +48,9 @@ def ls(desk: Desk) -> None:
     List the handlers that are installed, what each may use, and why one cannot be used.
     """
     found = operations.installed(desk.settings)
-    if desk.as_json:
-        output.show_json({"items": [_object(one, desk) for one in found]})
-    elif found:
+    if desk.answered({"items": [_object(one, desk) for one in found]}):
+        return
+    if found:
         output.show_table(_COLUMNS, [_row(one, desk) for one in found])
     else:
         output.say("no handler is installed: pagemill handlers new NAME writes one")
@@ -73,10 +73,7 @@ def show(desk: Desk, job_type: str, schema: bool) -> None:
         output.show_json(_as_table(values["payload_schema"]) if schema else values)
         return
     written, about = values.pop("payload_schema"), values.pop("about", None)
-    for name, value in {**values, **_as_table(about)}.items():
-        if value not in (None, "", []):
-            said = ", ".join(map(str, value)) if isinstance(value, list) else value
-            output.show(f"{name:20} {said}")
+    output.show_values({**values, **_as_table(about)})
     if written is not None:
         output.show()
         output.show_json_text(json.dumps(written, ensure_ascii=False, indent=2))
@@ -101,8 +98,7 @@ def new(desk: Desk, name: str) -> None:
         with Path(file).open("x", encoding="utf-8") as opened:
             opened.write(text)
     lines = new_handler.entry_point(name)
-    if desk.as_json:
-        output.show_json({"files": list(files), "entry_point": lines})
+    if desk.answered({"files": list(files), "entry_point": lines}):
         return
     output.say(f"wrote {' and '.join(files)}; this goes into your pyproject.toml, then install it:")
     output.show_text(f"{lines}\n")
@@ -173,7 +169,7 @@ def _show_end(desk: Desk, ended: Ended) -> int:
                 "error_code": ended.code or None,
                 "error_message": ended.message or None,
                 "after_seconds": ended.after_seconds,
-                "files": [str(file) for file in ended.files],
+                "files": ended.files,
                 "follow_ups": [follow_up.job_type for follow_up in ended.follow_ups],
                 **as_object(ended.usage),
             }
@@ -227,10 +223,10 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
     if one.declared is not None:
         values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": one.reuse}
         values |= {"sandbox": _sandbox(one.declared, desk), "keeps_files": one.declared.has_keep}
-        values |= as_object(one.declared.limits)
-        values |= {"environment": list(one.declared.environment), "credentials": list(one.declared.credentials)}
-        values |= {"reads": [*map(str, one.declared.reads)], "writes": [*map(str, one.declared.writes)]}
-        values |= {"about": dict(one.declared.about), "offers": one.declared.offers}
+        declared = as_object(one.declared)
+        values |= declared["limits"]
+        told = ("environment", "credentials", "reads", "writes", "about", "offers")
+        values |= {name: declared[name] for name in told}
     values["payload_schema"] = None if facts.payload_schema is None else json.loads(facts.payload_schema)
     return values
 

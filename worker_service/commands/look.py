@@ -8,12 +8,12 @@ from datetime import datetime
 import click
 
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, JobId, completes, job_or_problem_argument, selecting, verb
+from worker_service.commands.desk import Desk, DocumentId, JobId, completes, job_or_problem_argument, selecting, verb
 from worker_service.jobs.model import AttemptRow, Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.operations import jobs
 from worker_service.operations.jobs import named, state_of
-from worker_service.operations.objects import as_object, job_object
+from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
 EXIT_NOT_YET = 3
@@ -48,8 +48,7 @@ def ls(desk: Desk, selector: Selector, limit: int, before_id: int | None) -> Non
     List jobs, the newest first.
     """
     page = jobs.list_jobs(desk.session, selector, limit=limit, before_id=before_id)
-    if desk.as_json:
-        output.show_json({"items": [job_object(job) for job in page.items], "next": page.next})
+    if desk.answered(page):
         return
     if page.items:
         now = desk.session.clock()
@@ -72,29 +71,25 @@ def show(desk: Desk, what: str) -> None:
     document: its pages, how each was read, and where its files are.
     """
     if what.startswith("document:"):
-        from worker_service.commands.documents import DocumentId, show_document
+        from worker_service.commands.documents import show_document
 
         show_document(desk, DocumentId().convert(what, None, None))
         return
     job_id = JobId().convert(what, None, None)
     found = jobs.job_in_whole(desk.session, job_id)
-    files = found.files
     if desk.as_json:
-        whole = job_object(found.job)
-        whole["attempts"] = [as_object(attempt) for attempt in found.attempts]
-        whole["events"] = [as_object(event) for event in found.events]
-        whole["waits_for"] = [{"id": needs_id, "status": status} for needs_id, status in found.waits_for]
-        whole["files"] = [{**as_object(file), "path": str(path)} for file, path in files]
-        whole["log"] = [as_object(line) for line in found.log]
-        output.show_json(whole)
+        whole = as_object(found)
+        output.show_json(whole.pop("job") | whole)
         return
-    _show_row(found.job)
+    job, files = found.job, found.files
+    row: dict[str, object] = {name: value for name, value in job._asdict().items() if name not in ("id", "held")}
+    output.show_values({"id": job.id, "state": state_of(job), **row})
     _show_section("attempts", _ATTEMPT_COLUMNS, [_attempt_row(attempt) for attempt in found.attempts])
     _show_section("waits for", ("ID", "STATUS"), found.waits_for)
     _show_section(
         "events", ("AT (UTC)", "FROM", "TO"), [(output.seconds(e.at), e.from_status, e.to_status) for e in found.events]
     )
-    shown = [(file.name, file.size, path) for file, path in files[:_FILES_SHOWN]]
+    shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
     _show_section("files", ("NAME", "BYTES", "PATH"), shown)
     if len(files) > len(shown):
         output.say(
@@ -123,8 +118,7 @@ def why(desk: Desk, job_id: int | None) -> int:
     found = jobs.why(desk.session, job_id)
     job = found.job
     if desk.as_json:
-        items = [{**as_object(gate), "next": move} for gate, move in found.gates]
-        whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": items}
+        whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
         output.show_json({**whole, "next": found.helps})
     elif job.status != "pending":
         lost = _LOST.get(found.worker_state, "")
@@ -135,9 +129,9 @@ def why(desk: Desk, job_id: int | None) -> int:
         output.show(f"nothing holds {named(job)}: the next claim can take it")
     elif job.name:
         output.show(f"{named(job)} waits:")
-    for gate, move in found.gates if not desk.as_json else ():
+    for gate in found.gates if not desk.as_json else ():
         output.show(f"{gate.code}  {gate.detail}")
-        output.show(f"    next: {move}")
+        output.show(f"    next: {gate.next}")
     return EXIT_NOT_YET if found.gates else 0
 
 
@@ -156,12 +150,10 @@ def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
     if job_id is None:
         return
     if desk.as_json and not follow:
-        output.show_json({"items": [as_object(line) for line in jobs.log(desk.session, job_id)], "next": None})
+        output.show_json({"items": jobs.log(desk.session, job_id), "next": None})
         return
     for line in jobs.follow_log(desk.session, job_id) if follow else jobs.log(desk.session, job_id):
-        if desk.as_json:
-            output.show_json(as_object(line))
-        else:
+        if not desk.answered(line):
             output.show(f"{output.seconds(line.at)}  {line.line}")
 
 
@@ -177,14 +169,6 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
     created = output.when(job.created_at, now=now)
     columns = (getattr(job, column.name) for column in _LISTED)
     return (job.id, state, *columns, job.priority, tries, f"{job.progress_percent}%", created, job.error_code, note)
-
-
-def _show_row(job: Job) -> None:
-    values: dict[str, object] = {"id": job.id, "state": state_of(job)}
-    values |= {name: getattr(job, name) for name in Job.__match_args__ if name not in ("id", "held")}
-    for name, value in values.items():
-        if value not in (None, ""):
-            output.show(f"{name:20} {value}")
 
 
 def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
@@ -214,8 +198,6 @@ def _what_it_is(job: Job, lost: str) -> str:
 
 def _newest_with_a_problem(desk: Desk) -> int | None:
     job_id = jobs.newest_with_a_problem(desk.session)
-    if job_id is None and desk.as_json:
-        output.show_json({"id": None, "items": []})
-    elif job_id is None:
+    if job_id is None and not desk.answered({"id": None, "items": []}):
         output.say("no job has a problem")
     return job_id

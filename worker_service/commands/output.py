@@ -67,6 +67,13 @@ def show_table(
         show(line)
 
 
+def show_values(values: Mapping[str, object]) -> None:
+    """A line for each that is there."""
+    for name, value in values.items():
+        if value not in (None, "", []):
+            show(f"{name:20} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
 def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """No cell can become a formula: what stands in it is a stranger's."""
     import csv
@@ -89,16 +96,19 @@ def show_json_text(text: str) -> None:
     click.echo(escaped_json(text))
 
 
-def show_json(value: Mapping[str, object]) -> None:
+def show_json(value: object) -> None:
+    """Any value, and all that is in it."""
+    from worker_service.operations.objects import as_object  # not for every command
+
     indent = 2 if is_terminal(sys.stdout) else None
-    click.echo(_json_text(value, sys.stdout, indent=indent))
+    click.echo(_json_text(as_object(value), sys.stdout, indent=indent))
 
 
 def say_json(value: Mapping[str, object]) -> None:
     click.echo(_json_text(value, sys.stderr), err=True)
 
 
-def _json_text(value: Mapping[str, object], to: TextIO | None, *, indent: int | None = None) -> str:
+def _json_text(value: object, to: TextIO | None, *, indent: int | None = None) -> str:
     is_ascii = "utf" not in (getattr(to, "encoding", None) or "utf-8").lower()
     return as_json(value, indent=indent, is_ascii=is_ascii)
 

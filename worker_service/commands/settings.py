@@ -28,9 +28,8 @@ def show(desk: Desk) -> None:
     Each setting with its value and where it comes from: a flag, the environment, a file, or the default.
     """
     settings = list(desk.settings.shown())
-    if desk.as_json:
-        output.show_json({"items": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]})
-    else:
+    items = [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]
+    if not desk.answered({"items": items}):
         output.show_table(("KEY", "VALUE", "ORIGIN"), settings)
 
 
@@ -42,8 +41,7 @@ def docs(desk: Desk) -> None:
     Every setting that there is, those of the installed handlers included, as a table in Markdown.
     """
     settings = every_setting().values()
-    if desk.as_json:
-        output.show_json({"items": [_as_object(setting) for setting in settings]})
+    if desk.answered({"items": [_as_object(setting) for setting in settings]}):
         return
     output.show("| in TOML | environment | default | |")
     output.show("|---|---|---|---|")

@@ -1,8 +1,9 @@
-"""How things stand: `pagemill` alone, `workers`, `status` and `doctor`."""
+"""How things stand: `pagemill` alone, `workers`, `status`, `doctor`, in numbers, and all of it in one file."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -10,9 +11,9 @@ from worker_service.clock import parse_length
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.errors import PagemillError
-from worker_service.jobs.model import Counts, Pause, Status
+from worker_service.jobs.model import Pause, Status
 from worker_service.operations import overview
-from worker_service.operations.objects import as_object, iso
+from worker_service.operations.objects import iso
 
 _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 
@@ -23,26 +24,16 @@ def show_state(as_json: bool, database: str | None) -> None:
         found = overview.look(desk.session)
     finally:
         desk.close()
-    at, origin, counts = desk.settings.database, desk.settings.origins["database"], found.counts
-    if as_json:
-        output.show_json(
-            {
-                "database": str(at),
-                "origin": origin,
-                "workers_alive": found.workers_alive,
-                "oldest_pending_at": iso(counts.oldest_pending_at),
-                "jobs": _by_status(counts),
-                "pauses": [as_object(pause) for pause in found.pauses],
-            }
-        )
+    at, origin = desk.settings.database, desk.settings.origins["database"]
+    oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
+    whole = {"database": at, "origin": origin, "workers_alive": found.workers_alive, "oldest_pending_at": iso(oldest)}
+    if desk.answered({**whole, "jobs": jobs, "pauses": found.pauses}):
         return
-    oldest = counts.oldest_pending_at
     waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
-    by_status = _by_status(counts)
     output.show(f"database  {at} ({origin})")
     output.show(f"workers   {found.workers_alive or 'none'} alive")
-    output.show(f"live      {by_status['pending']:,} pending{waiting}, {by_status['running']:,} running")
-    ended = (f"{by_status[status]:,} {status}" for status in Status if status.is_ended)
+    output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
+    ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
     output.show(f"ended     {', '.join(ended)}")
     output.show(f"paused    {', '.join(map(_pause, found.pauses)) or 'nothing'}")
 
@@ -56,19 +47,22 @@ def workers(desk: Desk) -> None:
     The daemons on this database: what they run, and when they last said that they live.
     """
     found = overview.workers(desk.session)
-    if desk.as_json:
-        output.show_json({"items": [{**as_object(one.worker), "state": one.state} for one in found]})
+    if desk.answered({"items": found}):
         return
     if not found:
         output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
         return
-    headers = ("WORKER", "STATE", "HOST", "PID", "RUNNING", "CPU", "IO", "BEAT", "VERSION")
-    rows = []
-    for one in found:
-        w = one.worker
-        beat = f"{output.age(w.heartbeat_at, now=desk.session.clock())} ago"
-        rows.append((w.id, one.state, w.host, w.pid or None, w.running, w.cpu_slots, w.io_slots, beat, w.version))
-    output.show_table(headers, rows)
+    now = desk.session.clock()
+    output.show_table(
+        ("WORKER", "STATE", "HOST", "PID", "RUNNING", "CPU", "IO", "BEAT", "VERSION"),
+        [
+            (
+                w.id, w.state, w.host, w.pid or None, w.running, w.cpu_slots, w.io_slots,
+                f"{output.age(w.heartbeat_at, now=now)} ago", w.version,
+            )
+            for w in found
+        ],
+    )  # fmt: skip
 
 
 @verb
@@ -86,19 +80,12 @@ def status(desk: Desk, oldest: str | None) -> int:
     try:
         found = health(desk.session, oldest_most=oldest_most)
     except PagemillError as error:
-        if desk.as_json:
-            output.show_json({"level": "unknown", "reasons": [str(error)]})
-        else:
+        if not desk.answered({"level": Level.UNKNOWN, "reasons": [str(error)]}):
             output.show(f"UNKNOWN: {error}")
         return Level.UNKNOWN.value
-    level, by_status = found.level.name, _by_status(found.counts)
-    if desk.as_json:
-        output.show_json(
-            {"level": level.lower(), "reasons": found.reasons, "workers": found.workers_alive, "jobs": by_status}
-        )
-    else:
-        numbers = " ".join(f"{status}={number}" for status, number in by_status.items())
-        output.show(f"{level}: {summary(found)} | workers={found.workers_alive} {numbers}")
+    if not desk.answered(found):
+        numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
+        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}")
     return found.level.value
 
 
@@ -124,27 +111,108 @@ def doctor(desk: Desk, audit: bool, online: bool) -> int:
         from worker_service.operations.handlers import examine_online  # starts a nursery
 
         findings += examine_online(desk.settings)
-    if desk.as_json:
-        items = [
-            {"level": f.level.name.lower(), "name": f.name, "detail": f.detail, "fix": f.fix if f.level else ""}
-            for f in findings
-        ]
-        output.show_json({"items": items})
-    else:
+    if not desk.answered({"items": findings}):
         for finding in findings:
             sign, colour = _SIGNS[finding.level]
             styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
             output.show(output.joined(styled, f" {finding.name}: {finding.detail}"))
-            if finding.level and finding.fix:
+            if finding.fix:
                 output.show(f"    {finding.fix}")
     return 1 if any(finding.level is health.Level.CRITICAL for finding in findings) else 0
-
-
-def _by_status(counts: Counts) -> dict[str, int]:
-    return {status.value: counts.by_status.get(status, 0) for status in Status}
 
 
 def _pause(pause: Pause) -> str:
     until = f" until {output.seconds(pause.until)}" if pause.until else ""
     reason = f" ({pause.reason})" if pause.reason else ""
     return overview.title_of_pause(pause.scope, pause.name) + until + reason
+
+
+# ── Numbers, and all of it ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+def stats(desk: Desk) -> None:
+    """\b
+    pagemill stats
+    pagemill stats --json
+
+    How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key. Below them,
+    pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
+    once for all.
+    """
+    found = overview.numbers(desk.session)
+    if desk.answered(found):
+        return
+    types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
+    rows: list[tuple[object, ...]] = [
+        (t.job_type, t.pending, t.held, t.running, t.completed, t.failed, t.cancelled) for t in types
+    ]
+    if len(rows) > 1:
+        rows.append(("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))))
+    output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
+    if platforms:
+        output.show()
+        output.show_table(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
+    if owners:
+        kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
+        if len(kept) > 1:
+            read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
+            kept.append(("all", *read, found.files, output.size(found.size)))
+        output.show()
+        output.show_table(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
+
+
+@verb
+@click.option("--since", default="1d", metavar="TIME", help="1d (ago) unless given; or a time.")
+def errors(desk: Desk, since: str) -> None:
+    """\b
+    pagemill errors
+    pagemill errors --since 2h
+    pagemill retry --error HTTP_503 --since 1d
+
+    What failed lately: each error code, how often, and the newest job that has it.
+    """
+    found = overview.errors(desk.session, since=since)
+    if desk.answered({"items": found}):
+        return
+    if found:
+        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_message) for e in found]
+        output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))
+        output.say("to see one: pagemill show ID; to run them again: pagemill retry --error CODE")
+    else:
+        output.say(f"nothing failed since {since}")
+
+
+@verb
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("pagemill-report.tar.gz"),
+    metavar="FILE",
+    help="pagemill-report.tar.gz unless given.",
+)
+@click.option("--with-names", is_flag=True, help="Leave the names of files and owners as they are.")
+@click.option("--force", is_flag=True, help="Replace the file.")
+def report(desk: Desk, target: Path, with_names: bool, force: bool) -> None:
+    """\b
+    pagemill report
+    pagemill report -o bundle.tar.gz
+    pagemill report -o bundle.tar.gz --with-names --force
+
+    Write what somebody who helps wants to see: versions, settings, what doctor and status say, workers, counts, errors,
+    the newest failed jobs and events. Prints what is in it; look into it before you pass it on.
+
+    Payloads, results, logs, the text of documents and secrets are never in it. The names of files and owners are
+    replaced, in sentences as far as they are known or look like a name.
+    """
+    from worker_service.operations import report as operations  # starts a nursery
+
+    parts = operations.report(desk.settings, lambda: desk.session, target, with_names=with_names, is_forced=force)
+    items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
+    if desk.answered({"report": target, "with_names": with_names, "items": items}):
+        return
+    output.show_table(("FILE", "BYTES", "WHAT IT TELLS"), [(one.name, len(one.content), one.about) for one in parts])
+    names = "with the names of files and owners" if with_names else "names of files and owners are replaced"
+    output.say(f"wrote {target}; {names}")

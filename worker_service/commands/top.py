@@ -10,16 +10,15 @@ import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 
 import click
 
 from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
-from worker_service.jobs.model import Status, WorkerState
+from worker_service.jobs.model import Status
 from worker_service.operations.jobs import state_of
-from worker_service.operations.objects import as_object, iso, job_object
+from worker_service.operations.objects import as_object, iso
 from worker_service.operations.overview import Activity, Overview, activity, look
 from worker_service.plurals import counted
 
@@ -44,7 +43,9 @@ def top(desk: Desk, once: bool) -> None:
     q or Ctrl-C ends it. With --json, or where stdout is no terminal, it looks once.
     """
     if desk.as_json:
-        output.show_json(_object(_look(desk)))
+        overview, now = _look(desk)
+        counts = {"jobs": overview.counts.by_status, "oldest_pending_at": iso(overview.counts.oldest_pending_at)}
+        output.show_json({"at": overview.at, **counts, "workers": overview.workers, **as_object(now)})
     elif once or not output.is_terminal(sys.stdout):
         for line in frame(_look(desk)):
             output.show(line)
@@ -69,18 +70,6 @@ def _look(desk: Desk) -> Scene:
     return look(desk.session), activity(desk.session)
 
 
-def _object(scene: Scene) -> dict[str, object]:
-    overview, now = scene
-    return {
-        "at": iso(as_text(overview.at)),
-        "jobs": {status.value: overview.counts.by_status.get(status, 0) for status in Status},
-        "oldest_pending_at": iso(overview.counts.oldest_pending_at),
-        "workers": [{**as_object(one.worker), "state": one.state} for one in overview.workers],
-        "running": [job_object(job) for job in now.running],
-        "pending": [as_object(one) for one in now.types],
-    }
-
-
 # ── The picture ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -88,8 +77,8 @@ def _summary(overview: Overview) -> str:
     numbers, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
     waiting = f", the oldest for {output.age(oldest, now=overview.at)}" if oldest else ""
     return (
-        f"{as_text(overview.at)[11:19]} UTC · {numbers.get(Status.RUNNING, 0):,} running · "
-        f"{numbers.get(Status.PENDING, 0):,} pending{waiting}"
+        f"{as_text(overview.at)[11:19]} UTC · {numbers[Status.RUNNING]:,} running · "
+        f"{numbers[Status.PENDING]:,} pending{waiting}"
     )
 
 
@@ -97,25 +86,25 @@ def _worker_lines(overview: Overview) -> list[str]:
     if not overview.workers:
         return ["no worker: start one with `systemctl start pagemill`, or here with `pagemill run`"]
     rows = [
-        (w.id, one.state, _slots(w), w.host, f"{output.age(w.heartbeat_at, now=overview.at)} ago")
+        (
+            one.id, one.state, f"{one.running} of {one.cpu_slots + one.io_slots} ({one.cpu_slots} cpu, "
+            f"{one.io_slots} io)", one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago",
+        )
         for one in overview.workers
-        for w in (one.worker,)
-    ]
+    ]  # fmt: skip
     return output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
 
 
-def _slots(worker: WorkerState) -> str:
-    cpu, io = worker.cpu_slots, worker.io_slots
-    return f"{worker.running} of {cpu + io} ({cpu} cpu, {io} io)"
-
-
 def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
-    total = max(overview.counts.by_status.get(Status.RUNNING, 0), len(now.running))
+    total = max(overview.counts.by_status[Status.RUNNING], len(now.running))
     if not total:
         return ["", "nothing is running"]
     rows = [
-        (job.id, job.job_type, job.name, job.account, job.worker_id, _age(job.started_at, overview.at), state_of(job),
-         f"{job.progress_percent}%", job.progress_message)
+        (
+            job.id, job.job_type, job.name, job.account, job.worker_id,
+            job.started_at and output.age(job.started_at, now=overview.at), state_of(job), f"{job.progress_percent}%",
+            job.progress_message,
+        )
         for job in now.running[:most]
     ]  # fmt: skip
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
@@ -125,15 +114,11 @@ def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
 
 
 def _pending_lines(now: Activity) -> list[str]:
-    if not now.types:
+    if not now.pending:
         return ["", "nothing is pending"]
-    rows = [(one.job_type, one.pending, one.held) for one in now.types[:_TYPES_MOST]]
-    rest = [f"… and {counted(len(now.types) - _TYPES_MOST, 'type')} more"] if len(now.types) > _TYPES_MOST else []
+    rows = [(one.job_type, one.pending, one.held) for one in now.pending[:_TYPES_MOST]]
+    rest = [f"… and {counted(len(now.pending) - _TYPES_MOST, 'type')} more"] if len(now.pending) > _TYPES_MOST else []
     return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *rest]
-
-
-def _age(text: str | None, now: datetime) -> str | None:
-    return None if text is None else output.age(text, now=now)
 
 
 # ── On a terminal ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,12 +12,11 @@ from typing import Any
 import click
 
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, JobId, selecting, verb
+from worker_service.commands.desk import Desk, DocumentId, JobId, selecting, verb
 from worker_service.commands.progress import await_reading, watch_jobs
 from worker_service.errors import BadInput
 from worker_service.jobs.selector import Selector
 from worker_service.operations.documents import document
-from worker_service.operations.objects import as_object
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
@@ -37,8 +36,6 @@ class _Id(JobId):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if not str(value).startswith("document:"):
             return super().convert(value, param, ctx)
-        from worker_service.commands.documents import DocumentId
-
         return _OfDocument(DocumentId().convert(value, param, ctx))
 
 
@@ -66,9 +63,9 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
         return _wait_for_documents(desk, documents, selector, timeout=timeout, is_watched=progress)
     watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
     waited = wait_for_jobs(desk.session, selector, timeout=timeout, watch=watch, follows=follow)
-    if desk.as_json:
-        output.show_json(as_object(waited))
-        return 0 if waited.is_good else 1
+    exit_code = 0 if waited.is_good else 1
+    if desk.answered(waited):
+        return exit_code
     counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
     ends = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     output.show(ends or "nothing is left to wait for")
@@ -77,7 +74,7 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
         output.say(f"{counted(len(waited.watching), 'job')} still watching; to end that: pagemill cancel {ids}")
     if waited.going_on:
         output.say(f"still to do: {counted(waited.going_on, 'job')} that came of this; --follow waits for all of it")
-    return 0 if waited.is_good else 1
+    return exit_code
 
 
 def _wait_for_documents(

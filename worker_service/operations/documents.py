@@ -31,6 +31,8 @@ from worker_service.jobs.library import (
 )
 from worker_service.jobs.model import Job
 from worker_service.operations.database import Session
+from worker_service.operations.files import whole
+from worker_service.operations.jobs import placed
 from worker_service.operations.words import read_pages
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
@@ -57,14 +59,9 @@ class DocumentPage:
 @dataclass(frozen=True, slots=True)
 class DocumentInWhole:
     document: Document
-    pages: Sequence[PageSummary]
-    files: Sequence[tuple[PublishedFile, Path]]
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentText:
-    document: Document
-    pages: Sequence[PageResult]
+    page_items: Sequence[PageSummary]
+    files: Sequence[PublishedFile]
+    """With their paths in full."""
 
 
 def list_documents(
@@ -120,15 +117,15 @@ def document_in_whole(session: Session, document_id: int) -> DocumentInWhole:
     return DocumentInWhole(
         library.document(document_id),
         library.page_summaries(document_id),
-        [(file, _place(session, file)) for file in library.files(document_id)],
+        [placed(session, file) for file in library.files(document_id)],
     )
 
 
-def text(session: Session, document_id: int, *, pages: str | None = None) -> DocumentText:
+def text(session: Session, document_id: int, *, pages: str | None = None) -> tuple[Document, Sequence[PageResult]]:
     """`pages`: 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     library = session.store.library
-    return DocumentText(library.document(document_id), library.page_texts(document_id, first, last))
+    return library.document(document_id), library.page_texts(document_id, first, last)
 
 
 def record(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
@@ -159,8 +156,12 @@ class TermCounts:
     document: Document
     page: int | None
     """None: the whole document."""
-    counts: Sequence[int] | None
+    counts: Sequence[int | None]
     """By term; None: nothing of it can be read yet."""
+
+    @property
+    def is_read(self) -> bool:
+        return None not in self.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def _by_document(
     for one in counts:
         sums[one.document_id, one.term] += one.count
     return [
-        TermCounts(one, None, None if one.current_generation is None else [sums[one.id, term] for term in terms])
+        TermCounts(one, None, [None if one.current_generation is None else sums[one.id, term] for term in terms])
         for one in documents
     ]
 
@@ -257,38 +258,11 @@ class There(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A published file, and where somebody wants it."""
-
-    file: Path
-    target: Path
-    again: str
-    """What makes the file again, should it be gone."""
-
-    def is_written(self, there: There) -> bool:
-        """Whole or not at all; False where the same was there already."""
-        if self.target.exists() and there is There.KEPT:
-            raise IsThere(f"{self.target} is there already: --update replaces what has changed, --force everything")
-        try:
-            if there is There.UPDATED and self.target.exists() and filecmp.cmp(self.file, self.target, shallow=False):
-                return False
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = self.target.with_name(f".{self.target.name}.unfinished")
-            try:
-                shutil.copyfile(self.file, unfinished)
-                unfinished.replace(self.target)
-            finally:
-                unfinished.unlink(missing_ok=True)
-        except FileNotFoundError as error:
-            raise FileGone(f"{self.file} is not in the workspace any more: {self.again} makes it again") from error
-        return True
-
-
-@dataclass(frozen=True, slots=True)
 class Export:
     chosen: int
     """How many files were asked for."""
-    written: Sequence[Path]
+    items: Sequence[Path]
+    """Those that were written."""
     unchanged: Sequence[Path]
     failures: Sequence[PagemillError]
 
@@ -301,15 +275,15 @@ def export(session: Session, selector: DocumentSelector, form: str, directory: P
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:
         selector = replace(selector, is_readable=True)
-    copies, failures, chosen = list[Copy](), list[PagemillError](), meant(session, selector)
+    copies, failures, chosen = list[_Copy](), list[PagemillError](), meant(session, selector)
     for one in chosen:
         file = _file(session, one, ROLES[form])
         if file is None:
             failures.append(NotExported(f"document {one.id} ({one.name}) has no {form}: {_why_none(one, form)}"))
         else:
             target = directory / _export_name(one, form, file)
-            copies.append(Copy(_place(session, file), target, f"pagemill reindex {one.id} --force"))
-    return _copied(len(chosen), copies, failures, there)
+            copies.append((file, target, f"pagemill reindex {one.id} --force"))
+    return _copied(session, copies, failures, there, chosen=len(chosen))
 
 
 def export_of_job(session: Session, job_id: int, directory: Path, there: There) -> Export:
@@ -319,8 +293,8 @@ def export_of_job(session: Session, job_id: int, directory: Path, there: There) 
         raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
     # Below objects, and the directory of the attempt.
     targets = {directory.joinpath(*Path(file.path).parts[2:]): file for file in files}
-    copies = [Copy(_place(session, file), target, f"pagemill retry {job_id}") for target, file in targets.items()]
-    return _copied(len(copies), copies, [], there)
+    copies = [(file, target, f"pagemill retry {job_id}") for target, file in targets.items()]
+    return _copied(session, copies, [], there, chosen=len(copies))
 
 
 def has_original(session: Session, document: Document) -> bool:
@@ -329,7 +303,7 @@ def has_original(session: Session, document: Document) -> bool:
     if original is None:
         return False
     try:
-        _place(session, original).stat()
+        (session.settings.workspace / original.path).stat()
     except FileNotFoundError:
         return False
     except OSError:
@@ -338,22 +312,35 @@ def has_original(session: Session, document: Document) -> bool:
     return True
 
 
-def _copied(chosen: int, copies: Sequence[Copy], failures: list[PagemillError], there: There) -> Export:
+_Copy = tuple[PublishedFile, Path, str]
+"""A file, where somebody wants it, and what makes it again, should it be gone."""
+
+
+def _copied(
+    session: Session, copies: Sequence[_Copy], failures: list[PagemillError], there: There, *, chosen: int
+) -> Export:
     written, unchanged = list[Path](), list[Path]()
-    for one in copies:
+    for published, target, again in copies:
+        file = session.settings.workspace / published.path
         try:
-            (written if one.is_written(there) else unchanged).append(one.target)
-        except (FileGone, IsThere) as error:
+            if target.exists() and there is There.KEPT:
+                raise IsThere(f"{target} is there already: --update replaces what has changed, --force everything")
+            if there is There.UPDATED and target.exists() and filecmp.cmp(file, target, shallow=False):
+                unchanged.append(target)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("rb") as source, whole(target) as copy:
+                shutil.copyfileobj(source, copy)
+            written.append(target)
+        except IsThere as error:
             failures.append(error)
+        except FileNotFoundError:
+            failures.append(FileGone(f"{file} is not in the workspace any more: {again} makes it again"))
     return Export(chosen, written, unchanged, failures)
 
 
 def _file(session: Session, document: Document, role: str) -> PublishedFile | None:
     return next((file for file in session.store.library.files(document.id) if file.role == role), None)
-
-
-def _place(session: Session, file: PublishedFile) -> Path:
-    return session.settings.workspace / file.path
 
 
 def _why_none(document: Document, form: str) -> str:

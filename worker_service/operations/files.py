@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
-def write_whole(to: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """In one step over what may be there. `mode`: less what the umask takes."""
+@contextmanager
+def whole(to: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A new file, which takes the place of what may be there in one step. `mode`: less what the umask takes."""
     unfinished = to.with_name(f".{to.name}.unfinished")
     try:
         unfinished.unlink(missing_ok=True)
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
+        with os.fdopen(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b") as file:
+            yield file
         unfinished.replace(to)
     except OSError as error:
         error.filename = str(to)

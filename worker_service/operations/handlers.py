@@ -91,7 +91,8 @@ def examine_online(settings: Settings) -> Iterator[Finding]:
         answer = _ask(check.spec, settings)
         if isinstance(answer, Ended) and answer.how is How.DONE:
             for told in json.loads(answer.result or "[]"):
-                yield Finding(Level[told["level"].upper()], told["name"], told["detail"], told["fix"])
+                level = Level[told["level"].upper()]
+                yield Finding(level, told["name"], told["detail"], told["fix"] if level else "")
             continue
         said = answer if isinstance(answer, str) else answer.message.strip() or answer.how.value
         what = said.splitlines()[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from worker_service.clock import as_text, from_text
 from worker_service.config import Settings
-from worker_service.jobs.model import Counts, Gate, Pause, Status, WorkerState
+from worker_service.jobs.model import Gate, Pause, Status, WorkerState
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.plurals import counted
@@ -23,8 +23,6 @@ from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 _LATELY = timedelta(days=1)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
-
-
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
@@ -41,8 +39,9 @@ class Level(IntEnum):
 class Health:
     level: Level
     reasons: Sequence[str]
-    workers_alive: int
-    counts: Counts
+    workers: int
+    """That are alive."""
+    jobs: Mapping[Status, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Finding:
     name: str
     detail: str
     fix: str = ""
+    """What to do; empty where all is well."""
 
 
 def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
@@ -83,16 +83,15 @@ def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timede
         more = f", and {len(standstill) - 1} more" if len(standstill) > 1 else ""
         warning.append(f"nothing that is pending can start: {standstill[0].code}, {standstill[0].detail}{more}")
     level = Level.CRITICAL if critical else Level.WARNING if warning else Level.OK
-    reasons = [*critical, *warning]
-    return Health(level, reasons, overview.workers_alive, counts)
+    return Health(level, [*critical, *warning], overview.workers_alive, counts.by_status)
 
 
 def summary(health: Health) -> str:
     """In one line."""
     if health.reasons:
         return "; ".join(health.reasons)
-    running, pending = (health.counts.by_status.get(status, 0) for status in (Status.RUNNING, Status.PENDING))
-    return f"{counted(health.workers_alive, 'worker')}, {running} running, {pending} pending"
+    running, pending = health.jobs[Status.RUNNING], health.jobs[Status.PENDING]
+    return f"{counted(health.workers, 'worker')}, {running} running, {pending} pending"
 
 
 # ── The doctor ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,10 +102,11 @@ def examine(session: Session) -> Iterator[Finding]:
     yield Finding(Level.OK, "database", str(settings.database))
     yield Finding(Level.OK, "settings", str(settings.file or "no file: the defaults, and what the environment says"))
     for check in store.upkeep.check():
-        yield Finding(Level.OK if check.is_good else Level.CRITICAL, check.name, check.detail, check.fix)
+        level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
+        yield Finding(level, check.name, check.detail, fix)
     overview = look(session)
     yield from _workers(overview.workers)
-    alive = [one.worker for one in overview.workers if one.is_alive]
+    alive = [one for one in overview.workers if one.is_alive]
     yield from _lacking(store) if alive else _described(settings)
     yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
@@ -121,13 +121,13 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
             Level.CRITICAL, "workers", "none: nothing runs", "systemctl start pagemill, or here: pagemill run"
         )
     for one in workers:
-        worker, name, held = one.worker, f"worker {one.worker.id}", counted(one.worker.running, "job")
+        name, held = f"worker {one.id}", counted(one.running, "job")
         if one.state in _LOST:
             detail = f"{_LOST[one.state]}, and held {held}"
             yield Finding(Level.CRITICAL, name, detail, "any daemon takes them back: systemctl start pagemill")
         elif one.state == "silent":
-            detail = f"pid {worker.pid} has not beaten since {worker.heartbeat_at[:19]}"
-            yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {worker.pid}")
+            detail = f"pid {one.pid} has not beaten since {one.heartbeat_at[:19]}"
+            yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {one.pid}")
         elif one.state == "disk low":
             yield Finding(
                 Level.CRITICAL,
@@ -136,7 +136,7 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
                 "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes",
             )
         else:
-            yield Finding(Level.OK, name, f"{one.state}, pid {worker.pid}, runs {held}")
+            yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
 
 
 def _lacking(store: Store) -> Iterator[Finding]:

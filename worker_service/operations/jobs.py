@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from typing import NamedTuple
 
 from worker_service.clock import from_text, wall_clock
 from worker_service.errors import JobNotFound
@@ -52,14 +52,29 @@ class JobPage:
     """The id before which the next page begins; None: this is the last one."""
 
 
+class Needed(NamedTuple):
+    """A job that another waits for."""
+
+    id: int
+    status: str
+    """Or 'gone'."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextMove(Gate):
+    """A gate, and what to do about it."""
+
+    next: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class JobInWhole:
     job: Job
     attempts: Sequence[AttemptRow]
     events: Sequence[Event]
-    waits_for: Sequence[tuple[int, str]]
-    """Jobs, each with its status, or 'gone'."""
-    files: Sequence[tuple[PublishedFile, Path]]
+    waits_for: Sequence[Needed]
+    files: Sequence[PublishedFile]
+    """With their paths in full."""
     log: Sequence[LogLine]
     """The last lines."""
 
@@ -69,8 +84,7 @@ class Why:
     """Why a job does not run, or on what it does."""
 
     job: Job
-    gates: Sequence[tuple[Gate, str]]
-    """Each with the next move."""
+    gates: Sequence[NextMove]
     worker_state: str
     """How the worker of a running job is, in a word; empty: there is none."""
     helps: str
@@ -88,15 +102,20 @@ def job(session: Session, job_id: int) -> Job:
 
 
 def job_in_whole(session: Session, job_id: int) -> JobInWhole:
-    reading, workspace = session.store.reading, session.settings.workspace
+    reading = session.store.reading
     return JobInWhole(
         reading.get(job_id),
         reading.attempts(job_id),
         reading.events(job_id),
-        reading.waits_for(job_id),
-        [(file, workspace / file.path) for file in session.store.library.job_files(job_id)],
+        [Needed(*one) for one in reading.waits_for(job_id)],
+        [placed(session, file) for file in session.store.library.job_files(job_id)],
         reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
     )
+
+
+def placed(session: Session, file: PublishedFile) -> PublishedFile:
+    """With its path in full."""
+    return replace(file, path=str(session.settings.workspace / file.path))
 
 
 def require(session: Session, ids: Sequence[int]) -> None:
@@ -112,8 +131,8 @@ def why(session: Session, job_id: int) -> Why:
 
     job, checked = session.store.reading.get(job_id), workers(session)
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
-    state = next((one.state for one in checked if one.worker.id == job.worker_id), "")
-    moves = [(gate, _next_move(gate, job)) for gate in gates]
+    state = next((one.state for one in checked if one.id == job.worker_id), "")
+    moves = [NextMove(gate.code, gate.detail, gate.count, _next_move(gate, job)) for gate in gates]
     return Why(job, moves, state if job.status is Status.RUNNING else "", _helps(job))
 
 
@@ -123,7 +142,7 @@ def newest_with_a_problem(session: Session) -> int | None:
 
     reading, checked = session.store.reading, workers(session)
     dead = dead_ids(checked)
-    gone = {one.worker.id for one in checked if not one.is_alive}
+    gone = {one.id for one in checked if not one.is_alive}
     failed = reading.list(Selector(statuses=(Status.FAILED,)), most=1)
     live = reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LOOKED_AT_MOST)
 

@@ -1,33 +1,49 @@
-"""Values as JSON objects: the same for the command line and HTTP."""
+"""Values as JSON has them: the same for the command line and HTTP."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from datetime import datetime
+from enum import IntEnum
+from pathlib import PurePath
 from typing import Any
 
+from worker_service.clock import as_text
 from worker_service.jobs.model import Job
 from worker_service.operations.jobs import state_of
 
 
-def job_object(job: Job) -> dict[str, object]:
-    """Its row, and in a word how it stands."""
-    return {**as_object(job), "state": state_of(job)}
+def as_object(value: Any) -> Any:
+    """With all that is in it. What is frozen becomes an object: its times ISO 8601, its payload and result what they
+    hold; of a job also its state, in a word."""
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
+        return value
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if isinstance(value, datetime):
+        return iso(as_text(value))
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: as_object(one) for key, one in value.items()}
+    names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
+    if names is None:
+        return [as_object(one) for one in value]
+    state = {"state": state_of(value)} if isinstance(value, Job) else {}
+    return {name: _of_a_name(name, getattr(value, name)) for name in names} | state
 
 
-def as_object(value: Any) -> dict[str, object]:
-    """A value between the rooms as a JSON object: times as ISO 8601, payload and result as what they hold."""
-    names = getattr(value, "__struct_fields__", None) or value.__match_args__
-    return {name: _json_value(name, getattr(value, name)) for name in names}
-
-
-def _json_value(name: str, value: object) -> object:
-    if isinstance(value, str) and (name.endswith("_at") or name in ("at", "since", "until")):
+def _of_a_name(name: str, value: object) -> Any:
+    if not isinstance(value, str):
+        return as_object(value)
+    if name.endswith("_at") or name in ("at", "since", "until"):
         return iso(value)
-    if isinstance(value, str) and name in ("payload", "result"):
+    if name in ("payload", "result"):
         import json
 
         try:
-            return json.loads(value, parse_float=_finite)
+            return as_object(json.loads(value, parse_float=_finite))
         except (ValueError, RecursionError):
             return value
     return value

@@ -21,10 +21,9 @@ _JOBS_MOST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedWorker:
+class CheckedWorker(WorkerState):
     """A worker, and in a word how it is."""
 
-    worker: WorkerState
     state: str
     """dead, dying, silent, no row, draining, disk low or alive."""
 
@@ -51,15 +50,16 @@ class Activity:
 
     running: Sequence[Job]
     """The longest first; not more than 500."""
-    types: Sequence[TypeCounts]
-    """Those with pending jobs, the most first."""
+    pending: Sequence[TypeCounts]
+    """Types that have some, those with the most first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    types: Sequence[TypeCounts]
+    items: Sequence[TypeCounts]
+    """The jobs, by type."""
     pending_by_platform: Sequence[PlatformCount]
-    owners: Sequence[OwnerSize]
+    by_owner: Sequence[OwnerSize]
     files: int
     """All that are published; one that two owners share counts once."""
     size: int
@@ -106,14 +106,18 @@ def workers(session: Session) -> list[CheckedWorker]:
         seen = look_at(worker, settings.database, host=host, boot=boot, now=now)
         return fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
 
-    of_rows = [CheckedWorker(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
+    of_rows = [_checked(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
     absent = [(worker, fate_of(worker)) for worker in store.reading.absent_workers()]
-    return [*of_rows, *(CheckedWorker(worker, "dead" if of is Fate.GONE else "no row") for worker, of in absent)]
+    return [*of_rows, *(_checked(worker, "dead" if of is Fate.GONE else "no row") for worker, of in absent)]
 
 
 def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:
     """Of those that have beaten lately by their rows, and will not beat again."""
-    return [one.worker.id for one in checked if one.state in ("dead", "dying")]
+    return [one.id for one in checked if one.state in ("dead", "dying")]
+
+
+def _checked(worker: WorkerState, state: str) -> CheckedWorker:
+    return CheckedWorker(**{name: getattr(worker, name) for name in worker.__match_args__}, state=state)
 
 
 def _state(worker: WorkerState, found: Fate) -> str:

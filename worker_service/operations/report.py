@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from worker_service import VERSION
 from worker_service.config import Settings
@@ -28,10 +28,9 @@ from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import overview
 from worker_service.operations.database import Session, versions
-from worker_service.operations.files import write_whole
+from worker_service.operations.files import whole
 from worker_service.operations.handlers import installed
 from worker_service.operations.health import examine, health
-from worker_service.operations.jobs import state_of
 from worker_service.operations.objects import as_object
 
 _ERRORS_SINCE = "30d"
@@ -41,7 +40,7 @@ _OWNERS_MOST = 5000
 
 # What tells how a job got on, and nothing of what it was given.
 _OF_A_JOB = (
-    "id job_type platform priority status held fence run_at created_at started_at heartbeat_at completed_at "
+    "id job_type platform priority status state held fence run_at created_at started_at heartbeat_at completed_at "
     "cancel_requested_at retry_count max_retries requeue_count timeout_seconds progress_percent batch_id document_id "
     "generation parent_id error_code error_message"
 ).split()
@@ -115,6 +114,11 @@ class Names:
         text = _FILE.sub("<file>", _PATH.sub(lambda found: self._path(found[0]), text))
         return _HOME.sub("~", text)
 
+    def hidden(self, value: object, *texts: str) -> dict[str, Any]:
+        """As JSON has it, without names in these texts of it."""
+        told: dict[str, Any] = as_object(value)
+        return told | {name: self.text(told[name]) for name in texts}
+
     def _path(self, path: str) -> str:
         return path if path.startswith((*_OF_THE_SYSTEM, *self.own)) else "<path>"
 
@@ -160,28 +164,46 @@ def _parts(settings: Settings, open_session: Callable[[], Session], *, with_name
     for owner in sorted(settings.limits.get("owner", {}).keys() - {"*"}):
         names.owner(owner)
     try:
-        session: Session | None = open_session()
-        why_none = ""
+        opened: Session | PagemillError = open_session()
     except PagemillError as error:
-        session, why_none = None, f"the database cannot be opened: {error.code}: {error}"
-    if session is not None:
-        # Whatever is told first may name what is told later.
-        with suppress(PagemillError):
-            _learn(session, names)
-    of_machine: dict[str, tuple[str, Callable[[], object]]] = {
+        opened = PagemillError(f"the database cannot be opened: {error.code}: {error}")
+
+    def session() -> Session:
+        if isinstance(opened, PagemillError):
+            raise opened
+        return opened
+
+    # Whatever is told first may name what is told later.
+    with suppress(PagemillError):
+        _learn(session(), names)
+    told: dict[str, tuple[str, Callable[[], object]]] = {
         "versions.json": ("versions of what runs here", lambda: _machine() | versions(settings)),
         "config.json": ("settings, and where each comes from", lambda: _config(settings, names)),
         "handlers.json": ("handlers, what they offer and what they lack", lambda: _handlers(settings, names)),
+        "doctor.json": (
+            "what pagemill doctor finds",
+            lambda: [names.hidden(one, "name", "detail", "fix") for one in examine(session())],
+        ),
+        "status.json": ("what pagemill status says", lambda: _status(session(), names)),
+        "workers.json": ("the daemons", lambda: overview.workers(session())),
+        "counts.json": ("jobs by type and status, documents by state", lambda: _counts(session(), names)),
+        "errors.json": (
+            f"what failed in the last {_ERRORS_SINCE}, by code",
+            lambda: [
+                names.hidden(one, "newest_message") | {"newest_name": names.file(one.newest_name)}
+                for one in overview.errors(session(), since=_ERRORS_SINCE)
+            ],
+        ),
+        "failed.json": (
+            f"the newest {_FAILED_MOST} failed jobs and their attempts, without payloads",
+            lambda: _failed(session(), names),
+        ),
+        "events.json": (
+            f"the newest {_EVENTS_MOST} changes of status",
+            lambda: session().store.reading.newest_events(most=_EVENTS_MOST),
+        ),
     }
-    parts = [_part(name, about, tell, names) for name, (about, tell) in of_machine.items()]
-    for name, (about, tell_of) in _OF_THE_DATABASE.items():
-        tell = partial(_nothing, why_none) if session is None else partial(tell_of, session, names)
-        parts.append(_part(name, about, tell, names))
-    return parts
-
-
-def _nothing(why: str) -> object:
-    raise PagemillError(why)
+    return [_part(name, about, tell, names) for name, (about, tell) in told.items()]
 
 
 def _part(name: str, about: str, tell: Callable[[], object], names: Names) -> Part:
@@ -192,7 +214,7 @@ def _part(name: str, about: str, tell: Callable[[], object], names: Names) -> Pa
 
 
 def _written(value: object) -> bytes:
-    whole = value if isinstance(value, Mapping) else {"items": value}
+    whole = as_object(value if isinstance(value, Mapping) else {"items": value})
     return f"{as_json(whole, indent=2)}\n".encode("utf-8", "replace")
 
 
@@ -212,12 +234,11 @@ def _machine() -> dict[str, object]:
 
 
 def _config(settings: Settings, names: Names) -> object:
+    def told(key: str, value: str) -> str | None:
+        return "<secret>" if _SECRET.search(key) and value not in ("", "-") else names.text(value)
+
     return [
-        {
-            "key": names.text(key),
-            "value": "<secret>" if _SECRET.search(key) and value not in ("", "-") else names.text(value),
-            "origin": names.text(origin),
-        }
+        {"key": names.text(key), "value": told(key, value), "origin": names.text(origin)}
         for key, value, origin in settings.shown()
     ]
 
@@ -251,96 +272,42 @@ def _learn(session: Session, names: Names) -> None:
             names.learn(reading.get(error.newest_job_id))
 
 
-def _doctor(session: Session, names: Names) -> object:
-    return [
-        {
-            "level": found.level.name.lower(),
-            "name": names.text(found.name),
-            "detail": names.text(found.detail),
-            "fix": names.text(found.fix) if found.level else "",
-        }
-        for found in examine(session)
-    ]
-
-
 def _status(session: Session, names: Names) -> object:
     found = health(session)
-    counts = {status.value: found.counts.by_status.get(status, 0) for status in Status}
-    reasons = [names.text(reason) for reason in found.reasons]
-    return {"level": found.level.name.lower(), "reasons": reasons, "workers": found.workers_alive, "jobs": counts}
-
-
-def _workers(session: Session, _: Names) -> object:
-    return [{**as_object(one.worker), "state": one.state} for one in overview.workers(session)]
+    return as_object(found) | {"reasons": [names.text(reason) for reason in found.reasons]}
 
 
 def _counts(session: Session, names: Names) -> object:
-    found = overview.numbers(session)
-    return {
-        "jobs": [as_object(one) for one in found.types],
-        "pending_by_platform": [as_object(one) for one in found.pending_by_platform],
-        "documents": dict(session.store.library.counts_by_state()),
-        "by_owner": [{**as_object(one), "owner": names.owner(one.owner)} for one in found.owners],
-        "files": found.files,
-        "size": found.size,
-    }
-
-
-def _errors(session: Session, names: Names) -> object:
-    found = overview.errors(session, since=_ERRORS_SINCE)
-    return [
-        {
-            **as_object(one),
-            "newest_name": names.file(one.newest_name),
-            "newest_message": names.text(one.newest_message),
-        }
-        for one in found
-    ]
+    found = as_object(overview.numbers(session))
+    for one in found["by_owner"]:
+        one["owner"] = names.owner(one["owner"])
+    return {"jobs": found.pop("items"), **found, "documents": session.store.library.counts_by_state()}
 
 
 def _failed(session: Session, names: Names) -> object:
     jobs = session.store.reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_MOST)
-    return [_one_failed(session, job, names) for job in jobs]
-
-
-def _one_failed(session: Session, job: Job, names: Names) -> dict[str, object]:
-    attempts = [
-        _only(as_object(one), _OF_AN_ATTEMPT) | {"error_message": names.text(one.error_message)}
-        for one in session.store.reading.attempts(job.id)
+    return [
+        {
+            **_only(names.hidden(job, "error_message"), _OF_A_JOB),
+            "owner": names.owner(job.owner),
+            "name": names.file(job.name),
+            "attempts": [
+                _only(names.hidden(one, "error_message"), _OF_AN_ATTEMPT)
+                for one in session.store.reading.attempts(job.id)
+            ],
+        }
+        for job in jobs
     ]
-    return _only(as_object(job), _OF_A_JOB) | {
-        "state": state_of(job),
-        "owner": names.owner(job.owner),
-        "name": names.file(job.name),
-        "error_message": names.text(job.error_message),
-        "attempts": attempts,
-    }
 
 
 def _only(values: Mapping[str, object], wanted: Collection[str]) -> dict[str, object]:
     return {name: values[name] for name in wanted}
 
 
-def _events(session: Session, _: Names) -> object:
-    return [as_object(one) for one in session.store.reading.newest_events(most=_EVENTS_MOST)]
-
-
-_OF_THE_DATABASE: Mapping[str, tuple[str, Callable[[Session, Names], object]]] = {
-    "doctor.json": ("what pagemill doctor finds", _doctor),
-    "status.json": ("what pagemill status says", _status),
-    "workers.json": ("the daemons", _workers),
-    "counts.json": ("jobs by type and status, documents by state", _counts),
-    "errors.json": (f"what failed in the last {_ERRORS_SINCE}, by code", _errors),
-    "failed.json": (f"the newest {_FAILED_MOST} failed jobs and their attempts, without payloads", _failed),
-    "events.json": (f"the newest {_EVENTS_MOST} changes of status", _events),
-}
-
-
 def _write(parts: Sequence[Part], target: Path) -> None:
-    whole, now = io.BytesIO(), time.time()
-    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
+    now = time.time()
+    with whole(target, mode=0o600) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for part in parts:
             member = tarfile.TarInfo(f"pagemill-report/{part.name}")
             member.size, member.mtime, member.mode = len(part.content), now, 0o600
             archive.addfile(member, io.BytesIO(part.content))
-    write_whole(target, whole.getvalue(), mode=0o600)

@@ -141,7 +141,7 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
 
 
 def _unended(session: Session, ids: Sequence[int]) -> Iterator[Unended]:
-    alive = {one.worker.id: one.worker for one in workers(session) if one.is_alive}
+    alive = {one.id: one for one in workers(session) if one.is_alive}
     for part in chunks(ids):
         for job in session.store.reading.list(Selector(part, LIVE), most=IDS_AT_ONCE):
             worker = alive.get(job.worker_id or "")
