@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from job_handlers import kinds
 from job_handlers.download import fetch
 from job_handlers.download.fetch import Fetched, FileWanted, SourceFile
 from job_handlers.download.part import Facts
-from job_handlers.download.troubles import Judge, Patience, Trouble, Wait
+from job_handlers.download.troubles import Patience, Trouble
 from job_handlers.settings import HandlersSettings, value_of
 from job_handlers.sources import Reference, credentials, environment, prepare, read_reference
 from worker_service.handlers import (
@@ -86,7 +86,8 @@ def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
         with closing(source.open_file(reference, payload, wanted, patience, context.cancelled)) as file:
             return _done_with(file, reference, context, wanted, patience)
     except Trouble as trouble:
-        raise _ended(trouble, patience) from trouble
+        # Before there was anything to fetch: no second look would help.
+        raise Permanent(trouble.code, trouble.sentence) from trouble
 
 
 def keep_key(payload: Payload) -> str:
@@ -118,7 +119,7 @@ download = Handler(
 def _done_with(
     file: SourceFile, reference: Reference, context: Context[Payload], wanted: FileWanted, patience: Patience
 ) -> Done:
-    asking = _Asking(file, context)
+    asking = _Asking(file, context, wanted)
     try:
         got = fetch.fetch(asking, context.keep, wanted, context, patience)
     except _Known as known:
@@ -185,8 +186,8 @@ class _Known(Exception):
 class _Asking:
     """The source; the first time that it tells digests of its own, somebody may have the file already."""
 
-    def __init__(self, source: SourceFile, context: Context[Payload]) -> None:
-        self._source, self._context = source, context
+    def __init__(self, source: SourceFile, context: Context[Payload], wanted: FileWanted) -> None:
+        self._source, self._context, self._wanted = source, context, wanted
         self._has_asked = False
         self.pour, self.close = source.pour, source.close
 
@@ -196,12 +197,8 @@ class _Asking:
         if not self._has_asked and (facts.sha256 or facts.md5) and facts.size:
             self._has_asked = True
             question = SameContent(sha256=facts.sha256, md5=facts.md5, size=facts.size)
-            payload = self._context.payload
             for file in self._context.ask(question).files:
-                is_expected = payload.expected_sha256.lower() in ("", file.sha256) and payload.expected_md5.lower() in (
-                    "",
-                    file.md5,
-                )
+                is_expected = self._wanted.sha256 in ("", file.sha256) and self._wanted.md5 in ("", file.md5)
                 if file.size == facts.size and file.sha256 and is_expected:
                     raise _Known(facts, file)
         return facts
@@ -215,14 +212,3 @@ def _wanted(payload: Payload) -> FileWanted:
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} has {length} hexadecimal digits")
     return FileWanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), value_of(BYTES_MAX))
-
-
-def _ended(trouble: Trouble, patience: Patience) -> Exception:
-    """Of a trouble before there was anything to fetch: no second look would help."""
-    try:
-        judge = Judge(replace(patience, retries=0))
-        while isinstance(judge.after(trouble), Wait):
-            pass
-    except Exception as error:
-        return error
-    return Permanent(trouble.code, trouble.sentence)

@@ -113,22 +113,11 @@ class _Fetch:
     """One attempt. What is known already survives a retry."""
 
     def __init__(
-        self,
-        source: SourceFile,
-        part: Part,
-        wanted: FileWanted,
-        teller: Teller,
-        patience: Patience,
-        sleep: Callable[[float], None],
-        judge: Judge,
-    ) -> None:
-        self._source = source
-        self._part = part
-        self._wanted = wanted
-        self._teller = teller
-        self._patience = patience
-        self._sleep = sleep
-        self._judge = judge
+        self, source: SourceFile, part: Part, wanted: FileWanted, teller: Teller, patience: Patience,
+        sleep: Callable[[float], None], judge: Judge,
+    ) -> None:  # fmt: skip
+        self._source, self._part, self._wanted, self._teller = source, part, wanted, teller
+        self._patience, self._sleep, self._judge = patience, sleep, judge
         self._gauge = _Gauge(teller)
         self._facts: Facts | None = None
         self._wrong_digest = ""
