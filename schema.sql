@@ -242,7 +242,7 @@ CREATE TABLE no_replacing (
     CONSTRAINT "a live job already has this unique_key, and nothing may replace it: leave OR REPLACE out" CHECK (0)
 ) STRICT;
 
--- Who changed what in bulk, with the state before: audit, and what `pagemill undo` reads.
+-- Who changed what in bulk: audit, and what `pagemill undo` takes back by the opposite verb.
 CREATE TABLE worker_action (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     at         TEXT NOT NULL,
@@ -256,21 +256,12 @@ CREATE TABLE worker_action (
 ) STRICT;
 
 CREATE TABLE worker_action_item (
-    action_id  INTEGER NOT NULL,
-    job_id     INTEGER NOT NULL,
-    before     TEXT NOT NULL CHECK (json_valid(before)),   -- the row as it was
-    after      TEXT CHECK (json_valid(after)),             -- the row as the action left it; NULL = deleted
-    undone_at  TEXT CONSTRAINT "undone_at has at most 1000 bytes" CHECK (length(CAST(undone_at AS BLOB)) <= 1000),
-    PRIMARY KEY (action_id, job_id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX action_item_by_job ON worker_action_item (job_id);
-
--- The documents that a 'remove' took away, for good.
-CREATE TABLE worker_action_document (
-    action_id    INTEGER NOT NULL,
-    document_id  INTEGER NOT NULL,
-    before       TEXT NOT NULL CHECK (json_valid(before)),   -- what it was, and what went with it
-    PRIMARY KEY (action_id, document_id)
+    action_id        INTEGER NOT NULL,
+    item_id          INTEGER NOT NULL,   -- the job, or the document that a 'remove' took away
+    left_as          TEXT,               -- status, fence and priority; of what is gone, what it was
+    priority_before  INTEGER,
+    PRIMARY KEY (action_id, item_id),
+    CONSTRAINT "left_as has at most 100000 bytes" CHECK (length(CAST(left_as AS BLOB)) <= 100000)
 ) STRICT, WITHOUT ROWID;
 
 
@@ -567,15 +558,12 @@ BEGIN
     SELECT unique_key FROM worker_job_queue
      WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
     SELECT CASE
-        -- What an undo brings back may have ended.
-        WHEN ifnull(NEW.status, 'pending') = 'pending' AND NEW.generation IS NOT NULL AND NEW.document_id IS NULL
+        WHEN NEW.generation IS NOT NULL AND NEW.document_id IS NULL
             THEN RAISE(ABORT, 'a generation belongs to a document: give document_id as well')
-        WHEN ifnull(NEW.status, 'pending') = 'pending' AND NEW.document_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id)
+        WHEN NEW.document_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id)
             THEN RAISE(ABORT, 'there is no document with this document_id')
-        WHEN ifnull(NEW.status, 'pending') = 'pending' AND NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
+        WHEN NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
             THEN RAISE(ABORT, 'generation is not the newest of the document: to have it read again, use pagemill reindex')
-        WHEN EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = NEW.id AND u.fence = NEW.fence)
-             AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE id = NEW.id) THEN NULL
         -- Else INSERT OR REPLACE would remove a job, and an id could be used twice.
         WHEN NEW.id <> -1 THEN RAISE(ABORT, 'the table chooses the id of a job: leave it out of the INSERT')
         WHEN ifnull(NEW.status, 'pending') <> 'pending'
@@ -590,9 +578,8 @@ BEGIN
 END;
 
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
-WHEN NEW.status = 'pending'   -- what an undo brings back may have ended
-     AND (NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL
-          OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]')
+WHEN NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL
+     OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]'
 BEGIN
     UPDATE worker_job_queue
        SET created_at = strftime('%Y-%m-%d %H:%M:%f', created_at),
@@ -695,12 +682,6 @@ BEGIN
             THEN NULL
         WHEN NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running') THEN NULL
         WHEN NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status NOT IN ('pending', 'running') THEN NULL
-        WHEN OLD.status <> 'running' AND NEW.status <> OLD.status AND NEW.fence = OLD.fence
-             AND EXISTS (SELECT 1 FROM v_undo u
-                          WHERE u.job_id = OLD.id AND u.status = NEW.status AND u.completed_at IS NEW.completed_at
-                            AND u.error_code IS NEW.error_code AND u.error_message IS NEW.error_message
-                            AND u.result IS NEW.result)
-            THEN NULL
         WHEN ifnull(NEW.status, '') NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled')
             THEN RAISE(ABORT, 'status is pending, running, completed, failed or cancelled')
         WHEN NEW.id IS NOT OLD.id THEN RAISE(ABORT, 'the id of a job never changes')
@@ -852,7 +833,7 @@ BEGIN
     SELECT RAISE(ABORT, 'the id of a worker never changes: the jobs that it runs go by it');
 END;
 
--- What `pagemill delete` removed keeps its history until undo is no longer possible.
+-- What was kept of a job goes with it.
 CREATE TRIGGER job_deleted AFTER DELETE ON worker_job_queue
 BEGIN
     SELECT RAISE(ABORT, 'a running job cannot be deleted: set its status to cancelled first') WHERE OLD.status = 'running';
@@ -861,16 +842,11 @@ BEGIN
     -- A need that was met stays met.
     DELETE FROM worker_job_dependency
      WHERE needs_id = OLD.id AND (OLD.status = 'completed' OR (needs = 'ended' AND OLD.status <> 'pending'));
-    DELETE FROM worker_job_dependency WHERE job_id = OLD.id
-       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
-    DELETE FROM worker_job_attempt WHERE job_id = OLD.id
-       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
-    DELETE FROM worker_job_event WHERE job_id = OLD.id
-       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
-    DELETE FROM worker_job_log WHERE job_id = OLD.id
-       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
-    DELETE FROM checkpoint WHERE job_id = OLD.id
-       AND NOT EXISTS (SELECT 1 FROM v_undo_of_delete u WHERE u.job_id = OLD.id);
+    DELETE FROM worker_job_dependency WHERE job_id = OLD.id;
+    DELETE FROM worker_job_attempt WHERE job_id = OLD.id;
+    DELETE FROM worker_job_event WHERE job_id = OLD.id;
+    DELETE FROM worker_job_log WHERE job_id = OLD.id;
+    DELETE FROM checkpoint WHERE job_id = OLD.id;
     INSERT INTO document_unsettled (document_id, lost)
     SELECT id, 'job ' || OLD.id || ' (' || OLD.job_type || ') was deleted before it ran' FROM document
      WHERE OLD.status = 'pending' AND id = OLD.document_id AND index_generation = OLD.generation
@@ -968,20 +944,6 @@ SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
        ifnull(n.status = 'completed' OR (d.needs = 'ended' AND n.status IN ('failed', 'cancelled')), d.needs = 'ended') AS is_met,
        ifnull(d.needs = 'completed' AND n.status IN ('failed', 'cancelled'), d.needs = 'completed') AS is_broken
   FROM worker_job_dependency d LEFT JOIN worker_job_queue n ON n.id = d.needs_id;
-
--- What an undo may put back: the guards let these moves through, backwards.
-CREATE VIEW v_undo AS
-SELECT job_id, json_extract(before, '$.status') AS status,
-       json_extract(before, '$.completed_at') AS completed_at,
-       json_extract(before, '$.error_code') AS error_code, json_extract(before, '$.error_message') AS error_message,
-       json_extract(before, '$.result') AS result
-  FROM worker_action_item
- WHERE undone_at IS NULL AND after IS NOT NULL AND json_extract(before, '$.status') <> 'running';
-
-CREATE VIEW v_undo_of_delete AS
-SELECT job_id, json_extract(before, '$.fence') AS fence
-  FROM worker_action_item
- WHERE undone_at IS NULL AND after IS NULL;
 
 CREATE VIEW v_jobs AS
 SELECT id, job_type, platform, account, owner, priority,

@@ -254,6 +254,21 @@ def test_on_a_terminal_what_cannot_be_undone_wants_the_number_typed(process: Pro
 
 
 @pytest.mark.usefixtures("database")
+def test_on_a_terminal_a_delete_asks_first(process: Process) -> None:
+    for _ in range(3):
+        process("enqueue", "a")
+
+    assert on_a_terminal("delete", "1", typed="n\n", columns=120)[0] == 1
+    one = on_a_terminal("delete", "1", typed="y\n", columns=120)
+    assert on_a_terminal("delete", "2", "3", typed="y\n", columns=120)[0] == 1
+    two = on_a_terminal("delete", "2", "3", typed="2\n", columns=120)
+
+    assert "Delete 1 job? It cannot be brought back." in one[1]
+    assert "deleted 1 job" in one[1]
+    assert "deleted 2 jobs" in two[1]
+
+
+@pytest.mark.usefixtures("database")
 def test_words_that_are_not_utf8_are_refused() -> None:
     for words in ([b"enqueue", b"\xff"], [b"enqueue", b"a", b"--owner", b"\xff"], [b"pause", b"\xff"]):
         result = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)

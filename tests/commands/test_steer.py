@@ -29,9 +29,24 @@ def test_one_job_by_its_id_is_changed_at_once(run: Run) -> None:
     assert run("cancel", 1).stdout == "cancelled 1 job\n"
     assert run("retry", 1).stdout == "retried 1 job\n"
     assert run("priority", 1, 1).stdout == "reprioritised 1 job\n"
-    assert run("delete", 1).stdout == "deleted 1 job\n"
 
-    assert states(run) == {2: "pending"}
+    assert states(run) == {1: "pending", 2: "pending"}
+
+
+def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
+    enqueue(run, 3)
+
+    one, two = run("delete", 1, fails=1).stderr, run("delete", 1, 2, fails=1).stderr
+
+    assert "Delete 1 job? It cannot be brought back. There is nobody to ask" in one
+    assert "Delete 2 jobs? They cannot be brought back. There is nobody to ask" in two
+    assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
+    done = run("delete", 1, 2, "--yes")
+    assert (done.stdout, done.stderr) == ("deleted 2 jobs\n", "")
+    assert states(run) == {3: "pending"}
+    [action] = items(run("undo", "--list", "--json"))
+    assert "was a delete: what it took away is gone for good" in run("undo", action["id"], "--yes", fails=1).stderr
+    assert "there is nothing to undo" in run("undo", fails=1).stderr
 
 
 @pytest.mark.parametrize("words", [["--status", "pending"], ["1", "2"], ["--type", "ocr_pages"]])
@@ -136,9 +151,9 @@ def test_what_one_job_does_not_allow_is_refused_with_its_reason(run: Run, daemon
 
     daemon.claim()
 
-    assert "it is running" in run("delete", 1, fails=1).stderr
+    assert "it is running" in run("delete", 1, "--yes", fails=1).stderr
     assert "it is running" in run("priority", 3, 1, fails=1).stderr
-    assert json.loads(run("delete", 1, "--json", fails=1).stderr)["error"]["code"] == "refused"
+    assert json.loads(run("delete", 1, "--yes", "--json", fails=1).stderr)["error"]["code"] == "refused"
 
 
 def test_of_many_each_refusal_is_named_and_the_others_are_done(run: Run) -> None:
@@ -194,16 +209,20 @@ def test_a_priority_out_of_range_changes_nothing(run: Run, level: str) -> None:
     assert items(run("ls", "--json"))[0]["priority"] == 5
 
 
-def test_undo_puts_back_the_newest_action(run: Run) -> None:
-    enqueue(run, 3)
+def test_undo_does_the_opposite_of_the_newest_action_that_can_be_undone(run: Run) -> None:
+    enqueue(run, 4)
     run("cancel", "--status", "pending", "--yes")
-    run("delete", 2)
+    run("retry", 2)
+    run("delete", 4, "--yes")
 
-    assert run("undo").stdout == "put back 1 job\n"
+    assert run("undo").stdout == "cancelled 1 job\n"
     assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled"}
-    run("undo", fails=1)
-    assert run("undo", "--yes").stdout == "put back 3 jobs\n"
+    assert "the cancel of 4 jobs" in run("undo", fails=1).stderr
+    assert run("undo", "--yes", fails=1).stdout == "retried 3 jobs\n"
     assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
+    run("priority", 1, 1, 2, "--yes")
+    assert run("undo", "--yes").stdout == "reprioritised 2 jobs\n"
+    assert {one["priority"] for one in items(run("ls", "--json"))} == {5}
 
     assert "there is nothing to undo" in run("undo", fails=1).stderr
 
@@ -216,7 +235,7 @@ def test_undo_names_what_has_moved_since_and_leaves_it(run: Run) -> None:
 
     result = run("undo", action["id"], "--yes", fails=1)
 
-    assert result.stdout == "put back 1 job\n"
+    assert result.stdout == "retried 1 job\n"
     assert "job 2: it has moved since" in result.stderr
 
 

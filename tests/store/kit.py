@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from worker_service.clock import Clock, as_text
-from worker_service.jobs.model import Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
+from worker_service.jobs.model import Changed, Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 from worker_service.store.opening import initialise, open_store
@@ -207,6 +207,11 @@ def everything(store: Store) -> dict[int, Job]:
 
 def status_of(store: Store, job_id: int) -> Status:
     return store.reading.get(job_id).status
+
+
+def undo(store: Store, action_id: int | None) -> Changed:
+    assert action_id is not None, "nothing was changed"
+    return store.steering.undo(action_id, actor="bob")
 
 
 def end(store: Store, lease: Lease, how: Status) -> None:

@@ -19,6 +19,7 @@ from tests.store.kit import (
     everything,
     ids,
     status_of,
+    undo,
 )
 from worker_service.clock import as_text
 from worker_service.errors import JobNotFound, PagemillError, Refused, RuleBroken
@@ -264,12 +265,7 @@ VERBS: dict[str, Verb] = {
     "delete": lambda store, which: store.steering.delete(which, actor="ann"),
     "priority": lambda store, which: store.steering.priority(which, 9, actor="ann"),
 }
-UNDOABLE = [
-    ("cancel", PENDING),
-    ("priority", PENDING),
-    ("delete", PENDING),
-    *((verb, how) for verb in ("retry", "delete") for how in ENDS),
-]
+UNDONE_BY = [("cancel", PENDING, PENDING), ("priority", PENDING, PENDING), *(("retry", how, CANCELLED) for how in ENDS)]
 
 
 def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
@@ -292,9 +288,9 @@ def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
     return job_id
 
 
-@pytest.mark.parametrize(("verb", "status"), UNDOABLE)
-def test_undo_puts_the_row_back_as_it_was(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, verb: str, status: Status
+@pytest.mark.parametrize(("verb", "status", "becomes"), UNDONE_BY)
+def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, verb: str, status: Status, becomes: Status
 ) -> None:
     worker()
     job_id = _in_state(store, enqueue, status)
@@ -304,35 +300,65 @@ def test_undo_puts_the_row_back_as_it_was(
     assert list(changed.job_ids) == [job_id]
     clock.advance(1)
 
-    undone = store.steering.undo(changed.action_id, actor="bob")
+    undone = undo(store, changed.action_id)
 
-    assert list(undone.job_ids) == [job_id]
-    assert not undone.refused
-    assert store.reading.get(job_id) == before
+    job = store.reading.get(job_id)
+    assert (list(undone.job_ids), dict(undone.refused)) == ([job_id], {})
+    assert (job.status, job.fence, job.priority, job.owner, job.payload) == (becomes, 1, 2, "ann", '{"a":1}')
+    assert (job.unique_key, job.concurrency_key, job.created_at) == ("u", "k", before.created_at)
     assert (store.reading.attempts(job_id), store.reading.logs(job_id), store.reading.waits_for(job_id)) == kept
     assert store.reading.actions()[0].undone_at == clock.text
-    if status is PENDING:
-        assert claimed_ids(store) == [job_id]
-    else:
-        assert claimed_ids(store) == []
+    assert claimed_ids(store) == ([job_id] if becomes is PENDING else [])
 
 
-def test_undo_of_a_delete_of_many_brings_all_of_them_back_in_their_order(
+def test_an_undo_of_a_cancel_gives_a_fresh_budget(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
-    first = enqueue()
-    chain = [first, enqueue(after=(first,)), enqueue(run_at=clock.after(60)), enqueue(concurrency_key="k")]
-    before = everything(store)
-    store.steering.delete(Selector(), actor="ann")
-    assert everything(store) == {}
+    job_id = enqueue(max_retries=3)
+    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
+    changed = store.steering.cancel(ids(job_id), actor="ann")
 
-    store.steering.undo(None, actor="ann")
+    undo(store, changed.action_id)
 
-    assert everything(store) == before
-    assert codes(store, chain[1]) == ["WAITS_FOR"]
-    assert codes(store, chain[2]) == ["NOT_YET"]
-    assert claimed_ids(store) == [chain[0], chain[3]]
+    assert store.reading.get(job_id).retry_count == 0
+    assert claimed_ids(store) == [job_id]
+
+
+@pytest.mark.parametrize("how", [PENDING, *ENDS])
+def test_a_delete_takes_all_that_was_kept_of_a_job_along_and_is_never_undone(
+    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand, how: Status
+) -> None:
+    worker()
+    job_id = _in_state(store, enqueue, how)
+
+    changed = store.steering.delete(ids(job_id), actor="ann")
+
+    for table in ("worker_job_attempt", "worker_job_event", "worker_job_log", "worker_job_dependency"):
+        assert by_hand(f"SELECT * FROM {table} WHERE job_id = {job_id}") == [], table
+    with pytest.raises(Refused):
+        undo(store, changed.action_id)
+    assert job_id not in everything(store)
+    assert store.reading.actions()[0].undone_at is None
+    assert by_hand(f"SELECT item_id, left_as FROM worker_action_item WHERE action_id = {changed.action_id}") == [
+        {"item_id": job_id, "left_as": "ocr_pages"}
+    ]
+
+
+def test_actions_are_forgotten_after_a_week(
+    store: Store, enqueue: Enqueue, clock: MovableClock, by_hand: ByHand
+) -> None:
+    old, young = enqueue(), enqueue()
+    changed = store.steering.priority(ids(old), 3, actor="ann")
+    clock.advance(8 * 86_400)
+    store.steering.priority(ids(young), 3, actor="ann")
+
+    store.steering.prune(Selector())
+
+    assert by_hand("SELECT item_id FROM worker_action_item") == [{"item_id": young}]
+    assert [action.jobs for action in store.reading.actions()] == [1]
+    with pytest.raises(Refused):
+        undo(store, changed.action_id)
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "priority"])
@@ -344,7 +370,6 @@ def test_undo_leaves_and_names_what_has_moved_since(
         stays, moves = (_ended(store, enqueue, FAILED) for _ in range(2))
     else:
         stays, moves = enqueue(), enqueue()
-    before = store.reading.get(stays)
     changed = VERBS[verb](store, ids(stays, moves))
     assert sorted(changed.job_ids) == [stays, moves]
     if verb == "cancel":
@@ -352,12 +377,11 @@ def test_undo_leaves_and_names_what_has_moved_since(
     store.steering.priority(ids(moves), 4, actor="cid")
     moved = store.reading.get(moves)
 
-    undone = store.steering.undo(changed.action_id, actor="bob")
+    undone = undo(store, changed.action_id)
 
     assert list(undone.job_ids) == [stays]
     assert list(undone.refused) == [moves]
-    assert undone.refused[moves]
-    assert store.reading.get(stays) == before
+    assert "it has moved since" in undone.refused[moves]
     assert store.reading.get(moves) == moved
 
 
@@ -367,26 +391,29 @@ def test_undo_of_a_retry_leaves_a_job_that_runs_by_now(store: Store, enqueue: En
     changed = store.steering.retry(ids(job_id), actor="ann")
     lease = claim_one(store).lease
 
-    undone = store.steering.undo(changed.action_id, actor="ann")
+    undone = undo(store, changed.action_id)
 
     assert list(undone.refused) == [job_id]
     store.leases.complete(lease)
     assert status_of(store, job_id) is COMPLETED
 
 
-def test_p7_undo_does_not_take_back_a_request_to_stop(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_once_it_has_ended(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
     worker()
-    job_id, pending = enqueue(), enqueue()
+    job_id = enqueue()
     lease = claim_one(store).lease
-    changed = store.steering.cancel(ids(job_id, pending), actor="ann")
+    changed = store.steering.cancel(ids(job_id), actor="ann")
 
-    undone = store.steering.undo(changed.action_id, actor="ann")
+    early = undo(store, changed.action_id)
 
-    assert list(undone.job_ids) == [pending]
-    assert list(undone.refused) == [job_id]
+    assert (list(early.job_ids), list(early.refused)) == ([], [job_id])
     assert store.reading.get(job_id).cancel_requested_at is not None
     store.leases.confirm_cancel(lease)
     assert status_of(store, job_id) is CANCELLED
+    assert list(undo(store, changed.action_id).job_ids) == [job_id]
+    assert claimed_ids(store) == [job_id]
 
 
 def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store, enqueue: Enqueue) -> None:
@@ -394,45 +421,36 @@ def test_undo_of_a_cancel_whose_unique_key_is_live_again_is_refused(store: Store
     changed = store.steering.cancel(ids(first), actor="ann")
     live = enqueue(unique_key="u")
 
-    undone = store.steering.undo(changed.action_id, actor="ann")
+    undone = undo(store, changed.action_id)
 
     assert list(undone.refused) == [first]
     assert [status_of(store, each) for each in (first, live)] == [CANCELLED, PENDING]
 
 
-def test_undo_of_a_delete_whose_unique_key_is_live_again_is_refused(store: Store, enqueue: Enqueue) -> None:
-    first = enqueue(unique_key="u")
-    changed = store.steering.delete(ids(first), actor="ann")
-    live = enqueue(unique_key="u")
-
-    undone = store.steering.undo(changed.action_id, actor="ann")
-
-    assert list(undone.refused) == [first]
-    assert set(everything(store)) == {live}
-
-
-def test_undo_without_a_number_takes_the_newest_action_and_then_the_one_before(store: Store, enqueue: Enqueue) -> None:
+def test_actions_are_undone_one_after_the_other(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue(priority=5)
-    store.steering.priority(ids(job_id), 3, actor="ann")
-    store.steering.priority(ids(job_id), 1, actor="ann")
+    actions = [store.steering.priority(ids(job_id), level, actor="ann").action_id for level in (3, 1)]
+    actions += [store.steering.cancel(ids(job_id), actor="ann").action_id]
+    actions += [store.steering.retry(ids(job_id), actor="ann").action_id]
 
-    store.steering.undo(None, actor="ann")
-    assert store.reading.get(job_id).priority == 3
-    store.steering.undo(None, actor="ann")
-    assert store.reading.get(job_id).priority == 5
+    found = []
+    for action_id in reversed(actions):
+        assert action_id is not None
+        assert list(undo(store, action_id).job_ids) == [job_id]
+        found.append((status_of(store, job_id), store.reading.get(job_id).priority))
+
+    assert found == [(CANCELLED, 1), (PENDING, 1), (PENDING, 3), (PENDING, 5)]
 
 
 def test_an_action_is_undone_once_and_one_that_is_not_there_is_refused(store: Store, enqueue: Enqueue) -> None:
-    with pytest.raises(PagemillError):
-        store.steering.undo(None, actor="ann")
     job_id = enqueue()
     changed = store.steering.priority(ids(job_id), 3, actor="ann")
-    store.steering.undo(changed.action_id, actor="ann")
+    undo(store, changed.action_id)
 
     with pytest.raises(PagemillError):
-        store.steering.undo(changed.action_id, actor="ann")
+        undo(store, changed.action_id)
     with pytest.raises(PagemillError):
-        store.steering.undo(12345, actor="ann")
+        undo(store, 12345)
 
     assert store.reading.get(job_id).priority == 5
 
@@ -448,25 +466,10 @@ def test_undo_of_a_cancel_brings_back_the_hold_of_the_row(
     before = [store.reading.get(each) for each in held]
     changed = store.steering.cancel(ids(*held), actor="ann")
 
-    store.steering.undo(changed.action_id, actor="ann")
+    undo(store, changed.action_id)
 
     assert [store.reading.get(each) for each in held] == before
     assert [codes(store, each) for each in held] == gates == [["NOT_YET"], ["WAITS_FOR"], ["KEY_BUSY"]]
-
-
-def test_undo_of_a_delete_brings_a_job_back_into_the_wait_that_it_was_in(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
-) -> None:
-    worker()
-    retried = enqueue()
-    store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
-    held = [retried, enqueue(run_at=clock.after(60)), enqueue(after=(retried,), run_at=clock.after(60))]
-    gates = [codes(store, each) for each in held]
-    changed = store.steering.delete(ids(*held), actor="ann")
-
-    store.steering.undo(changed.action_id, actor="ann")
-
-    assert [codes(store, each) for each in held] == gates == [["BACKOFF"], ["NOT_YET"], ["NOT_YET", "WAITS_FOR"]]
 
 
 def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(
@@ -479,71 +482,10 @@ def test_the_undo_of_a_cancel_of_a_need_revives_what_failed_because_of_it(
     assert claimed_ids(store) == []
     assert status_of(store, after) is FAILED
 
-    store.steering.undo(changed.action_id, actor="ann")
+    undo(store, changed.action_id)
 
     assert claimed_ids(store) == [first]
     assert status_of(store, after) is PENDING
-
-
-def test_the_undo_of_a_delete_of_a_need_revives_what_failed_because_of_it(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
-    first = enqueue()
-    after = enqueue(after=(first,))
-    changed = store.steering.delete(ids(first), actor="ann")
-    assert claimed_ids(store) == []
-    assert status_of(store, after) is FAILED
-
-    store.steering.undo(changed.action_id, actor="ann")
-
-    assert claimed_ids(store) == [first]
-    assert (status_of(store, after), codes(store, after)) == (PENDING, ["WAITS_FOR"])
-
-
-def test_an_open_action_gives_a_hand_no_leave_to_end_a_running_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
-    job_id = _ended(store, enqueue, FAILED)
-    store.steering.retry(ids(job_id), actor="ann")
-    claim_one(store)
-    before = store.reading.get(job_id)
-
-    by_hand.try_each(
-        [f"UPDATE worker_job_queue SET status = 'failed', completed_at = '2026-11-18 10:00:00.000' WHERE id = {job_id}"]
-    )
-
-    assert store.reading.get(job_id) == before
-
-
-def test_an_open_action_gives_a_hand_no_leave_to_start_an_ended_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
-    job_id = _ended(store, enqueue, CANCELLED)
-    before = store.reading.get(job_id)
-    assert before.started_at
-
-    by_hand.try_each(
-        [f"UPDATE worker_job_queue SET status = 'running', completed_at = NULL, held = 0 WHERE id = {job_id}"]
-    )
-
-    assert store.reading.get(job_id) == before
-
-
-def test_an_open_action_gives_a_hand_no_leave_to_rewrite_a_result(
-    store: Store, enqueue: Enqueue, worker: AddWorker, by_hand: ByHand
-) -> None:
-    worker()
-    job_id = _ended(store, enqueue, FAILED)
-    store.steering.retry(ids(job_id), actor="ann")
-    end(store, claim_one(store).lease, FAILED)
-    before = store.reading.get(job_id)
-
-    by_hand.try_each([f"UPDATE worker_job_queue SET error_message = 'forged', status = 'failed' WHERE id = {job_id}"])
-
-    assert store.reading.get(job_id) == before
 
 
 # ── pause ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -691,33 +633,12 @@ def test_prune_takes_only_what_the_selector_means(
     assert old not in everything(store)
 
 
-def test_a_week_after_a_delete_prune_forgets_it_for_good(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand
-) -> None:
-    worker()
-    job_id = enqueue()
-    lease = claim_one(store).lease
-    store.leases.report([Report(lease, 10, "x", ["a line"])])
-    store.leases.complete(lease)
-    changed = store.steering.delete(ids(job_id), actor="ann")
-    store.steering.prune(Selector())
-    assert len(store.reading.logs(job_id)) == 1
-
-    clock.advance(8 * 86_400)
-    store.steering.prune(Selector())
-
-    for table in ("worker_job_attempt", "worker_job_event", "worker_job_log", "worker_action", "worker_action_item"):
-        assert by_hand(f"SELECT * FROM {table}") == [], table
-    with pytest.raises(Refused):
-        store.steering.undo(changed.action_id, actor="ann")
-
-
 def test_what_was_pruned_is_left_and_named_by_an_undo(store: Store, enqueue: Enqueue) -> None:
     job_id, other = enqueue(), enqueue()
     changed = store.steering.cancel(ids(job_id, other), actor="ann")
     assert store.steering.prune(ids(job_id)) == 1
 
-    undone = store.steering.undo(changed.action_id, actor="ann")
+    undone = undo(store, changed.action_id)
 
     assert list(undone.job_ids) == [other]
     assert list(undone.refused) == [job_id]
@@ -735,4 +656,4 @@ def test_a_refused_verb_says_why_in_words(store: Store, enqueue: Enqueue, worker
 
 def test_the_refusal_of_an_undo_is_a_refusal(store: Store) -> None:
     with pytest.raises(Refused):
-        store.steering.undo(7, actor="ann")
+        undo(store, 7)

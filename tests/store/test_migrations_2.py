@@ -31,9 +31,14 @@ UPDATE worker_job_attempt SET outcome = 'failed', ended_at = '2026-11-18 10:00:0
 UPDATE worker_job_queue SET status = 'completed', completed_at = '2026-11-18 10:00:02.000', result = '{}' WHERE id = 3;
 UPDATE worker_job_queue SET status = 'failed', completed_at = '2026-11-18 10:00:02.000', error_code = 'X' WHERE id = 4;
 UPDATE worker_job_queue SET status = 'cancelled' WHERE id IN (2, 5);
-INSERT INTO worker_action (at, actor, verb) VALUES ('2026-11-18 10:00:03.000', 'ann', 'delete');
+INSERT INTO worker_action (at, actor, verb) VALUES ('2026-11-18 10:00:03.000', 'ann', 'cancel'),
+                                                   ('2026-11-18 10:00:03.000', 'ann', 'delete');
+INSERT INTO worker_action_item (action_id, job_id, before, after)
+SELECT 1, id, json_object('status', 'pending', 'priority', 5),
+       json_object('status', status, 'fence', fence, 'priority', 5)
+  FROM worker_job_queue WHERE id = 5;
 INSERT INTO worker_action_item (action_id, job_id, before)
-SELECT 1, id, json_object('job_type', job_type, 'platform', platform, 'status', status, 'fence', fence, 'priority', 5,
+SELECT 2, id, json_object('job_type', job_type, 'platform', platform, 'status', status, 'fence', fence, 'priority', 5,
        'owner', '', 'source', '', 'created_at', created_at, 'retry_count', 0, 'max_retries', 3, 'requeue_count', 0,
        'progress_percent', 0) FROM worker_job_queue WHERE id = 6;
 DELETE FROM worker_job_queue WHERE id = 6;
@@ -99,6 +104,11 @@ def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
     assert migrate(path)
 
     after = _rows(earlier)
+    # What only the undo of a delete needed is gone.
+    items = [(row["action_id"], row["job_id"]) for row in before.pop("worker_action_item")]
+    assert [(row["action_id"], row["item_id"]) for row in after["worker_action_item"]] == items
+    assert [row["left_as"] for row in after["worker_action_item"]] == ["cancelled 0 5", None]
+    assert not before.pop("worker_action_document", None)
     for table, rows in before.items():
         kept = [{column: row[column] for column in columns} for row, columns in zip(after[table], rows, strict=True)]
         assert kept == rows, table
@@ -212,12 +222,14 @@ def test_the_jobs_go_on_where_they_were(earlier: ByHand, path: Path, clock: Mova
 
     store = open_store(path, clock=clock)
     assert store.upkeep.audit() == []
-    assert store.steering.undo(None, actor="ann").job_ids == [6]
+    [deleted, cancelled] = store.reading.actions()
+    assert (deleted.verb, deleted.jobs, cancelled.verb, cancelled.jobs) == ("delete", 1, "cancel", 1)
+    assert store.steering.undo(cancelled.id, actor="ann").job_ids == [5]
     assert [job.id for job in store.leases.requeue("w1")] == [2]
     assert status_of(store, 2) is Status.CANCELLED
     store.leases.register(new_worker())
     earlier("UPDATE worker_job_queue SET status = 'pending' WHERE id = 4")
-    assert claimed_ids(store) == [1, 4, 6]
+    assert claimed_ids(store) == [1, 4, 5]
     for job in everything(store).values():
         if job.status is Status.RUNNING:
             store.leases.complete(job.lease)

@@ -16,6 +16,7 @@ from tests.store.kit import (
     end,
     ids,
     status_of,
+    undo,
 )
 from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.store import intake, steering
@@ -51,7 +52,7 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
 ) -> None:
     worker(cpu=2000)
     store.intake.enqueue_many([NewJob("ocr_pages")] * 600)
-    deleted = store.steering.delete(ids(*range(1, 601)), actor="ann")
+    cancelled = store.steering.cancel(ids(*range(1, 601)), actor="ann").action_id
     cut = iter([None, OSError("the power went")])
 
     def settle(database: Database) -> None:
@@ -61,14 +62,14 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
 
     monkeypatch.setattr(steering, "settle", settle)
     with pytest.raises(OSError, match="power"):
-        store.steering.undo(deleted.action_id, actor="ann")
+        undo(store, cancelled)
     monkeypatch.undo()
     done = claimed_ids(store, most=1000)
     assert len(done) == 500
     for job_id in done:
         store.leases.complete(store.reading.get(job_id).lease)
 
-    store.steering.undo(deleted.action_id, actor="ann")
+    undo(store, cancelled)
 
     assert claimed_ids(store, most=1000) == list(range(501, 601))
     assert all(store.reading.get(job_id).status is Status.COMPLETED for job_id in done)
@@ -84,19 +85,6 @@ def test_an_id_is_never_chosen_by_hand(store: Store, enqueue: Enqueue, by_hand: 
             by_hand(f"INSERT INTO worker_job_queue (id, job_type, platform) VALUES ({chosen}, 'ocr_pages', 'x')")
 
     assert enqueue() == job_id + 1
-
-
-def test_a_waiting_job_that_was_deleted_and_brought_back_learns_what_happened_meanwhile(
-    store: Store, enqueue: Enqueue
-) -> None:
-    need = enqueue()
-    waiting = enqueue(after=(need,))
-    store.steering.delete(ids(waiting), actor="ann")
-    assert _fail(store) == need
-
-    store.steering.undo(None, actor="ann")
-
-    assert status_of(store, waiting) is Status.FAILED
 
 
 def test_a_job_that_nobody_can_run_keeps_no_other_of_its_key_from_running(store: Store, enqueue: Enqueue) -> None:
@@ -124,20 +112,6 @@ def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
         store.leases.complete(store.reading.get(job_id).lease)
 
     assert claimed_ids(store, most=10) == []
-
-
-def test_an_undo_that_was_refused_for_a_job_can_be_tried_again(store: Store, enqueue: Enqueue) -> None:
-    first = enqueue(unique_key="u")
-    other = enqueue()
-    deleted = store.steering.delete(ids(first, other), actor="ann")
-    twin = enqueue(unique_key="u")
-
-    assert list(store.steering.undo(deleted.action_id, actor="ann").refused) == [first]
-    store.steering.delete(ids(twin), actor="ann")
-    again = store.steering.undo(deleted.action_id, actor="ann")
-
-    assert list(again.job_ids) == [first]
-    assert status_of(store, first) is Status.PENDING
 
 
 @pytest.mark.parametrize("change", ["fence = NULL", "held = NULL", "held = 1", "held = 4", "held = 8", "id = NULL"])

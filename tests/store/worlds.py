@@ -148,7 +148,10 @@ class World:
             case "priority":
                 self.store.steering.priority(which, pick % 3 + 1, actor="ann")
             case _:
-                self.store.steering.undo(None, actor="ann")
+                for action in self.store.reading.actions():
+                    if action.opposite and action.undone_at is None:
+                        self.store.steering.undo(action.id, actor="ann")
+                        break
 
     def _pause(self, scope: tuple[str, str], seconds: int | None) -> None:
         self.store.steering.pause(*scope, until=None if seconds is None else self.clock.after(seconds))

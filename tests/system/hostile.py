@@ -57,7 +57,7 @@ INSERTS: dict[str, dict[str, str]] = {
     "worker_job_dependency": {"job_id": "{waiting}", "needs_id": "{plain}"},
     "worker_job_settled": {"job_id": "{n}"},
     "worker_action": {"at": NOW, "actor": "'ann'", "verb": "'cancel'"},
-    "worker_action_item": {"action_id": "{n}", "job_id": "{plain}", "before": "'{{}}'", "after": "'{{}}'"},
+    "worker_action_item": {"action_id": "{n}", "item_id": "{plain}", "left_as": "'pending 0 5'"},
     "worker": {
         "id": "'w{n}'", "host": "'here'", "boot_id": "'boot'", "pid": "1", "version": "'1'", "cpu_slots": "1",
         "io_slots": "1", "started_at": NOW, "heartbeat_at": NOW,
@@ -73,7 +73,6 @@ INSERTS: dict[str, dict[str, str]] = {
         "path": "'objects/p{n}'", "size": "1", "created_at": NOW,
     },
     "document_gone": {"document_id": "{n}"},
-    "worker_action_document": {"action_id": "{n}", "document_id": "{n}", "before": "'{{}}'"},
     "file_gone": {"path": "'objects/g{n}'"},
     "page_result": {"digest": "'d{n}'", "text": "'climate'", "method": "'layer'", "created_at": NOW},
     "page": {"document_id": "{document}", "generation": "1", "number": "{n}", "result_id": "1"},

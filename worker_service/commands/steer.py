@@ -1,7 +1,7 @@
 """Changing jobs: `cancel`, `retry`, `delete`, `priority`, `undo`, `prune`.
 
-One job given by its id is changed at once. Where there may be many, the person sees how many and some of them first,
-and says yes. What changes many is one action, which `pagemill undo` puts back.
+One job given by its id is changed at once. Where there may be many, or where nothing brings them back, the person sees
+how many and some of them first, and says yes. Each change is one action; `pagemill undo` does the opposite.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, confirm, confirming, selecting, verb
 from worker_service.errors import Refused
-from worker_service.jobs.model import Action, Changed
+from worker_service.jobs.model import OPPOSITE, Action, Changed
 from worker_service.jobs.selector import Selector
 from worker_service.operations import steer as operations
 from worker_service.operations.jobs import state_of
@@ -69,8 +69,8 @@ def delete(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
     pagemill delete 42
     pagemill delete --status cancelled --older-than 7d --yes
 
-    Remove jobs that are not running. `pagemill undo` brings them back, until they are pruned. A document that a pending
-    one would have read is failed by it (JOB_DELETED). Documents themselves: `pagemill documents rm`.
+    Remove jobs that are not running, for good, with their logs and history: so it asks first, and scripts say --yes. A
+    document that a pending one would have read is failed by it (JOB_DELETED). Documents: `pagemill documents rm`.
     """
     return _change(desk, "delete", selector, dry_run=dry_run, yes=yes)
 
@@ -99,12 +99,16 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
     pagemill undo --list
     pagemill undo 7
 
-    Put back what an action did (without a number: the newest), on every job that has not moved since.
+    Do the opposite of an action (without a number: the newest) to every job that has not moved since.
+
+    What was cancelled is retried, and begins with a fresh budget; what was retried is cancelled; a priority is again
+    what it was before. A delete is for good.
     """
     if is_list:
         _show_actions(desk, operations.actions(desk.session))
         return 0
     action = operations.undoable(desk.session, action_id)
+    verb_name = action.opposite or ""
     question = f"{action.verb} of {output.jobs(action.jobs)} by {action.actor} at {output.seconds(action.at)}"
     if dry_run:
         if desk.as_json:
@@ -113,8 +117,9 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
             output.show(f"would undo action {action.id}: {question}")
         return 0
     if action.jobs > 1:
-        confirm(f"Undo action {action.id}, the {question}?", yes=yes)
-    return _show_changed(desk, "put back", operations.undo(desk.session, action))
+        told = "put their priority back" if verb_name == "priority" else f"{verb_name} them"
+        confirm(f"Undo action {action.id}, the {question}: {told}?", yes=yes)
+    return _show_changed(desk, operations.DONE[verb_name], operations.undo(desk.session, action))
 
 
 @verb
@@ -160,13 +165,16 @@ def _change(
     plan = operations.plan(desk.session, verb_name, selector, priority=level)
     if dry_run:
         return _show_dry_run(desk, plan)
-    if not plan.is_single:
-        if plan.jobs == 0:
-            return _show_nothing(desk)
+    if plan.jobs == 0 and not plan.is_single:
+        return _show_nothing(desk)
+    if verb_name == "delete" or not plan.is_single:
         question = f"{verb_name.capitalize()} {output.jobs(plan.jobs)}?"
+        if verb_name == "delete":
+            question += f" {'It' if plan.jobs == 1 else 'They'} cannot be brought back."
         if sentence := _of_documents(plan, "will be"):
             question = f"{sentence}. {question}"
-        confirm(question, yes=yes, sample=_sample(plan))
+        number = plan.jobs if verb_name == "delete" and not plan.is_single else None
+        confirm(question, yes=yes, sample=_sample(plan), number=number)
     changed = operations.change(desk.session, plan, without_grace=without_grace)
     unended = operations.await_ends(desk.session, changed.asked, seconds=_ENDS_SECONDS) if without_grace else None
     return _show_changed(desk, operations.DONE[verb_name], changed, plan=plan, unended=unended)
@@ -256,8 +264,8 @@ def _show_changed(
         output.say(f"job {job_id}: {reason}")
     if len(changed.refused) > _REFUSALS_SHOWN:
         output.say(f"… and {len(changed.refused) - _REFUSALS_SHOWN:,} more")
-    if changed.action_id is not None and done != "put back" and number > 1:
-        output.say(f"to put it back: pagemill undo {changed.action_id}")
+    if plan is not None and plan.verb in OPPOSITE and number > 1:
+        output.say(f"to take it back: pagemill undo {changed.action_id}")
     return 1 if changed.refused or unended else 0
 
 

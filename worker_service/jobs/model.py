@@ -335,6 +335,9 @@ class Pause:
     reason: str | None
 
 
+OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority"}
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """A change that a person made in bulk."""
@@ -346,7 +349,12 @@ class Action:
     undone_at: str | None
     jobs: int
     documents: int
-    """That it removed; these are not brought back."""
+    """That it removed."""
+
+    @property
+    def opposite(self) -> str | None:
+        """By which it is undone; None: what it took away is gone for good."""
+        return OPPOSITE.get(self.verb)
 
 
 @dataclass(frozen=True, slots=True)

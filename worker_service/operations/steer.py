@@ -161,19 +161,19 @@ def actions(session: Session, *, most: int = 20) -> Sequence[Action]:
 
 
 def undoable(session: Session, action_id: int | None) -> Action:
-    """The action that an undo is about: the one with this number, else the newest that was not undone yet."""
+    """The action that an undo is about: the one with this number, else the newest that can be undone."""
     found = actions(session, most=1000)
     if action_id is None:
-        action = next((one for one in found if one.undone_at is None and not one.documents), None)
+        action = next((one for one in found if one.undone_at is None and one.opposite), None)
     else:
         action = next((one for one in found if one.id == action_id), None)
     if action is None:
         which = "nothing" if action_id is None else f"no action {action_id}"
         raise Refused(f"there is {which} to undo: see pagemill undo --list")
-    if action.documents:
-        raise Refused(f"action {action.id} removed documents for good: bring their files in again")
     if action.undone_at is not None:
         raise Refused(f"action {action.id} was undone already")
+    if action.opposite is None:
+        raise Refused(f"action {action.id} was a {action.verb}: what it took away is gone for good")
     return action
 
 

@@ -166,7 +166,7 @@ class Leases(Protocol):
 
 
 class Steering(Protocol):
-    """For people. What changes many jobs is one action, and can be undone."""
+    """For people. What changes jobs is one action; `undo` takes a cancel, retry or priority back."""
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
         """Pending jobs end; running ones are asked to stop, or (hurried) are stopped by their workers without grace."""
@@ -175,13 +175,14 @@ class Steering(Protocol):
         """Ended jobs run again with a fresh budget, and what failed only because of them is revived."""
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
-        """Remove jobs that are not running."""
+        """Remove jobs that are not running, and all that was kept about them, for good."""
 
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
         """Give pending jobs another priority."""
 
-    def undo(self, action_id: int | None, *, actor: str) -> Changed:
-        """Put back what an action (None: the newest) changed and what has not moved since."""
+    def undo(self, action_id: int, *, actor: str) -> Changed:
+        """Do the opposite to the jobs that still are as the action left them: retry what it cancelled, cancel what it
+        retried, or give them the priority that they had."""
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
         """Start no more jobs of a type, of an owner, or ('all', '') at all. What runs goes on."""

@@ -230,7 +230,7 @@ class SqliteReading:
             as_it_stands = [] if job.held else self._ahead(job_id, dead, self._db.read)
         with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
             make_ready(self._db, self._db.now())
-            is_pending = [row[:1] for row in self._db.write("row_of", job_id=job_id)] == [(Status.PENDING,)]
+            is_pending = [row[:1] for row in self._db.write("look", job_id=job_id)] == [(Status.PENDING,)]
             if not is_pending:
                 return []
             return self._gates(job_id, dead, self._db.write) or self._ahead(job_id, dead, self._db.write)

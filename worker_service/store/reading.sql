@@ -129,9 +129,10 @@ SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until
 
 -- name: actions
 SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
-       (SELECT count(*) FROM worker_action_item i WHERE i.action_id = a.id),
-       (SELECT count(*) FROM worker_action_document i WHERE i.action_id = a.id)
-  FROM worker_action a ORDER BY a.id DESC LIMIT :most;
+       iif(a.verb = 'remove', 0, n.items), iif(a.verb = 'remove', n.items, 0)
+  FROM worker_action a
+  JOIN (SELECT id, (SELECT count(*) FROM worker_action_item i WHERE i.action_id = id) AS items FROM worker_action) n USING (id)
+ ORDER BY a.id DESC LIMIT :most;
 
 -- name: database_id
 SELECT min(created_at) FROM pagemill_schema;

@@ -26,7 +26,6 @@ from worker_service.store.upkeep import SqliteUpkeep
 _PARTS = ("leases", "intake", "steering", "reading", "library", "upkeep")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
-_RESTORED = tuple(name for name in JOB_COLUMNS if name not in ("id", "fence", "held"))
 
 
 class SqliteStore:
@@ -57,7 +56,6 @@ class SqliteStore:
 
 
 def sqlite_statements() -> dict[str, str]:
-    names_and_values = ", ".join(f"'{name}', {name}" for name in JOB_COLUMNS)
     new_row = f"({', '.join('?' * len(NEW_COLUMNS))})"
     # What only Python can know.
     fragments = {
@@ -65,10 +63,6 @@ def sqlite_statements() -> dict[str, str]:
         "new_row": new_row,
         "new_rows": ", ".join([new_row] * ROWS_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
-        "row_json": f"json_object({names_and_values})",
-        "restored_columns": ", ".join(f"{name} = {_from_json(name)}" for name in _RESTORED),
-        "restored_names": ", ".join((*_RESTORED, "fence")),
-        "restored_values": ", ".join(map(_from_json, (*_RESTORED, "fence"))),
     }
     statements: dict[str, str] = {}
     for part in _PARTS:
@@ -77,7 +71,3 @@ def sqlite_statements() -> dict[str, str]:
             filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
             (fragments if kind == "fragment" else statements)[name] = filled
     return statements
-
-
-def _from_json(name: str) -> str:
-    return f"json_extract(:before, '$.{name}')"

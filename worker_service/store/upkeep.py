@@ -165,8 +165,9 @@ class SqliteUpkeep:
                         continue
                     if action_id is None:
                         [(action_id,)] = self._db.write("begin_action", verb="remove", actor=actor, now=self._db.now())
-                    told = {"files": weight.files, "size": weight.size}
-                    self._db.write("remember_document", action_id=action_id, document_id=document_id, **told)
+                    [(title,)] = self._db.write("title_of_document", document_id=document_id)
+                    item = {"action_id": action_id, "item_id": document_id, "left_as": title}
+                    self._db.write("remember", **item, priority_before=None)
                     self._db.write("remove_document", document_id=document_id)
                     self._db.write("remember_gone", document_id=document_id)
                     self._db.write("link_is_due", document_id=document_id)

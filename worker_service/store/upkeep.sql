@@ -72,13 +72,8 @@ SELECT (SELECT count(*) FROM own CROSS JOIN document d ON d.id = own.id),
        (SELECT count(*) FROM path WHERE NOT is_shared), (SELECT ifnull(sum(size), 0) FROM path WHERE NOT is_shared),
        (SELECT count(*) FROM path WHERE is_shared);
 
--- name: remember_document
-INSERT INTO worker_action_document (action_id, document_id, before)
-SELECT :action_id, d.id,
-       json_object('owner', d.owner, 'platform', d.platform, 'source_key', d.source_key, 'name', d.name,
-                   'content', d.content, 'pages', d.pages, 'index_status', d.index_status, 'settings', d.settings,
-                   'created_at', d.created_at, 'files', :files, 'size', :size)
-  FROM document d WHERE d.id = :document_id;
+-- name: title_of_document
+SELECT substr(owner || ' ' || platform || ' ' || source_key || ' ' || name, 1, 20000) FROM document WHERE id = :document_id;
 
 -- name: remove_document
 DELETE FROM document WHERE id = :document_id;

@@ -26,7 +26,7 @@ _GONE: tuple[str, ...] = tuple(
     document_regains_job file_insert_guard file_guard file_tied file_deleted file_back page_result_guard
     page_result_delete_guard page_result_added page_result_deleted page_insert_guard page_guard
     page_delete_guard page_added page_deleted page_changed checkpoint_guard checkpoint_done checkpoint_deleted
-    crawl_item_moved schema_insert_guard job_delete_guard
+    crawl_item_moved schema_insert_guard job_delete_guard action_item_by_job v_undo v_undo_of_delete
     """.split()
 )
 
@@ -90,7 +90,11 @@ def _bring_to_today(connection: Connection, version: int) -> list[str]:
     if version == SCHEMA_VERSION:
         return []
     if version == 0:
-        connection.execute(f"{_read('adopt_begin.sql')}\n{schema_sql()}\n{_read('adopt.sql')}").fetchall()
+        connection.execute(f"{_read('adopt_begin.sql')}\n{schema_sql()}").fetchall()
+        # These rows have a history, and no hand has made it up.
+        _, _, guard = _made_of(connection)["job_insert_guard"]
+        connection.execute("DROP TRIGGER job_insert_guard")
+        connection.execute(f"{_read('adopt.sql')}\n{guard}").fetchall()
         return [str(sentence) for (sentence,) in connection.execute(_read("adopt_told.sql"))]
     today = _made_of(in_memory(schema_sql()))
     hanging = _take_off_what_hangs(connection, today)

@@ -32,10 +32,6 @@ SELECT o.id,
        substr(CAST(o.progress_message AS TEXT), 1, 25000) AS progress_message
   FROM (SELECT *, nullif(CAST(payload AS TEXT), '') AS given FROM worker_job_queue_before_pagemill) o;
 
--- The guard of INSERT lets rows with a history in only while an action of deletion names them.
-INSERT INTO worker_action (at, actor, verb) VALUES (strftime('%Y-%m-%d %H:%M:%f', 'now'), 'pagemill db migrate', 'delete');
-INSERT INTO worker_action_item (action_id, job_id, before) SELECT (SELECT max(id) FROM worker_action), id, json_object('fence', 0) FROM adopted;
-
 INSERT INTO worker_job_queue
        (id, job_type, platform, account, priority, payload, status, error_code, error_message, retry_count, max_retries,
         requeue_count, created_at, started_at, completed_at, worker_id, progress_percent, progress_message)
@@ -56,6 +52,4 @@ SELECT 'worker_job_queue', seq FROM sqlite_sequence
  WHERE name = 'worker_job_queue_before_pagemill'
    AND NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'worker_job_queue');
 
-DELETE FROM worker_action_item;
-DELETE FROM worker_action;
 DROP VIEW adopted;
