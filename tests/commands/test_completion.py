@@ -83,7 +83,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -
 
 def test_each_place_completes_what_it_takes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
-    shelf.read("b.pdf", "one")
+    shelf.read("b.pdf", "one", owner="alice")
 
     def plain(line: str) -> set[str]:
         return {one.removeprefix("plain,") for one in completed(monkeypatch, f"pagemill {line}")}
@@ -91,6 +91,10 @@ def test_each_place_completes_what_it_takes(shelf: Shelf, monkeypatch: pytest.Mo
     for line in ("text ", "export ", "reindex ", "search x --document "):
         assert plain(line) == {"1", "2"}, line
     assert plain("retry --error ") == {"PDF_BROKEN"}
+    assert plain("pa") == {"pause"}
+    assert {"1", "2"} <= plain("show ")
+    assert plain("ls --owner a") == {"alice"}
+    assert plain("cancel --status p") == {"pending"}
     for line in ("enqueue ", "handlers show ", "run-one --type ", "pause ", "ls --type "):
         assert {"download", "ocr_pages", "webhook"} <= plain(line), line
     assert plain("documents --status f") == {"failed"}
@@ -99,9 +103,8 @@ def test_each_place_completes_what_it_takes(shelf: Shelf, monkeypatch: pytest.Mo
         assert [one.partition(",")[0] for one in completed(monkeypatch, f"pagemill {line}")] == [kind], line
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_other_shells_have_a_script(run: Run, database: Path, shell: str) -> None:
-    assert "_PAGEMILL_COMPLETE" in run("completion", shell).stdout
+def test_without_a_database_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(completed(monkeypatch, "pagemill show "))
 
 
 def test_a_type_that_nobody_knows_is_told_and_waits(run: Run, daemon: Daemon) -> None:

@@ -112,14 +112,6 @@ def test_a_search_takes_what_people_type(run: Run, shelf: Shelf) -> None:
         assert run("search", said).stdout.startswith("1:1  a.pdf"), said
 
 
-def test_what_a_page_says_has_no_power_over_the_terminal(run: Run, shelf: Shelf) -> None:
-    shelf.read("a\x07\x9b2J.pdf", "climate \x07\x9b31m red risk")
-
-    for words in (("search", "climate"), ("documents",), ("show", "document:1"), ("keywords", _terms("climate"))):
-        shown = run(*words).stdout
-        assert not {"\x07", "\x9b"} & {*shown}, words
-
-
 def _terms(*lines: str) -> Path:
     path = Path("terms.txt").absolute()
     path.write_text("\n".join(lines))

@@ -101,15 +101,6 @@ def test_the_state_says_why_a_pending_job_is_not_looked_at(run: Run) -> None:
     assert [job["state"] for job in items(run("ls", "--json"))] == ["waiting", "scheduled", "pending"]
 
 
-def test_control_characters_of_others_have_no_power_over_the_terminal(run: Run) -> None:
-    run("enqueue", "evil\x1b[2J\nnext")
-
-    output = run("ls").stdout + run("show", 1).stdout
-
-    assert "\x1b" not in output
-    assert "evil\\x1b[2J next" in output
-
-
 def test_show_tells_the_whole_story_of_a_job(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--set", "a=1")
     [claimed] = daemon.claim()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import COMMAND, ROOT, Process
+from tests.store.test_migrations import ORIGINAL
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -138,20 +139,6 @@ def test_output_onto_a_full_disk_is_said() -> None:
     assert "no space left" in result.stderr
 
 
-def test_an_unknown_key_in_the_settings_file_suggests_the_right_one(process: Process, tmp_path: Path) -> None:
-    (tmp_path / "pagemill.toml").write_text('databse = "x.db"\n')
-
-    result = process("ls", fails=78, env={**os.environ, "WORKER_CONFIG": str(tmp_path / "pagemill.toml")})
-
-    assert "there is no setting 'databse': did you mean database?" in result.stderr
-
-
-def test_a_misspelt_variable_suggests_the_right_one(process: Process) -> None:
-    result = process("ls", fails=78, env={**os.environ, "WORKER_DATABSE": "x.db"})
-
-    assert "did you mean WORKER_DATABASE?" in result.stderr
-
-
 def test_a_postgresql_address_is_refused_in_a_sentence(process: Process) -> None:
     assert "SQLite only" in process("--database", "postgresql://host/db", "ls", fails=78).stderr
 
@@ -181,12 +168,6 @@ def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(proce
 
 
 # ── Pipes and terminals ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.usefixtures("database")
-def test_a_payload_comes_through_a_pipe(process: Process) -> None:
-    assert process("enqueue", "a", "--payload", "-", stdin='{"a": 1}').stdout == "1\n"
-    assert "not JSON" in process("enqueue", "a", "--payload", "-", stdin="a: 1", fails=65).stderr
 
 
 @pytest.mark.usefixtures("database")
@@ -329,32 +310,6 @@ def test_completion_prints_a_script_for_each_shell(process: Process, shell: str)
     assert "_PAGEMILL_COMPLETE" in process("completion", shell).stdout
 
 
-def completed(words: str, begun: str) -> list[str]:
-    environ = {
-        **os.environ, "_PAGEMILL_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"pagemill {words} {begun}", "COMP_CWORD": str(1 + len(words.split())),
-    }  # fmt: skip
-    result = subprocess.run(COMMAND, capture_output=True, text=True, check=False, env=environ)
-    assert result.stderr == ""
-    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
-
-
-@pytest.mark.usefixtures("database")
-def test_verbs_ids_types_owners_and_statuses_are_completed(process: Process) -> None:
-    process("enqueue", "ocr_pages", "--owner", "alice")
-    process("enqueue", "download")
-
-    assert completed("", "pa") == ["pause"]
-    assert sorted(completed("show", "")) == ["1", "2"]
-    assert completed("ls --type", "ocr") == ["ocr_pages"]
-    assert completed("ls --owner", "a") == ["alice"]
-    assert completed("cancel --status", "p") == ["pending"]
-
-
-def test_completion_without_a_database_is_silent() -> None:
-    assert completed("show", "") == []
-
-
 @pytest.mark.usefixtures("database")
 def test_a_backup_is_a_database_and_never_overwrites(process: Process, tmp_path: Path) -> None:
     process("enqueue", "a")
@@ -370,24 +325,9 @@ def test_a_backup_is_a_database_and_never_overwrites(process: Process, tmp_path:
 
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
-def test_a_database_of_another_version_is_refused_with_what_to_do(process: Process, database: Path) -> None:
-    subprocess.run(["sqlite3", database, "UPDATE pagemill_schema SET version = 999"], check=True)
-
-    assert "upgrade pagemill" in process("ls", fails=78).stderr
-
-
-@pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
 def test_a_database_of_the_original_proposal_is_adopted_by_migrate(process: Process, no_database: Path) -> None:
-    plain = """
-        CREATE TABLE worker_job_queue (
-            id INTEGER PRIMARY KEY AUTOINCREMENT, job_type TEXT NOT NULL, platform TEXT NOT NULL, account TEXT,
-            priority INTEGER DEFAULT 5, status TEXT DEFAULT 'pending', payload TEXT, error_message TEXT,
-            retry_count INTEGER DEFAULT 0, max_retries INTEGER DEFAULT 3,
-            created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, started_at TIMESTAMP, completed_at TIMESTAMP,
-            worker_id TEXT, progress_percent INTEGER DEFAULT 0, progress_message TEXT);
-        INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123');
-    """
-    subprocess.run(["sqlite3", no_database, plain], check=True)
+    row = "INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123')"
+    subprocess.run(["sqlite3", no_database, ORIGINAL + row], check=True)
 
     assert "pagemill db migrate" in process("ls", fails=78).stderr
     assert json.loads(process("db", "migrate", "--dry-run", "--json").stdout)["items"] != []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,32 @@ def decide(attempt: Attempt, how: Ended) -> Verdict:
     return verdict(attempt, how, now=START, jitter=0.5)
 
 
-def test_done_is_completed(attempt: MakeAttempt) -> None:
-    one = attempt()
+def in_seconds(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
 
-    assert decide(one, ended(one)) == Complete()
+
+@pytest.mark.parametrize(
+    ("how", "fields", "of_job", "expected"),
+    [
+        (How.DONE, {}, {}, Complete()),
+        (How.RETRYABLE, {"after_seconds": 90.0, "code": "HTTP_429", "message": "x"}, {},
+         Fail(Failure("HTTP_429", "x"), in_seconds(90))),
+        (How.CRASHED, {"message": "x"}, {"max_retries": 0}, Fail(Failure("CRASHED", "x"), None)),
+        (How.PERMANENT, {"code": "NO_SUCH_FILE", "message": "gone"}, {}, Fail(Failure("NO_SUCH_FILE", "gone"), None)),
+        (How.SNOOZED, {"after_seconds": 60.0}, {}, Snooze(in_seconds(60), Failure("", ""))),
+        (How.SNOOZED, {"after_seconds": 600.0, "rests_source": True, "message": "quota"}, {"source": "drive"},
+         Snooze(in_seconds(600), Failure("", "quota"), "drive")),
+        (How.SNOOZED, {"after_seconds": 600.0, "rests_source": True, "message": "quota"}, {},
+         Snooze(in_seconds(600), Failure("", "quota"), "")),
+    ],
+    ids=["done", "as it wishes", "the last retry", "permanent", "snoozed", "rests its source", "has no source"],
+)  # fmt: skip
+def test_each_end_has_its_verdict(
+    attempt: MakeAttempt, how: How, fields: dict[str, Any], of_job: dict[str, Any], expected: Verdict
+) -> None:
+    one = attempt(**of_job)
+
+    assert decide(one, ended(one, how, **fields)) == expected
 
 
 @pytest.mark.parametrize("how", [How.RETRYABLE, How.TIMED_OUT, How.OUT_OF_MEMORY, How.CRASHED, How.GARBLED])
@@ -34,16 +57,7 @@ def test_what_may_go_better_next_time_is_retried(attempt: MakeAttempt, how: How)
     assert isinstance(chosen, Fail)
     assert chosen.failure.code == how.value.upper()
     assert chosen.failure.message
-    assert chosen.retry_at == START + timedelta(seconds=10)
-
-
-def test_a_handlers_own_wish_for_the_next_attempt_is_kept(attempt: MakeAttempt) -> None:
-    one = attempt()
-
-    chosen = decide(one, ended(one, How.RETRYABLE, after_seconds=90.0, code="HTTP_429"))
-
-    assert isinstance(chosen, Fail)
-    assert (chosen.failure.code, chosen.retry_at) == ("HTTP_429", START + timedelta(seconds=90))
+    assert chosen.retry_at == in_seconds(10)
 
 
 @pytest.mark.parametrize("wish", [float("nan"), float("inf"), -5.0, 1e300])
@@ -53,31 +67,6 @@ def test_a_wish_that_is_none_does_no_harm(attempt: MakeAttempt, wish: float) -> 
     for how in (How.RETRYABLE, How.SNOOZED):
         chosen = decide(one, ended(one, how, after_seconds=wish))
         assert isinstance(chosen, (Fail, Snooze))
-
-
-def test_the_last_retry_ends_the_job(attempt: MakeAttempt) -> None:
-    one = attempt(max_retries=0)
-
-    chosen = decide(one, ended(one, How.CRASHED))
-
-    assert isinstance(chosen, Fail)
-    assert chosen.retry_at is None
-
-
-def test_permanent_ends_the_job_with_retries_left(attempt: MakeAttempt) -> None:
-    one = attempt()
-
-    chosen = decide(one, ended(one, How.PERMANENT, code="NO_SUCH_FILE", message="gone"))
-
-    assert chosen == Fail(Failure("NO_SUCH_FILE", "gone"), None)
-
-
-def test_a_snooze_costs_nothing(attempt: MakeAttempt) -> None:
-    one = attempt()
-
-    assert decide(one, ended(one, How.SNOOZED, after_seconds=60.0)) == Snooze(
-        START + timedelta(seconds=60), Failure("", "")
-    )
 
 
 def test_what_we_stopped_is_released_however_it_ended(attempt: MakeAttempt) -> None:
@@ -103,15 +92,6 @@ def test_nothing_is_written_under_a_lost_lease(attempt: MakeAttempt, how: How) -
     one.is_lost = one.is_cancelled = True
 
     assert decide(one, ended(one, how)) == Drop()
-
-
-def test_a_source_that_needs_a_rest_gets_it_with_the_snooze(attempt: MakeAttempt) -> None:
-    one, without = attempt(source="drive"), attempt()
-    until = START + timedelta(seconds=600)
-
-    for job, resting in ((one, "drive"), (without, "")):
-        rest = ended(job, How.SNOOZED, after_seconds=600.0, rests_source=True, message="the quota is used up")
-        assert decide(job, rest) == Snooze(until, Failure("", "the quota is used up"), resting)
 
 
 def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(attempt: MakeAttempt) -> None:

@@ -18,8 +18,6 @@ from worker_service.children.nursery import Nursery
 
 PATIENCE_SECONDS = 30.0
 
-Allow = Callable[..., None]
-
 
 class Bench:
     """Commands are allowed one by one; the first run starts the nursery with them."""

@@ -53,11 +53,6 @@ def lacks(context: Context[Payload]) -> Done:
     return Done()
 
 
-def publish(context: Context[Payload]) -> Done:
-    (context.staging / "page.txt").write_text(context.idempotency_key)
-    return Done({"pages": 1}, files=["page.txt"])
-
-
 def chaos(context: Context[Payload]) -> Done:
     """One file and one follow-up; a moment of work, so that kills find it at every stage."""
     context.progress(10, "begun")
@@ -114,7 +109,6 @@ handlers = [
     Handler("talk", talk, dict),
     Handler("flood", flood, dict),
     Handler("lacks", lacks, dict, sandbox="off"),
-    Handler("publish", publish, dict),
     Handler("chaos", chaos, dict),
     Handler("read", read, dict),
     Handler("sleep", sleep, dict, environment=("PATH",)),

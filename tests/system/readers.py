@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading import pdf
 from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.page_settings import read_ranges
 from tests import installed
-from worker_service.handlers import Context, Done, Handler, Permanent, digest
+from worker_service.handlers import Context, Done, Permanent, digest
 
 _NOTES = "given-to-the-engine"
 _MARKER = "has-failed"
@@ -58,15 +57,8 @@ def _noted_page(book: pdf.Book, engine: Engine, number: int) -> shipped.Read:
 ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages)
 
 
-def _skip(context: Context[dict[str, Any]]) -> Done:
-    return Done({"skipped": "there is nothing to read in a holiday card"})
-
-
-skip = Handler("skip", _skip, dict)
-
-
 def install(place: Path) -> None:
-    changed = {"ocr_pages": f"{__name__}:ocr_pages", "skip": f"{__name__}:skip"}
+    changed = {"ocr_pages": f"{__name__}:ocr_pages"}
     installed.install(place, "pagemill", installed.shipped() | changed, installed.beside_handlers())
 
 

@@ -52,19 +52,6 @@ def test_both_classes_have_slots_of_their_own(system: System) -> None:
     assert system.status(busy) is Status.RUNNING
 
 
-def test_progress_and_lines_are_written_before_the_job_ends(system: System) -> None:
-    job = system.enqueue("talk")
-
-    assert system.begin("--drain").ends() == 0
-
-    assert system.status(job) is Status.COMPLETED
-    assert [line.line for line in system.store.reading.logs(job)] == ["a line"]
-    [attempt] = system.store.reading.attempts(job)
-    assert attempt.pid
-    assert attempt.pid_started
-    assert attempt.sandbox
-
-
 def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is_there(system: System) -> None:
     engine = system.place / "engine"
     job = system.enqueue("lacks", max_retries=0, needs=str(engine))
@@ -83,17 +70,6 @@ def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is
     engine.touch()
 
     assert system.wait_for(job, Status.COMPLETED).retry_count == 0
-
-
-def test_a_published_file_is_there_once_its_job_has_completed(system: System) -> None:
-    job = system.enqueue("publish")
-
-    assert system.begin("--drain").ends() == 0
-
-    assert system.status(job) is Status.COMPLETED
-    published = [path.relative_to(system.workspace / "objects") for path in system.workspace.rglob("page.txt")]
-    assert [str(path) for path in published] == [f"{job}-1/page.txt"]
-    assert list((system.workspace / "staging").iterdir()) == []
 
 
 def test_each_way_to_fail_is_written_as_what_it_is(system: System) -> None:
@@ -146,17 +122,6 @@ def test_a_cancelled_job_ends_when_its_processes_are_gone(system: System) -> Non
     assert system.outcomes(job) == ["cancelled"]
 
 
-def test_a_stop_by_hand_in_sql_is_obeyed(system: System) -> None:
-    job = system.enqueue("sleep")
-    system.start()
-    [pid] = system.pids_of(job)
-
-    system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job}")
-
-    system.wait_for(job, Status.CANCELLED)
-    assert not is_running(pid)
-
-
 def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start(grace_period=0)
@@ -199,15 +164,6 @@ def test_a_second_sigterm_stops_at_once(system: System) -> None:
     assert system.outcomes(job) == ["released"]
 
 
-def test_types_that_are_excluded_are_left_to_others(system: System) -> None:
-    left, taken = system.enqueue("noop"), system.enqueue("talk")
-
-    assert system.begin("--drain", types="!noop").ends() == 0
-
-    assert (system.status(left), system.status(taken)) == (Status.PENDING, Status.COMPLETED)
-    assert [gate.code for gate in system.store.reading.explain(left)] == ["WORKER_DOWN"]
-
-
 def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     address = str(system.place / "notify")
@@ -231,57 +187,6 @@ def test_the_watchdog_and_the_status_reach_systemd(system: System) -> None:
 
     assert heard[0] == "READY=1"
     assert "STATUS=0/2 cpu · 0/4 io · 0 pending" in heard
-
-
-def test_a_rude_insert_gets_in_while_the_daemon_runs_flat_out(system: System) -> None:
-    for n in range(150):
-        system.enqueue("noop", n=n)
-    daemon = system.start()
-    daemon.wait_for("job.completed", 5)
-
-    inserts = [
-        system.sqlite3("INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{}')")
-        for _ in range(20)
-    ]
-
-    assert [done.stderr for done in inserts if done.returncode] == []
-    system.wait_for_all(Status.COMPLETED, 170)
-    system.assert_sound()
-
-
-def test_a_writer_that_sits_on_the_lock_delays_and_breaks_nothing(system: System) -> None:
-    job = system.enqueue("sleep", seconds=0.5)
-    daemon = system.start()
-    system.pids_of(job)
-
-    rude = "BEGIN IMMEDIATE;\n.shell sleep 1.5\nCOMMIT;\n"
-    subprocess.run(["sqlite3", str(system.database)], input=rude.encode(), check=True, timeout=60)
-
-    system.wait_for(job, Status.COMPLETED)
-    assert daemon.process.poll() is None
-    assert system.outcomes(job) == ["completed"]
-
-
-def test_the_owners_own_program_runs_with_what_the_row_says(system: System) -> None:
-    argv = ["/bin/echo", "user", "{account}"]
-    text = f"[commands.scrape_account]\nargv = {json.dumps(argv)}\n"
-    (system.place / "pagemill.toml").write_text(text)
-    insert = (
-        "INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123')"
-    )
-    system.sqlite3(insert)
-
-    assert system.begin("--drain", config=system.place / "pagemill.toml").ends() == 0
-
-    assert system.status(1) is Status.COMPLETED, system.job(1).error_message
-    assert [line.line for line in system.store.reading.logs(1)] == ["user user123"]
-
-
-def test_what_is_not_configured_right_is_said_with_78(system: System) -> None:
-    daemon = system.begin(concurrency="many")
-
-    assert daemon.ends() == 78
-    assert "WORKER_CONCURRENCY" in daemon.log.read_text()
 
 
 def test_without_a_database_it_says_so_with_69(system: System) -> None:

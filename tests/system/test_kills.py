@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 
@@ -56,40 +55,6 @@ handlers = []
 
     second.wait_for("daemon.started")
     wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
-
-
-def test_what_a_worker_of_another_host_left_long_ago_runs_again_from_the_start(system: System) -> None:
-    job = system.enqueue("sleep")
-    first = system.start()
-    system.pids_of(job)
-    first.signal(signal.SIGKILL)
-    first.ends()
-    # The disk was moved, without what lay beside the database.
-    shutil.rmtree(system.place / "workers")
-    system.sqlite3("UPDATE worker SET host = 'elsewhere', boot_id = '', heartbeat_at = '2020-01-01 00:00:00.000'")
-
-    system.start()
-
-    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
-    assert len(system.store.reading.workers()) == 1
-
-
-def test_what_a_worker_left_that_no_longer_has_a_row_runs_again(system: System) -> None:
-    job, cancelled = system.enqueue("sleep"), system.enqueue("sleep")
-    first = system.start()
-    pids = [*system.pids_of(job), *system.pids_of(cancelled)]
-    first.signal(signal.SIGKILL)
-    first.ends()
-    assert "this worker holds running jobs" in system.sqlite3("DELETE FROM worker").stderr
-    system.sqlite3("DROP TRIGGER worker_delete_guard; DELETE FROM worker")
-    system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {cancelled}")
-
-    system.start()
-
-    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
-    system.wait_for(cancelled, Status.CANCELLED)
-    assert [pid for pid in pids if is_running(pid)] == []
-    system.assert_sound()
 
 
 def test_when_the_nursery_is_killed_its_jobs_are_given_back_and_the_daemon_goes_on(system: System) -> None:

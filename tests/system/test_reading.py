@@ -24,9 +24,9 @@ from tests.length import short
 from tests.system import readers
 from tests.system.conftest import Daemon, System, is_running, wait_until
 from worker_service.commands import pagemill
-from worker_service.jobs.documents import DocumentRequest, IndexStatus
+from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 
 pymupdf: Any = partly_typed
@@ -521,13 +521,3 @@ def test_names_that_are_no_utf_8_are_read_like_any_other(reading: Desk) -> None:
     assert exported == f"{folder.parent}/caf\u00e9-{document['id']}.txt\n"
     reading.run("reindex", document["id"], "--force")
     wait_until(lambda: _generation_read(reading, document["id"]) == 2, "it is read again")
-
-
-def test_a_handler_that_skips_leaves_its_document_failed(reading: Desk) -> None:
-    request = DocumentRequest("/srv/card.pdf", "card.pdf", "c")
-    asked = reading.system.store.intake.enqueue(NewJob("skip", platform="local", payload="{}", document=request))
-
-    document = reading.ended(asked.document_id or 0)
-
-    assert (document.status, document.error_code) == (IndexStatus.FAILED, "SKIPPED")
-    assert document.error_message == "there is nothing to read in a holiday card"

@@ -111,10 +111,9 @@ class Ran:
 
 
 class Crawls:
-    def __init__(self, server: DriveServer, place: Path, tree_of: type[DriveTree] = DriveTree) -> None:
+    def __init__(self, server: DriveServer, place: Path) -> None:
         lay_out(place / "crawls.db")
         self.server = server
-        self.tree_of = tree_of
         self.store = open_store(place / "crawls.db")
         self.by_hand = ByHand(place / "crawls.db")
         self._google = Drive(patience=QUICK, pacer=Pacer(1e6))
@@ -177,7 +176,7 @@ class Crawls:
 
     def tree_at(self, folder_id: str) -> DriveTree:
         reference = Reference("gdrive", folder_id)
-        return self.tree_of(self._google, reference, is_stopping=lambda: False, patience=QUICK)
+        return DriveTree(self._google, reference, is_stopping=lambda: False, patience=QUICK)
 
     def _attempt(self, attempt: Attempt) -> Ran:
         folder = attempt.payload.folder

@@ -65,33 +65,6 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     system.assert_sound()
 
 
-def test_a_crawl_that_watches_finds_what_comes_later(system: System) -> None:
-    folder = system.place / "reports"
-    folder.mkdir()
-    _write(folder / "a.pdf", pdf(5000))
-    system.start()
-    payload = json.dumps({"folder": str(folder), "download": {"ingest": False}, "watch_seconds": 1})
-    job_id = system.store.intake.enqueue(NewJob("drive_crawl", payload=payload)).job_id
-    wait_until(lambda: len(_published(system)) == 1, "the first file")
-
-    _write(folder / "b.pdf", pdf(6000))
-
-    wait_until(lambda: len(_published(system)) == 2, "the second file")
-    assert system.job(job_id).retry_count == 0
-    assert system.status(job_id) in LIVE
-
-
-def test_a_directory_where_jobs_may_not_read_is_not_crawled_either(system: System) -> None:
-    secret = system.place / "secret"
-    secret.mkdir()
-    system.start(download_roots=system.place / "reports")
-
-    job = _ended(system, _enqueue(system, secret))
-
-    assert (job.status, job.error_code) == (Status.FAILED, "FOLDER_NOT_FOUND")
-    assert "may not be read by jobs" in (job.error_message or "")
-
-
 def test_a_crawl_of_another_platform_than_its_job_says_how_to_enqueue_it(system: System) -> None:
     system.start()
     payload = json.dumps({"folder": "https://drive.google.com/drive/folders/abcdefghijkl"})
@@ -185,22 +158,6 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
     assert again["enqueued"] <= 2
     assert _crawl(system, top.id).get("enqueued", 0) == 0
     system.assert_sound()
-
-
-def test_two_owners_who_crawl_the_same_folder_at_once_get_a_download_each(system: System) -> None:
-    folder = system.place / "reports"
-    folder.mkdir()
-    _write(folder / "a.pdf", pdf(5000, 1))
-    # So that the first one's download still waits when the second one asks for its own.
-    system.store.steering.pause("type", "download")
-    system.start()
-
-    crawls = [_enqueue(system, folder, owner) for owner in (ALICE, "bob")]
-    ended = [_ended(system, crawl) for crawl in crawls]
-
-    assert [json.loads(job.result or "")["enqueued"] for job in ended] == [1, 1]
-    downloads = system.store.reading.list(Selector(job_types=("download",)))
-    assert sorted(job.owner for job in downloads) == [ALICE, "bob"]
 
 
 # ── Hands ──

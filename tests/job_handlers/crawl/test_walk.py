@@ -16,7 +16,7 @@ from worker_service.jobs.selector import Selector
 
 def test_every_file_below_a_folder_is_enqueued_once(crawls: Crawls) -> None:
     store = crawls.server.store
-    top = store.folder("top")
+    top = store.folder("top", id="folder-with-'quote\\")
     deep = store.folder("deep", parents=[store.folder("middle", parents=[top.id]).id])
     for parent in (top, deep):
         for number in range(3):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_handlers.download.part import Facts, Part
-from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble, Wait
+from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble
 from job_handlers.sources import read_reference
 from job_handlers.sources.drive import credentials as drive_credentials
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped, safe_name
@@ -232,19 +232,6 @@ def test_a_deferral_grows_from_an_hour_to_a_day() -> None:
         waits.append((end.after or 0) / 3600)
 
     assert waits == [1, 2, 4, 16, 24, 24]
-
-
-def test_waits_double_with_a_little_chance() -> None:
-    judge = Judge(Patience())
-
-    waits = []
-    for _ in range(5):
-        answer = judge.after(Trouble("TIMED_OUT"))
-        assert isinstance(answer, Wait)
-        waits.append(answer.seconds)
-
-    for wait, step in zip(waits, (2, 4, 8, 16, 32), strict=True):
-        assert step <= wait <= step * 1.25
 
 
 # --- credentials --------------------------------------------------------------------------------------

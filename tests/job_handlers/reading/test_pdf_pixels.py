@@ -82,12 +82,14 @@ class Sheet:
         return self
 
 
-def gray(image: Image.Image | None = None) -> Sheet:
-    return Sheet(image or scanned())
+def gray() -> Sheet:
+    return Sheet(scanned())
 
 
-def of_twice_the_resolution() -> Sheet:
-    return Sheet(scanned().resize((scanned().width * 2, scanned().height * 2)), dpi=600)
+def placed(matrix: str) -> Sheet:
+    """By these numbers; w and h are the page's width and height."""
+    sheet = gray()
+    return sheet.show(matrix=matrix.replace("w", f"{sheet.width:.3f}").replace("h", f"{sheet.height:.3f}"))
 
 
 def as_pymupdf_writes_it(image: Image.Image) -> Sheet:
@@ -97,11 +99,6 @@ def as_pymupdf_writes_it(image: Image.Image) -> Sheet:
     other.insert_image(other.rect, stream=packed(image))
     sheet.document.delete_page(0)
     return sheet
-
-
-def with_a_pile_of_matrices() -> Sheet:
-    sheet = gray()
-    return sheet.show(matrix=f"1 0 0 1 0 0 cm {sheet.width:.3f} 0 0 {sheet.height:.3f} 0 0")
 
 
 def with_inherited_resources() -> Sheet:
@@ -118,35 +115,10 @@ TAKEN: dict[str, Callable[[], Sheet]] = {
     "colours with a profile": lambda: as_pymupdf_writes_it(coloured()),
     "progressive": lambda: Sheet(scanned(), stream=packed(scanned(), progressive=True)),
     "filter in an array": lambda: gray().of_scan("Filter", "[ /DCTDecode ]"),
-    "twice the resolution": of_twice_the_resolution,
-    "several matrices": with_a_pile_of_matrices,
+    "twice the resolution": lambda: Sheet(scanned().resize((scanned().width * 2, scanned().height * 2)), dpi=600),
+    "several matrices": lambda: placed("1 0 0 1 0 0 cm w 0 0 h 0 0"),
     "inherited resources": with_inherited_resources,
 }
-
-
-def upside_down() -> Sheet:
-    sheet = gray()
-    return sheet.show(matrix=f"{sheet.width:.3f} 0 0 -{sheet.height:.3f} 0 {sheet.height:.3f}")
-
-
-def mirrored() -> Sheet:
-    sheet = gray()
-    return sheet.show(matrix=f"-{sheet.width:.3f} 0 0 {sheet.height:.3f} {sheet.width:.3f} 0")
-
-
-def on_its_side() -> Sheet:
-    sheet = gray()
-    return sheet.show(matrix=f"0 {sheet.height:.3f} -{sheet.width:.3f} 0 {sheet.width:.3f} 0")
-
-
-def on_a_part_of_the_page() -> Sheet:
-    sheet = gray()
-    return sheet.show(matrix=f"{sheet.width * 0.8:.3f} 0 0 {sheet.height * 0.8:.3f} 30 40")
-
-
-def with_a_second_image() -> Sheet:
-    sheet = gray()
-    return sheet.show(after="q 200 0 0 100 100 300 cm /Im0 Do Q")
 
 
 def with_a_mask() -> Sheet:
@@ -209,12 +181,12 @@ def in_few_colours() -> Sheet:
 DRAWN: dict[str, Callable[[], Sheet]] = {
     "page is turned": lambda: gray().set("Rotate", "90"),
     "page is upside down": lambda: gray().set("Rotate", "180"),
-    "upside down": upside_down,
-    "mirrored": mirrored,
-    "on its side": on_its_side,
+    "upside down": lambda: placed("w 0 0 -h 0 h"),
+    "mirrored": lambda: placed("-w 0 0 h w 0"),
+    "on its side": lambda: placed("0 h -w 0 w 0"),
     "cropped": lambda: gray().set("CropBox", "[0 0 300 400]"),
-    "a part of the page": on_a_part_of_the_page,
-    "two images": with_a_second_image,
+    "a part of the page": lambda: placed("476 0 0 673 30 40"),
+    "two images": lambda: gray().show(after="q 200 0 0 100 100 300 cm /Im0 Do Q"),
     "a stamp": lambda: gray().show(after="0.3 g 100 300 300 200 re f"),
     "something below": lambda: gray().show("0.3 g 100 300 300 200 re f"),
     "a clip": lambda: gray().show("100 100 200 300 re W n"),
@@ -289,10 +261,6 @@ def test_a_scan_over_the_limits_is_not_unpacked(tmp_path: Path) -> None:
 
     with pdf.open_book(written(huge, tmp_path / "huge.pdf")) as book, pytest.raises(pdf.PageTooLarge):
         book.picture(1)
-    with pdf.open_book(written(huge_but_allowed(), tmp_path / "page.pdf")) as book:
+    with pdf.open_book(written(Sheet(Image.new("L", (7_000, 7_000), 255), dpi=600), tmp_path / "page.pdf")) as book:
         page = book._document[0]
         assert pdf._scan_itself(book._document, page, page.get_image_info(), 300.0) is None
-
-
-def huge_but_allowed() -> Sheet:
-    return Sheet(Image.new("L", (7_000, 7_000), 255), dpi=600)
