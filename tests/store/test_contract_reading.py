@@ -256,7 +256,6 @@ def test_reading_never_writes(
         store.reading.errors(since="2000"),
         store.reading.names("id", ""),
     )
-    store.leases.silent_workers(clock.now)
 
     assert by_hand.dump() == before
 

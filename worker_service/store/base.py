@@ -161,9 +161,6 @@ class Leases(Protocol):
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
         """No job of this source starts before then."""
 
-    def silent_workers(self, stale_before: datetime) -> list[Worker]:
-        """The workers that have not beaten since then. Whether they are gone is for the caller to prove."""
-
 
 class Steering(Protocol):
     """For people. What changes jobs is one action; `undo` takes a cancel, retry or priority back."""

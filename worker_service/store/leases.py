@@ -164,9 +164,6 @@ class SqliteLeases:
             for name, number in most.items():
                 self._db.write("set_limit", kind=kind, name=name, most=number)
 
-    def silent_workers(self, stale_before: datetime) -> list[Worker]:
-        return [Worker(*row) for row in self._db.read("silent_workers", stale_before=as_text(stale_before))]
-
     # ── Claim, beat, report ──
 
     def claim(

@@ -534,9 +534,6 @@ DELETE FROM worker WHERE id = :worker_id;
 INSERT INTO source_rest (source, until, reason) VALUES (:source, :until, :reason)
     ON CONFLICT (source) DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason;
 
--- name: silent_workers
-SELECT id, host, boot_id, pid, version, cpu_slots, io_slots FROM worker WHERE heartbeat_at <= :stale_before;
-
 
 -- ── What a completion brings ────────────────────────────────────────────────────────────────────────────────────
 

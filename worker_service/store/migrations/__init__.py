@@ -30,6 +30,8 @@ _GONE: tuple[str, ...] = tuple(
     """.split()
 )
 
+_BOUND = re.compile(r"length\(CAST\((\w+) AS BLOB\)\) <= (\d+)")
+
 _Made = dict[str, tuple[str, str, str]]
 """By name: what kind of thing it is, the table that it hangs on, and the statement that makes it."""
 
@@ -105,6 +107,7 @@ def _bring_to_today(connection: Connection, version: int) -> list[str]:
             if table in present:
                 connection.execute(statements).fetchall()
         done.append(name)
+    _cut_off_what_is_too_long(connection, today)
     for name, (kind, _, sql) in today.items():
         if kind == "table" and (sentence := _bring_table(connection, name, sql)):
             done.append(sentence)
@@ -141,6 +144,18 @@ def _take_off_what_hangs(connection: Connection, today: _Made) -> _Made:
     for name, (kind, _, _) in hanging.items():
         connection.execute(f"DROP {kind} {_quoted(name)}")
     return hanging
+
+
+def _cut_off_what_is_too_long(connection: Connection, today: _Made) -> None:
+    """By the bounds that today's tables have. A character has up to four bytes."""
+    for table, (_, _, sql) in today.items():
+        there = _columns(connection, table)
+        for column, most in _BOUND.findall(sql):
+            if column in there:
+                connection.execute(
+                    f"UPDATE {table} SET {column} = substr({column}, 1, {int(most) // 4})"
+                    f" WHERE length(CAST({column} AS BLOB)) > {most}"
+                )
 
 
 def _bring_table(connection: Connection, name: str, sql: str) -> str | None:
