@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import TypeVar
 
-from worker_service.handlers import ConfigError, Kind, Permanent, Setting, parse_words, whole_number
+from worker_service.handlers import ConfigError, Kind, Permanent, Setting, one_of, parse_words, whole_number
 
 T = TypeVar("T")
 
+_SERVER = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?", re.ASCII)
 _LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]):\d{1,5}/?")
 
 
@@ -30,6 +31,19 @@ def _parse_endpoint(raw: object, _: str, __: Path) -> str:
     return raw.rstrip("/")
 
 
+def _parse_server(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or (raw and not _SERVER.fullmatch(raw)):
+        raise ValueError
+    return raw
+
+
+def _parse_word(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or not raw.isprintable():
+        raise ValueError
+    return raw
+
+
+_WORD = Kind("a name", _parse_word)
 _NETWORKS = Kind("a list of networks such as 10.0.0.0/8", _parse_networks, ",".join)
 
 
@@ -55,6 +69,19 @@ class HandlersSettings:
     webhook_allow = Setting(
         _NETWORKS, [], "networks such as `10.0.0.0/8` that a `webhook` may reach although they are not public"
     )
+    mail_server = Setting(
+        Kind("a server such as smtp.example.com, or smtp.example.com:587", _parse_server),
+        "",
+        "the server that e-mail is handed to; its port unless given: 587, 465 with `tls`, 25 with `none`",
+        otherwise="none",
+    )
+    mail_security = Setting(
+        one_of("starttls", "tls", "none"), "starttls", "how the way there is encrypted; `none`: not at all"
+    )
+    mail_user = Setting(
+        _WORD, "", "who logs in there, with the credential `mail-password`", otherwise="nobody, without a password"
+    )
+    mail_from = Setting(_WORD, "", "the sender of e-mail", otherwise="pagemill@ and the name of the machine")
 
 
 def value_of(setting: Setting[T]) -> T:

@@ -1,8 +1,8 @@
 """What a handler's author imports, and all that a handler knows of this program."""
 
 from worker_service.clock import parse_duration
-from worker_service.config_values import Kind, Setting, parse_words, whole_number
-from worker_service.errors import ConfigError
+from worker_service.config_values import Kind, Setting, one_of, parse_words, whole_number
+from worker_service.errors import BadInput, ConfigError
 from worker_service.filenames import FILE_URL, legible, path_of, written
 from worker_service.handlers.contract import (
     Choices,
@@ -14,6 +14,7 @@ from worker_service.handlers.contract import (
     HandlerError,
     Lacking,
     Limits,
+    Message,
     Permanent,
     Rest,
     Retryable,
@@ -45,6 +46,7 @@ from worker_service.programs import Program, Unfit, read_program
 __all__ = [
     "FILE_URL",
     "WATCHING",
+    "BadInput",
     "Choices",
     "ConfigError",
     "Context",
@@ -65,6 +67,7 @@ __all__ = [
     "KnownPages",
     "Lacking",
     "Limits",
+    "Message",
     "NewJob",
     "PageResult",
     "Permanent",
@@ -83,6 +86,7 @@ __all__ = [
     "digest",
     "find",
     "legible",
+    "one_of",
     "parse_duration",
     "parse_words",
     "path_of",

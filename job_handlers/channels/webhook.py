@@ -17,15 +17,14 @@ import binascii
 import hmac
 import http.client
 import json
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from job_handlers.channels import credential_lines
 from job_handlers.settings import HandlersSettings
 from job_handlers.sources.addresses import (
     Place,
@@ -37,7 +36,7 @@ from job_handlers.sources.addresses import (
     read_url,
     retry_after,
 )
-from worker_service.handlers import Context, Done, Handler, Limits, Permanent, Retryable
+from worker_service.handlers import Context, Done, Handler, Limits, Message, NewJob, Permanent, Retryable, canonical
 
 ALLOW = HandlersSettings.webhook_allow
 
@@ -58,6 +57,22 @@ class Payload:
     """The body, as JSON; unless given, which document was read."""
     secret: str = "webhook"
     """The credential that signs it. Its name begins with webhook, so that no other secret can be asked for."""
+
+
+def job_for(address: str, message: Message) -> NewJob:
+    """The event is as CloudEvents 1.0 has it."""
+    read_url(address)
+    event = {
+        "specversion": "1.0",
+        "id": message.id,
+        "source": "pagemill",
+        "type": "pagemill.told",
+        "subject": message.subject,
+        "time": message.at,
+        "datacontenttype": "application/json",
+        "data": {"text": message.text, **message.data},
+    }
+    return NewJob("webhook", payload=canonical({"url": address, "event": event}), name=message.subject)
 
 
 def run(context: Context[Payload]) -> Done:
@@ -112,18 +127,7 @@ webhook = Handler(
 def _keys(name: str) -> list[bytes]:
     if not _SECRET.fullmatch(name):
         raise Permanent("PAYLOAD_INVALID", "`secret` is the name of a credential that begins with webhook")
-    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    try:
-        # Without a directory the name would be looked for among our own files.
-        text = (Path(directory or os.devnull) / name).read_text("ascii")
-    except (OSError, ValueError) as error:
-        raise Permanent(
-            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
-        ) from error
-    keys = [_key(line.strip(), name) for line in text.splitlines() if line.strip()]
-    if not keys:
-        raise Permanent("SECRET_INVALID", f"the credential {name} is empty")
-    return keys
+    return [_key(line, name) for line in credential_lines(name)]
 
 
 def _key(line: str, name: str) -> bytes:

@@ -10,65 +10,21 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from job_handlers import webhook
+from job_handlers.channels import webhook
 from job_handlers.sources import addresses
-from worker_service.handlers import Permanent
+from tests.job_handlers.channels.conftest import Server
+from worker_service.handlers import Message, Permanent
 from worker_service.testing import How, Run, run_handler
 
 KEY = b"k" * 32
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 EVENT = {"type": "report.ready", "data": {"id": 42, "name": "Zürich"}}
-
-
-@dataclass
-class Server:
-    """Answers with `status` and `headers`, and remembers what it was sent."""
-
-    port: int = 0
-    status: int = 204
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    heard: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hooks?token=hush"
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    told = Server()
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.heard.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(told.status)
-            for name, value in told.headers.items():
-                self.send_header(name, value)
-            if told.status != 204:
-                self.send_header("Content-Length", str(len(told.body)))
-            self.end_headers()
-            self.wfile.write(told.body)
-
-        def log_message(self, format: str, *values: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answers) as real:
-        told.port = real.server_port
-        thread = threading.Thread(target=real.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield told
-        real.shutdown()
-        thread.join()
 
 
 Post = Callable[..., Run]
@@ -421,3 +377,22 @@ def test_a_server_that_does_not_speak_http_is_tried_again(post: Post, said: byte
         thread.join()
 
     assert verdict(run) == (How.RETRYABLE, code)
+
+
+def test_a_message_becomes_an_event_that_is_the_same_however_often_it_is_sent() -> None:
+    job = webhook.job_for(
+        "https://example.com/hook", Message("m1", "2026-11-19T06:00:00Z", "3 jobs failed", "", {"n": 3})
+    )
+
+    told = json.loads(job.payload or "")
+    assert told["url"] == "https://example.com/hook"
+    assert told["event"] == {
+        "specversion": "1.0",
+        "id": "m1",
+        "source": "pagemill",
+        "type": "pagemill.told",
+        "subject": "3 jobs failed",
+        "time": "2026-11-19T06:00:00Z",
+        "datacontenttype": "application/json",
+        "data": {"text": "", "n": 3},
+    }

@@ -1,0 +1,134 @@
+"""Send a message by e-mail, through the server that the settings name.
+
+    {"to": "ops@example.com", "subject": "3 jobs failed", "text": "…"}
+
+With `mail_user` it logs in; the password is the credential `mail-password`. `Message-ID` is the same for every attempt,
+so that a server or a reader that has seen it can tell.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import smtplib
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.utils import formatdate, parseaddr
+
+from job_handlers.channels import credential_lines
+from job_handlers.settings import HandlersSettings, value_of
+from worker_service.handlers import (
+    BadInput,
+    Context,
+    Done,
+    Handler,
+    Lacking,
+    Limits,
+    Message,
+    NewJob,
+    Permanent,
+    Retryable,
+    canonical,
+)
+
+_SETTINGS = (
+    HandlersSettings.mail_server,
+    HandlersSettings.mail_security,
+    HandlersSettings.mail_user,
+    HandlersSettings.mail_from,
+)
+_PASSWORD = "mail-password"
+_ANSWER_SECONDS = 30.0
+_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    to: str
+    """Whom it is for."""
+    subject: str
+    text: str
+
+
+def job_for(address: str, message: Message) -> NewJob:
+    """Of ``mailto:ops@example.com``."""
+    to = address.removeprefix("mailto:")
+    if not _ADDRESS.fullmatch(to):
+        raise BadInput(f"{to!r} is no e-mail address: write mailto:ops@example.com")
+    payload = {"to": to, "subject": message.subject, "text": message.text}
+    return NewJob("mail", payload=canonical(payload), name=message.subject)
+
+
+def run(context: Context[Payload]) -> Done:
+    payload = context.payload
+    if not _ADDRESS.fullmatch(payload.to):
+        raise Permanent("PAYLOAD_INVALID", "`to` is not one e-mail address")
+    mail = EmailMessage()
+    sender = value_of(HandlersSettings.mail_from) or f"pagemill@{os.uname().nodename}"
+    mail["From"], mail["To"] = sender, payload.to
+    # A header is one line, whatever stood in the name of a file.
+    mail["Subject"] = " ".join(payload.subject.split())
+    mail["Date"] = formatdate(usegmt=True)
+    mail["Message-ID"] = f"<{context.idempotency_key}@{parseaddr(sender)[1].rpartition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(payload.text)
+    with _server() as server:
+        server.send_message(mail)
+    context.log(f"{payload.to} was written to")
+    return Done({"to": payload.to})
+
+
+@contextmanager
+def _server() -> Iterator[smtplib.SMTP]:
+    host, _, port = value_of(HandlersSettings.mail_server).partition(":")
+    if not host:
+        # Not of the whole type: most machines send none, and need not be told.
+        raise Lacking('no mail server is set: mail_server = "smtp.example.com" in the settings, then a restart')
+    security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
+    number = int(port or _PORTS[security])
+    try:
+        with _connected(host, number, security) as server:
+            if security == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            if user:
+                server.login(user, credential_lines(_PASSWORD)[0])
+            yield server
+    except smtplib.SMTPAuthenticationError as error:
+        raise Permanent(
+            "MAIL_REFUSED", f"{host} does not take the password of {user}: see mail_user and the credential {_PASSWORD}"
+        ) from error
+    except smtplib.SMTPRecipientsRefused as error:
+        code, words = next(iter(error.recipients.values()))
+        raise _refusal(host, code, words) from error
+    except smtplib.SMTPResponseException as error:
+        raise _refusal(host, error.smtp_code, error.smtp_error) from error
+    except (smtplib.SMTPException, OSError) as error:
+        raise Retryable(f"{host} cannot be reached: {error}", code="CONNECTION_FAILED") from error
+
+
+def _connected(host: str, port: int, security: str) -> smtplib.SMTP:
+    if security == "tls":
+        return smtplib.SMTP_SSL(host, port, timeout=_ANSWER_SECONDS, context=ssl.create_default_context())
+    return smtplib.SMTP(host, port, timeout=_ANSWER_SECONDS)
+
+
+def _refusal(host: str, code: int, words: bytes | str) -> Permanent | Retryable:
+    said = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+    sentence = f"{host} answered {code}: {said}"
+    # RFC 5321: 4yz may be otherwise later, 5yz will not.
+    return Retryable(sentence, code=f"SMTP_{code}") if 400 <= code < 500 else Permanent(f"SMTP_{code}", sentence)
+
+
+mail = Handler(
+    "mail",
+    run,
+    Payload,
+    job_class="io",
+    limits=Limits(cpu_seconds=60, wall_seconds=300, network=True),
+    environment=[setting.variable for setting in _SETTINGS],
+    credentials=[_PASSWORD],
+)
