@@ -55,7 +55,7 @@ def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: s
     [book] = scans(tmp_path / "bound", 1, len(SCANS), seed="any")
     engine = ocr.chosen().engine_for(ocr.WayToRead(("eng",), "fast"))
 
-    with pdf.open_book(book.path) as opened:
+    with pdf.Book(book.path) as opened:
         read = read_page(opened, engine, at + 1)
 
     assert character_errors([read.text], [book.truth[at]]) < most

@@ -9,16 +9,7 @@ from pathlib import Path
 from job_handlers.download.troubles import Trouble
 from job_handlers.sources.local import ROOTS
 from job_handlers.sources.local.file import actual_path, readable
-from worker_service.handlers import (
-    Context,
-    DocumentFacts,
-    Done,
-    File,
-    Handler,
-    PageResult,
-    Permanent,
-    digest,
-)
+from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 
 @dataclass(frozen=True, slots=True)

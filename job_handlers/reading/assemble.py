@@ -60,67 +60,22 @@ class Payload(HowToRead):
     """What `ingest` found, for a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    kind: str
-    pages: int
-    content: str
-    how: HowToRead
-
-
-@dataclass(slots=True)
-class _Written:
-    """What is known once all pages have passed."""
-
-    methods: Counter[str] = field(default_factory=Counter)
-    left_out: list[int] = field(default_factory=list)
-    has_words: bool = False
-    characters: int = 0
-
-
 def run(context: Context[Payload]) -> Done:
     document = document_of(context)
     check_current(context)
     original = original_of(context)
     if document.kind is None or not document.pages:
         raise Permanent("PAGES_MISSING", "its pages have not been counted: read it again with `pagemill reindex`")
-    wanted = _Wanted(document.kind, document.pages, content_of(context), how_to_read(context))
-    if wanted.kind not in (Kind.PDF, Kind.IMAGE):
-        return _publish(context, wanted, original, "", None)
-    password = wanted.how.password
+    one = _Assembly(context, original, document.kind, document.pages, how_to_read(context))
+    if document.kind not in (Kind.PDF, Kind.IMAGE):
+        return one.published(None)
+    password = one.how.password
     with PageProcess[bytes](
         lambda: _drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
     ) as thumbnail:
         # It is drawn meanwhile.
         thumbnail.begin()
-        return _publish(context, wanted, original, password, thumbnail)
-
-
-def _publish(
-    context: Context[Payload], wanted: _Wanted, original: Path, password: str, thumbnail: PageProcess[bytes] | None
-) -> Done:
-    stem = original.stem or "document"
-    files: list[File | SameFile] = []
-    spool = context.staging / "layouts"
-    written = _write_pages(context, wanted, stem, spool, files)
-    if written.methods[UNREADABLE] == wanted.pages:
-        raise Permanent(f"{wanted.kind.upper()}_BROKEN", "not one of its pages can be read: download the file again")
-    notes = [context.payload.note] if context.payload.note else []
-    if written.left_out:
-        notes.append(f"left out as broken or too large: {_pages(written.left_out)}")
-    if thumbnail is not None:
-        context.progress(80, "searchable PDF")
-        notes += _publish_pdf(context, wanted, original, password, stem, written, spool, files)
-        context.progress(95, "thumbnail")
-        _publish_thumbnail(context, thumbnail, stem, files)
-    context.progress(100, counted(wanted.pages, "page"))
-    return Done(
-        {"pages": wanted.pages, "characters": written.characters, "methods": dict(written.methods)},
-        files=files,
-        follow_ups=[_follow_up(one) for one in wanted.how.then or ()],
-        document=DocumentFacts(note="; ".join(notes) or None),
-        publishes=True,
-    )
+        return one.published(thumbnail)
 
 
 assemble = Handler(
@@ -157,44 +112,128 @@ def slices(context: Context[Payload], pages: int) -> Iterator[PageResult]:
         first = last + 1
 
 
-# --- text, pages.json, hOCR -------------------------------------------------------------------------------
+class _Made(msgspec.Struct, frozen=True):
+    why_not: str = ""
 
 
-def _write_pages(
-    context: Context[Payload], wanted: _Wanted, stem: str, spool: Path, files: list[File | SameFile]
-) -> _Written:
-    written = _Written()
-    with ExitStack() as open_files:
+@dataclass(slots=True)
+class _Assembly:
+    context: Context[Payload]
+    original: Path
+    kind: str
+    pages: int
+    how: HowToRead
+    files: list[File | SameFile] = field(default_factory=list)
+    # What is known once all pages have passed.
+    methods: Counter[str] = field(default_factory=Counter)
+    left_out: list[int] = field(default_factory=list)
+    has_words: bool = False
+    characters: int = 0
 
-        def begin(name: str, role: str, ending: str) -> TextIO:
-            files.append(File(name, role, f"{stem}{ending}"))
-            return open_files.enter_context((context.staging / name).open("w", encoding="utf-8", errors="replace"))
+    def published(self, thumbnail: PageProcess[bytes] | None) -> Done:
+        context = self.context
+        self._write_pages()
+        if self.methods[UNREADABLE] == self.pages:
+            raise Permanent(f"{self.kind.upper()}_BROKEN", "not one of its pages can be read: download the file again")
+        notes = [context.payload.note] if context.payload.note else []
+        if self.left_out:
+            notes.append(f"left out as broken or too large: {_pages(self.left_out)}")
+        if thumbnail is not None:
+            context.progress(80, "searchable PDF")
+            notes += self._publish_pdf()
+            context.progress(95, "thumbnail")
+            self._publish_thumbnail(thumbnail)
+        context.progress(100, counted(self.pages, "page"))
+        return Done(
+            {"pages": self.pages, "characters": self.characters, "methods": dict(self.methods)},
+            files=self.files,
+            follow_ups=[_follow_up(one) for one in self.how.then or ()],
+            document=DocumentFacts(note="; ".join(notes) or None),
+            publishes=True,
+        )
 
-        text = begin("text.txt", "text", ".txt")
-        pages = begin("pages.json", "pages", ".pages.json")
-        layouts = open_files.enter_context(spool.open("w", encoding="utf-8"))
-        shown = begin("pages.html", "hocr", ".hocr.html") if wanted.how.hocr and wanted.kind != Kind.SHEET else None
-        if shown is not None:
-            shown.write(hocr.beginning(stem))
-        pages.write('{"pages": [')
-        for page in slices(context, wanted.pages):
-            text.write(f"{page.text or ''}\f")
-            pages.write(("\n" if page.number == 1 else ",\n") + page_json(page))
-            written.methods[page.method] += 1
-            written.characters += len(page.text or "")
-            if page.method in (TOO_LARGE, UNREADABLE):
-                written.left_out.append(page.number)
-            if page.layout is not None and (shown is not None or layout.has_lines(page.layout)):
-                found = layout.read(page.layout)
-                if found.lines:
-                    written.has_words = True
-                    layouts.write(f"{page.number} {page.layout}\n")
-                if shown is not None:
-                    shown.write(hocr.page(page.number, found, page.text or ""))
-        pages.write("\n]}\n")
-        if shown is not None:
-            shown.write(hocr.END)
-    return written
+    def _add(self, path: Path | str, role: str, ending: str) -> None:
+        self.files.append(File(path, role, f"{self._stem}{ending}"))
+
+    @property
+    def _stem(self) -> str:
+        return self.original.stem or "document"
+
+    @property
+    def _spool(self) -> Path:
+        return self.context.staging / "layouts"
+
+    def _write_pages(self) -> None:
+        with ExitStack() as open_files:
+
+            def begin(name: str, role: str, ending: str) -> TextIO:
+                self._add(name, role, ending)
+                path = self.context.staging / name
+                return open_files.enter_context(path.open("w", encoding="utf-8", errors="replace"))
+
+            text = begin("text.txt", "text", ".txt")
+            pages = begin("pages.json", "pages", ".pages.json")
+            layouts = open_files.enter_context(self._spool.open("w", encoding="utf-8"))
+            shown = begin("pages.html", "hocr", ".hocr.html") if self.how.hocr and self.kind != Kind.SHEET else None
+            if shown is not None:
+                shown.write(hocr.beginning(self._stem))
+            pages.write('{"pages": [')
+            for page in slices(self.context, self.pages):
+                text.write(f"{page.text or ''}\f")
+                pages.write(("\n" if page.number == 1 else ",\n") + page_json(page))
+                self.methods[page.method] += 1
+                self.characters += len(page.text or "")
+                if page.method in (TOO_LARGE, UNREADABLE):
+                    self.left_out.append(page.number)
+                if page.layout is not None and (shown is not None or layout.has_lines(page.layout)):
+                    found = layout.read(page.layout)
+                    if found.lines:
+                        self.has_words = True
+                        layouts.write(f"{page.number} {page.layout}\n")
+                    if shown is not None:
+                        shown.write(hocr.page(page.number, found, page.text or ""))
+            pages.write("\n]}\n")
+            if shown is not None:
+                shown.write(hocr.END)
+
+    def _publish_pdf(self) -> list[str]:
+        """What a person is told of it."""
+        if not self.has_words and self.kind == Kind.PDF:
+            # It was searchable all along.
+            same = self.context.ask(SameContent(sha256=content_of(self.context))).files
+            self.files += [SameFile(one.id, "pdf", f"{self._stem}.pdf") for one in same[:1]]
+            return []
+        original, target, password = self.original, self.context.staging / "searchable.pdf", self.how.password
+        kind, spool = self.kind, self._spool
+
+        def make(number: int) -> _Made:
+            try:
+                _make_searchable(original, target, password, kind, spool)
+            except (pdf.Broken, pdf.PageTooLarge, OSError) as error:
+                return _Made(str(error) or type(error).__name__)
+            return _Made()
+
+        seconds = _PDF_CPU_SECONDS + self.pages // _PDF_CPU_PAGES
+        with PageProcess[_Made](lambda: make, _Made, cpu_seconds=seconds) as process:
+            try:
+                why_not = process.read(1).why_not
+            except (TooLarge, Lost) as error:
+                why_not = str(error)
+        if why_not:
+            self.context.log(f"no searchable PDF could be made: {why_not}")
+            return ["no searchable PDF could be made"]
+        self._add(target, "pdf", ".pdf")
+        return []
+
+    def _publish_thumbnail(self, drawn: PageProcess[bytes]) -> None:
+        try:
+            picture = drawn.read(1)
+        except (TooLarge, Lost) as error:
+            self.context.log(f"no thumbnail: {error}")
+            return
+        if picture:
+            (self.context.staging / "thumbnail.jpg").write_bytes(picture)
+            self._add("thumbnail.jpg", "thumbnail", ".jpg")
 
 
 def page_json(page: PageResult) -> str:
@@ -203,49 +242,7 @@ def page_json(page: PageResult) -> str:
     return written if page.layout is None else f'{written[:-1]},"layout":{page.layout}}}'
 
 
-# --- searchable PDF, thumbnail ----------------------------------------------------------------------------
-
-
-class _Made(msgspec.Struct, frozen=True):
-    why_not: str = ""
-
-
-def _publish_pdf(
-    context: Context[Payload],
-    wanted: _Wanted,
-    original: Path,
-    password: str,
-    stem: str,
-    written: _Written,
-    spool: Path,
-    files: list[File | SameFile],
-) -> list[str]:
-    """What a person is told of it."""
-    if not written.has_words and wanted.kind == Kind.PDF:
-        # It was searchable all along.
-        same = context.ask(SameContent(sha256=wanted.content)).files
-        files += [SameFile(one.id, "pdf", f"{stem}.pdf") for one in same[:1]]
-        return []
-    target = context.staging / "searchable.pdf"
-
-    def make(number: int) -> _Made:
-        try:
-            _make_searchable(original, target, password, wanted.kind, spool)
-        except (pdf.Broken, pdf.PageTooLarge, OSError) as error:
-            return _Made(str(error) or type(error).__name__)
-        return _Made()
-
-    seconds = _PDF_CPU_SECONDS + wanted.pages // _PDF_CPU_PAGES
-    with PageProcess[_Made](lambda: make, _Made, cpu_seconds=seconds) as process:
-        try:
-            why_not = process.read(1).why_not
-        except (TooLarge, Lost) as error:
-            why_not = str(error)
-    if why_not:
-        context.log(f"no searchable PDF could be made: {why_not}")
-        return ["no searchable PDF could be made"]
-    files.append(File(target, "pdf", f"{stem}.pdf"))
-    return []
+# --- in the processes apart -------------------------------------------------------------------------------
 
 
 def _make_searchable(original: Path, target: Path, password: str, kind: str, spool: Path) -> None:
@@ -278,30 +275,16 @@ def _spooled(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
             yield int(number), layout.read(text)
 
 
-def _publish_thumbnail(
-    context: Context[Payload], drawn: PageProcess[bytes], stem: str, files: list[File | SameFile]
-) -> None:
-    try:
-        picture = drawn.read(1)
-    except (TooLarge, Lost) as error:
-        context.log(f"no thumbnail: {error}")
-        return
-    if picture:
-        (context.staging / "thumbnail.jpg").write_bytes(picture)
-        files.append(File("thumbnail.jpg", "thumbnail", f"{stem}.jpg"))
-
-
 def _drawer(original: Path, password: str) -> Callable[[int], bytes]:
     """In the process apart, which draws before it is asked."""
     picture = b""
-    with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.open_book(original, password) as book:
+    with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.Book(original, password) as book:
         picture = book.thumbnail(1)
     return lambda number: picture
 
 
 def _follow_up(one: Then) -> NewJob:
-    payload = None if one.payload is None else json.dumps(one.payload)
-    return NewJob(one.job_type, one.platform, one.account, payload)
+    return NewJob(one.job_type, one.platform, one.account, None if one.payload is None else json.dumps(one.payload))
 
 
 def _pages(numbers: Sequence[int]) -> str:

@@ -10,16 +10,7 @@ from job_handlers.reading.document import check_current, content_of, original_of
 from job_handlers.reading.ingest import Refused, sheet_reader
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
-from worker_service.handlers import (
-    Context,
-    Done,
-    Handler,
-    KnownPages,
-    Limits,
-    PageResult,
-    Permanent,
-    counted,
-)
+from worker_service.handlers import Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
 
 _MIB = 1 << 20
 _CPU_SECONDS = 600

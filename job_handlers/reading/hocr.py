@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from job_handlers.reading.layout import Layout, Word
+from job_handlers.reading.layout import Block, Layout, Word
 
 BEGIN = """<!DOCTYPE html>
 <html>
@@ -49,9 +49,9 @@ def _word(page: int, line: int, place: int, word: Word, scale: float) -> str:
     return f'<span class="ocrx_word" id="word_{page}_{line}_{place}" title="{title}">{html.escape(word.text)}</span>'
 
 
-def _box(things: Sequence[object], scale: float) -> str:
-    x0 = min(one.x0 for one in things)  # type: ignore[attr-defined]
-    y0 = min(one.y0 for one in things)  # type: ignore[attr-defined]
-    x1 = max(one.x1 for one in things)  # type: ignore[attr-defined]
-    y1 = max(one.y1 for one in things)  # type: ignore[attr-defined]
+def _box(things: Sequence[Word | Block], scale: float) -> str:
+    x0 = min(one.x0 for one in things)
+    y0 = min(one.y0 for one in things)
+    x1 = max(one.x1 for one in things)
+    y1 = max(one.y1 for one in things)
     return "bbox " + " ".join(str(round(value * scale)) for value in (x0, y0, x1, y1))

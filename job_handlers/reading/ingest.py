@@ -126,9 +126,9 @@ def _ingest_book(context: Context[Payload], how: HowToRead, original: Path, kind
     password = how.password
     with PageProcess[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as process:
         counted = _count(process, kind)
-        digests = _Digests(how.engine, content)
-        to_read, to_ocr = _take_what_is_known(context, digests, counted.pages, is_forced=bool(how.force_ocr))
-        scans = _take_layers(context, process, digests, to_read)
+        is_forced = bool(how.force_ocr)
+        to_read, to_ocr = _take_what_is_known(context, content, how.engine, counted.pages, is_forced=is_forced)
+        scans = _take_layers(context, process, content, to_read)
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
     way = [content, how.engine.languages, how.engine.quality, how.password_file]
     ranges = [
@@ -156,29 +156,16 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
     return answer
 
 
-class _Digests:
-    def __init__(self, wanted: WayToRead, content: str) -> None:
-        self._content = content
-        self._wanted = wanted
-        self._engine = ocr.chosen().identity(self._wanted)
-
-    def layer(self, number: int) -> str:
-        return layer_digest(self._content, number, pdf.LIBRARY)
-
-    def ocr(self, number: int) -> str:
-        wanted = self._wanted
-        return ocr_digest(self._content, number, wanted.languages, wanted.quality, self._engine, pdf.LIBRARY)
-
-
 def _take_what_is_known(
-    context: Context[Payload], digests: _Digests, pages: int, *, is_forced: bool
+    context: Context[Payload], content: str, wanted: WayToRead, pages: int, *, is_forced: bool
 ) -> tuple[list[int], list[int]]:
     """What is left: pages to look at, and pages to recognise in any case."""
+    how = wanted.languages, wanted.quality, ocr.chosen().identity(wanted), pdf.LIBRARY
     left: list[int] = []
     for first in range(1, pages + 1, _DIGESTS_AT_ONCE):
         numbers = range(first, min(first + _DIGESTS_AT_ONCE, pages + 1))
-        of_ocr = {number: digests.ocr(number) for number in numbers}
-        of_layer = {} if is_forced else {number: digests.layer(number) for number in numbers}
+        of_ocr = {number: ocr_digest(content, number, *how) for number in numbers}
+        of_layer = {} if is_forced else {number: layer_digest(content, number, pdf.LIBRARY) for number in numbers}
         known = set(context.ask(KnownPages([*of_layer.values(), *of_ocr.values()])).digests)
         again: list[PageResult] = []
         for number in numbers:
@@ -194,7 +181,7 @@ def _take_what_is_known(
 
 
 def _take_layers(
-    context: Context[Payload], process: PageProcess[Answer], digests: _Digests, to_read: Sequence[int]
+    context: Context[Payload], process: PageProcess[Answer], content: str, to_read: Sequence[int]
 ) -> dict[int, Scan]:
     """What is left: pages to recognise."""
     scans: dict[int, Scan] = {}
@@ -202,7 +189,7 @@ def _take_layers(
     save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
-        found = digests.layer(number)
+        found = layer_digest(content, number, pdf.LIBRARY)
         if isinstance(answer, Judged) and answer.scan is not None:
             scans[number] = answer.scan
         elif isinstance(answer, Judged):
@@ -234,10 +221,9 @@ def _trouble(answer: Counted | Judged | Refused | TooLarge | Lost) -> tuple[str,
 
 def _reader(original: Path, password: str) -> Callable[[int], Answer]:
     """In the process apart. The file stays open, for as long as the process lives."""
-    opened = pdf.open_book(original, password)
     refused: Refused | None = None
     try:
-        book = opened.__enter__()
+        book = pdf.Book(original, password)
     except pdf.Locked:
         refused = Refused("PDF_ENCRYPTED", _locked(password))
     except (pdf.Broken, pdf.PageTooLarge) as error:
@@ -255,8 +241,6 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
         except pdf.Broken as error:
             return Refused(UNREADABLE, str(error))
 
-    # It is closed when its process ends.
-    read.opened = opened  # type: ignore[attr-defined]
     return read
 
 

@@ -17,24 +17,8 @@ from job_handlers.reading.document import HowToRead, check_current, content_of, 
 from job_handlers.reading.ocr.engine import Engine, WayToRead
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.page_settings import (
-    TOO_LARGE,
-    UNREADABLE,
-    job_digest,
-    ocr_digest,
-    read_ranges,
-)
-from worker_service.handlers import (
-    Context,
-    Done,
-    Handler,
-    KnownPages,
-    Lacking,
-    Limits,
-    PageResult,
-    Retryable,
-    counted,
-)
+from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, job_digest, ocr_digest, read_ranges
+from worker_service.handlers import Context, Done, Handler, KnownPages, Lacking, Limits, PageResult, Retryable, counted
 
 _MIB = 1 << 20
 _PAGE_CPU_SECONDS = 90
@@ -144,9 +128,7 @@ def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost,
 
 def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int], Read]:
     """In the process apart, which holds file and engine."""
-    opened = pdf.open_book(original, password)
-    book = opened.__enter__()
-    engine = ocr.chosen().engine_for(wanted)
+    book, engine = pdf.Book(original, password), ocr.chosen().engine_for(wanted)
 
     def read(number: int) -> Read:
         try:
@@ -156,8 +138,6 @@ def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int],
         except pdf.Broken as error:
             return Read("", UNREADABLE, why=str(error))
 
-    # It is closed when its process ends.
-    read.opened = opened  # type: ignore[attr-defined]
     return read
 
 

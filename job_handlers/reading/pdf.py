@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ _AS_IT_IS = pymupdf.Matrix(1, 1)
 _PAGE_BYTES = 1 << 14
 _TEXT = mupdf.FZ_STEXT_BLOCK_TEXT
 _ROTATE, _RESOURCES, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_Resources, mupdf.PDF_ENUM_NAME_XObject
+_FONT = mupdf.PDF_ENUM_NAME_Font
 
 _Paragraph = tuple[float, float, float, float, str]
 
@@ -95,25 +97,24 @@ class PageText:
     """It has images enough to be one."""
 
 
-@contextmanager
-def open_book(path: Path, password: str = "") -> Iterator[Book]:
-    with _understood():
-        document = pymupdf.open(path)
-    try:
-        if document.needs_pass and not document.authenticate(password):
-            raise Locked(str(path.name))
-        yield Book(document)
-    finally:
-        document.close()
-
-
 class Book:
-    def __init__(self, document: Any) -> None:
-        self._document = document
-        self.is_pdf: bool = document.is_pdf
-        self.was_repaired: bool = bool(self.is_pdf and document.is_repaired)
+    """An open file; where nobody closes it, it is open until its process ends."""
+
+    def __init__(self, path: Path, password: str = "") -> None:
         with _understood():
+            self._document = document = pymupdf.open(path)
+            if document.needs_pass and not document.authenticate(password):
+                document.close()
+                raise Locked(path.name)
+            self.is_pdf: bool = document.is_pdf
+            self.was_repaired: bool = bool(self.is_pdf and document.is_repaired)
             self.pages: int = document.page_count
+
+    def __enter__(self) -> Book:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._document.close()
 
     def text(self, number: int) -> PageText:
         with _understood():
@@ -386,7 +387,7 @@ def _only_image(document: Any, page: Any) -> int | None:
 
 def _has_colours_of_its_own(document: Any, page: Any) -> bool:
     """What is called gray may then be something else."""
-    resources = mupdf.pdf_dict_get_inheritable(pymupdf._as_pdf_page(page).obj(), mupdf.PDF_ENUM_NAME_Resources)
+    resources = _inherited(pymupdf._as_pdf_page(page), _RESOURCES)
     catalog = document.pdf_catalog()
     intents = document.xref_get_key(catalog, "OutputIntents")[0]
     return bool(mupdf.pdf_dict_gets(resources, "ColorSpace").m_internal) or intents != "null"
@@ -432,7 +433,7 @@ def add_streams(
             document.authenticate(password)
         if not document.is_pdf:
             raise Broken("text can be added to a PDF only")
-        references: list[str] = []
+        references: list[int] = []
         for number in range(document.page_count):
             page = document[number]
             stream = draw(number + 1, {"matrix": _to_own_space(page)})
@@ -444,8 +445,7 @@ def add_streams(
                 references = [_add_font(document, font, f"{shared} 0 R") for font in fonts]
             _put_below(document, page, stream, references)
         if document.can_save_incrementally() and not document.is_repaired:
-            target.write_bytes(b"")
-            _copy(original, target)
+            shutil.copyfile(original, target)
             _save_appended(document, target)
         else:
             document.save(target, garbage=1, encryption=pymupdf.PDF_ENCRYPT_KEEP)
@@ -454,51 +454,33 @@ def add_streams(
 def _to_own_space(page: Any) -> tuple[float, ...]:
     """From points of the page as it is shown, cropped and turned. The library's own matrices forget the crop of a
     turned page."""
-    whole, shown = pymupdf.mupdf.FzRect(pymupdf.mupdf.FzRect.Fixed_UNIT), pymupdf.mupdf.FzMatrix()
-    pymupdf.mupdf.pdf_page_transform(pymupdf._as_pdf_page(page), whole, shown)
+    whole, shown = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
+    mupdf.pdf_page_transform(pymupdf._as_pdf_page(page), whole, shown)
     return tuple(~pymupdf.Matrix(shown.a, shown.b, shown.c, shown.d, shown.e, shown.f))
 
 
-def _put_below(document: Any, page: Any, stream: bytes, references: Sequence[str]) -> None:
-    xref = _add_stream(document, stream)
-    contents = [f"{xref} 0 R", *(f"{one} 0 R" for one in page.get_contents())]
-    document.xref_set_key(page.xref, "Contents", f"[{' '.join(contents)}]")
-    kind, _ = document.xref_get_key(page.xref, "Resources")
-    if kind == "null":
-        document.xref_set_key(page.xref, "Resources", _inherited_resources(document, page.xref))
+def _put_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
+    """The fonts go to those that the page has, be they its own or all pages': they are the same for all."""
+    contents = [_add_stream(document, stream), *page.get_contents()]
+    document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{one} 0 R' for one in contents)}]")
+    own = pymupdf._as_pdf_page(page)
+    resources = _inherited(own, _RESOURCES)
+    if not resources.m_internal:
+        resources = own.obj().pdf_dict_put_dict(_RESOURCES, 1)
+    fonts = resources.pdf_dict_get(_FONT)
+    if not fonts.m_internal:
+        fonts = resources.pdf_dict_put_dict(_FONT, len(references))
+    pdf = pymupdf._as_pdf_document(document)
     for at, reference in enumerate(references):
-        _set_font(document, page.xref, f"PmF{at}", reference)
+        fonts.pdf_dict_puts(f"PmF{at}", mupdf.pdf_new_indirect(pdf, reference, 0))
 
 
-def _set_font(document: Any, xref: int, name: str, reference: str) -> None:
-    """Into the object that holds the page's fonts, wherever that is."""
-    path = "Resources"
-    for key in ("Resources", "Font"):
-        kind, value = document.xref_get_key(xref, key if path == key else path)
-        if kind == "xref":
-            xref, path = int(value.split()[0]), ""
-        path = f"{path}/Font".lstrip("/") if key == "Resources" else path
-    document.xref_set_key(xref, f"{path}/{name}".lstrip("/"), reference)
-
-
-def _inherited_resources(document: Any, xref: int) -> str:
-    for _ in range(64):
-        kind, value = document.xref_get_key(xref, "Parent")
-        if kind != "xref":
-            break
-        xref = int(value.split()[0])
-        kind, value = document.xref_get_key(xref, "Resources")
-        if kind != "null":
-            return str(value)
-    return "<<>>"
-
-
-def _add_font(document: Any, source: str, widths: str) -> str:
+def _add_font(document: Any, source: str, widths: str) -> int:
     maps, _, font = source.partition("{font}")
     stream = _add_stream(document, maps.encode())
-    xref = document.get_new_xref()
+    xref: int = document.get_new_xref()
     document.update_object(xref, font.replace("{maps}", f"{stream} 0 R").replace("{widths}", widths))
-    return f"{xref} 0 R"
+    return xref
 
 
 def _add_stream(document: Any, stream: bytes) -> int:
@@ -510,17 +492,11 @@ def _add_stream(document: Any, stream: bytes) -> int:
     return xref
 
 
-def _copy(original: Path, target: Path) -> None:
-    with original.open("rb") as source, target.open("wb") as copy:
-        while block := source.read(1 << 20):
-            copy.write(block)
-
-
 def _save_appended(document: Any, target: Path) -> None:
-    options = pymupdf.mupdf.PdfWriteOptions()
+    options = mupdf.PdfWriteOptions()
     options.do_incremental = 1
     options.do_encrypt = pymupdf.PDF_ENCRYPT_KEEP
-    pymupdf.mupdf.pdf_save_document(pymupdf._as_pdf_document(document), str(target), options)
+    mupdf.pdf_save_document(pymupdf._as_pdf_document(document), str(target), options)
 
 
 def pdf_of_image(original: Path, target: Path) -> None:
@@ -542,7 +518,7 @@ def _understood() -> Iterator[None]:
         yield
     except (pymupdf.FileDataError, pymupdf.EmptyFileError, pymupdf.FileNotFoundError) as error:
         raise Broken("it is broken beyond repair") from error
-    except (RuntimeError, ValueError, IndexError, pymupdf.mupdf.FzErrorBase) as error:
+    except (RuntimeError, ValueError, IndexError, mupdf.FzErrorBase) as error:
         if "alloc" in str(error):
             raise PageTooLarge("it takes more memory than a page may") from error
         raise Broken(str(error)) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from job_handlers.reading.layout import Layout, Word
 
@@ -91,20 +92,9 @@ def _drawn(word: Word, layout: Layout, matrix: Sequence[float], fonts: Fonts) ->
     rise = (-below[0] * a - below[1] * c, -below[0] * b - below[1] * d)
     yield f"{_numbers(*run, *rise, left * a + base * c + e, left * b + base * d + f)} Tm"
     yield f"{_number(100 * width / natural)} Tz"
-    for block, codes in _by_block(units):
-        yield f"/PmF{fonts.place(block)} {_number(height)} Tf <{bytes(codes).hex()}> Tj"
-
-
-def _by_block(units: Sequence[int]) -> Iterable[tuple[int, list[int]]]:
-    block, codes = -1, list[int]()
-    for unit in units:
-        if unit >> 8 != block:
-            if codes:
-                yield block, codes
-            block, codes = unit >> 8, []
-        codes.append(unit & 0xFF)
-    if codes:
-        yield block, codes
+    for block, some in groupby(units, lambda unit: unit >> 8):
+        codes = bytes(unit & 0xFF for unit in some)
+        yield f"/PmF{fonts.place(block)} {_number(height)} Tf <{codes.hex()}> Tj"
 
 
 def _numbers(*values: float) -> str:

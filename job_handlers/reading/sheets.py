@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import datetime
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -77,14 +78,14 @@ class Table:
         if self._kind is Kind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
         with _book(self._path) as book:
-            return [(name, _height(_sheet(book, at))) for at, name in enumerate(book.sheet_names)]
+            return [(name, _height(book.get_sheet_by_index(at))) for at, name in enumerate(book.sheet_names)]
 
     def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
         if self._kind is Kind.CSV:
             yield from _csv_rows(self._path)
             return
         with _book(self._path) as book:
-            yield from _sheet(book, sheet).to_python(skip_empty_area=False)
+            yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
 
 
 def places_of(heights: Sequence[tuple[str, int]]) -> list[Place]:
@@ -111,16 +112,11 @@ def ranges(places: Sequence[Place]) -> list[list[int]]:
     return found
 
 
-def _book(path: Path) -> Any:
+@contextmanager
+def _book(path: Path) -> Iterator[Any]:
     try:
-        return python_calamine.CalamineWorkbook.from_path(str(path))
-    except (python_calamine.CalamineError, OSError, ValueError) as error:
-        raise Unreadable(str(error)) from error
-
-
-def _sheet(book: Any, at: int) -> Any:
-    try:
-        return book.get_sheet_by_index(at)
+        with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
+            yield book
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise Unreadable(str(error)) from error
 
