@@ -52,7 +52,7 @@ Limits = Mapping[str, Mapping[str, int]]
 """By kind, then by name: how many may run at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     database = Setting(kinds.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
     workspace = Setting(kinds.DIRECTORY, None, "where published files live", otherwise="beside the database")
@@ -131,6 +131,11 @@ class Settings:
     the key is written in TOML."""
     file: Path | None = None
     """The settings file in use."""
+
+    def __post_init__(self) -> None:
+        # Plain attributes: the loop reads some of them in every turn.
+        declared = {name: one for name, one in vars(Settings).items() if isinstance(one, Setting)}
+        vars(self).update({name: self.values[one.key] for name, one in declared.items()})
 
     @property
     def is_of_the_service(self) -> bool:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from worker_service.clock import parse_duration, parse_length
 from worker_service.errors import BadTime, ConfigError
@@ -65,12 +65,13 @@ class Setting(Generic[T]):
     def __set_name__(self, _: type, name: str) -> None:
         self.key = name.removesuffix("_seconds")
 
-    @overload
-    def __get__(self, read: None, _: type) -> Setting[T]: ...
-    @overload
-    def __get__(self, read: object, _: type) -> T: ...
-    def __get__(self, read: Any, _: type) -> Any:
-        return self if read is None else read.values[self.key]
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, read: None, _: type) -> Setting[T]: ...
+        @overload
+        def __get__(self, read: object, _: type) -> T: ...
+        def __get__(self, read: Any, _: type) -> Any: ...
 
     @property
     def variable(self) -> str:

@@ -83,10 +83,11 @@ class LifeLock:
             ) from error
         fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def close(self, *, is_gone: bool) -> None:
-        """`is_gone`: the worker's row is gone, too. Else the file stays, for whoever takes its jobs back."""
-        if is_gone:
-            self.path.unlink(missing_ok=True)
+    def remove(self) -> None:
+        """The worker's row is gone, too. Else the file stays, for whoever takes its jobs back."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
         os.close(self.fd)
 
 

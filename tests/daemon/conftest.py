@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 
 from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.children.messages import Ended, How
-from worker_service.daemon.attempts import Attempt
+from worker_service.clock import Clock, wall_clock
+from worker_service.config import load_settings
+from worker_service.daemon.attempts import Attempt, Slots, Tools
 from worker_service.jobs.model import NewJob
+from worker_service.liveness import Identity
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
 
@@ -50,6 +54,25 @@ def attempt(store: Store) -> MakeAttempt:
         return Attempt(job, "cpu")
 
     return make
+
+
+def tools_in(
+    place: Path,
+    store: Store,
+    log: Any,
+    clock: Clock = wall_clock,
+    *,
+    slots: Slots | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    own: Identity = Identity("w1", "h", "boot-1", 1),  # noqa: B008  frozen
+    **settings: object,
+) -> Tools:
+    """What the parts of a daemon share, its workspace in this place; settings as the environment has them."""
+    given = {"database": place / "pagemill.db", "workspace": place / "workspace", **settings}
+    environ = {"HOME": str(place), **{f"WORKER_{name.upper()}": str(value) for name, value in given.items()}}
+    settled = load_settings(environ=environ, directory=place)
+    slots = Slots({"cpu": 8, "io": 4}) if slots is None else slots
+    return Tools(settled, own, log, store, store, slots, clock, monotonic)
 
 
 def ended(attempt: Attempt, how: How = How.DONE, **fields: Any) -> Ended:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt
 from worker_service.children.messages import Described, Ended, How
-from worker_service.daemon.loop import Admitting
+from worker_service.daemon.loop import refusal
 from worker_service.jobs.model import HandlerFacts
 
 SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'
@@ -30,11 +30,11 @@ def test_what_cannot_begin_ends_for_good(
 ) -> None:
     job = attempt().job._replace(payload=payload)
 
-    assert Admitting().refusal(job, found) == Ended(job.id, job.fence, How.PERMANENT, code=code, message=message)
+    assert refusal(job, found) == Ended(job.id, job.fence, How.PERMANENT, code=code, message=message)
 
 
 @pytest.mark.parametrize("payload", [None, '{"pages": 1}', json.dumps({"pages": "x" * 70_000})])
 def test_what_fits_or_is_too_long_to_look_at_is_left_to_the_child(attempt: MakeAttempt, payload: str | None) -> None:
     job = attempt().job._replace(payload=payload)
 
-    assert Admitting().refusal(job, Described(HandlerFacts("ocr_pages", payload_schema=SCHEMA))) is None
+    assert refusal(job, Described(HandlerFacts("ocr_pages", payload_schema=SCHEMA))) is None

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, ended
+from tests.daemon.conftest import MakeAttempt, ended, tools_in
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import How, Publication
-from worker_service.daemon.attempts import Attempt, CannotLand, Slots, Tools
+from worker_service.daemon.attempts import Attempt, CannotLand
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.errors import DiskFull
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
@@ -34,7 +34,7 @@ def watch() -> Watch:
 
 @pytest.fixture
 def landing(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log: Any) -> Landing:
-    tools = Tools(store, store, Slots({}), tmp_path / "workspace", log, clock, watch)
+    tools = tools_in(tmp_path, store, log, clock, monotonic=watch)
     return Landing(tools, Publisher(tmp_path / "workspace", tmp_path / "staging"), patience_seconds=5)
 
 

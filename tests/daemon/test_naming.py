@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.conftest import tools_in
 from tests.store.kit import ByHand
 from tests.store.papers import wish, work_as
-from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments
+from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, name_the_last
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.model import Checkpoint, Completion, NewJob
 from worker_service.store.base import Store
@@ -32,7 +33,7 @@ def watch() -> Watch:
 def chore(store: Store, tmp_path: Path, log: Any, watch: Watch) -> NameDocuments:
     work_as(store)
     (tmp_path / "workspace").mkdir()
-    return NameDocuments(store, tmp_path / "workspace", log=log, monotonic=watch)
+    return NameDocuments(tools_in(tmp_path, store, log, monotonic=watch))
 
 
 def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
@@ -130,6 +131,6 @@ def test_the_end_of_the_daemon_leaves_nothing_unnamed(chore: NameDocuments, stor
     read(store, "a.pdf")
     store.intake.enqueue(NewJob("ocr_pages"))
 
-    chore.finish()
+    name_the_last(chore.tools)
 
     assert names(tmp_path) == ["alice/a.pdf of alice.txt"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt
+from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, MovableClock, ids, new_worker
 from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import GAP
@@ -142,7 +142,7 @@ def test_a_beat_tells_what_is_lost_and_what_is_to_stop(
     kept, stopped, lost = attempt(), attempt(), attempt()
     store.steering.cancel(ids(stopped.job.id), actor="test")
     store.leases.release(lost.lease)
-    heart = Heartbeat(lambda: open_store(database), "w1", interval_seconds=600, log=log)
+    heart = Heartbeat(lambda: open_store(database), "w1", log, 600)
     heart.leases = (kept.lease, stopped.lease, lost.lease)
 
     heart.start()
@@ -159,7 +159,7 @@ def test_a_worker_without_a_row_hears_that_it_owns_nothing(
 ) -> None:
     one = attempt()
     store.leases.requeue("w1")
-    heart = Heartbeat(lambda: open_store(database), "w1", interval_seconds=600, log=log)
+    heart = Heartbeat(lambda: open_store(database), "w1", log, 600)
     heart.leases = (one.lease,)
 
     heart.start()
@@ -175,7 +175,7 @@ def test_a_beat_that_fails_is_no_sign_of_life(log: Any) -> None:
         raise OSError("no disk")
 
     now = [0.0]
-    heart = Heartbeat(broken, "w1", interval_seconds=0.001, log=log, clock=lambda: now[0])
+    heart = Heartbeat(broken, "w1", log, 0.001, lambda: now[0])
     heart.start()
     now[0] = 250.0
     until(lambda: "beat.failed" in log.heard)
@@ -196,7 +196,7 @@ def test_the_status_line_says_it_in_a_few_words() -> None:
 
 
 def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
-    store: Store, clock: MovableClock, attempt: MakeAttempt, log: Any
+    store: Store, database: Path, clock: MovableClock, attempt: MakeAttempt, log: Any
 ) -> None:
     old, failed, living = attempt(), attempt(), attempt()
     store.leases.report([Report(living.lease, lines=["an old line"] * 600)])
@@ -207,7 +207,8 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
     new = attempt()
     store.leases.report([Report(living.lease, lines=["a new line"])])
     store.leases.complete(new.lease)
-    prune = Prune(store, {"completed": "30d", "failed": "never", "logs": "30d"}, clock=clock, log=log)
+    (database.parent / "pagemill.toml").write_text('[prune]\ncompleted = "30d"\nfailed = "never"\nlogs = "30d"\n')
+    prune = Prune(tools_in(database.parent, store, log, clock, config=database.parent / "pagemill.toml"))
 
     waits = [prune.run() for _ in range(3)]
 
@@ -217,9 +218,9 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
     assert log.told == [{"completed": 1, "logs": 600}]
 
 
-def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(tmp_path: Path, log: Any) -> None:
+def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(store: Store, tmp_path: Path, log: Any) -> None:
     said: list[bool] = []
-    full = DiskSpace([tmp_path], said.append, log=log, free_bytes_least=1 << 60)
+    full = DiskSpace(tools_in(tmp_path, store, log, workspace=tmp_path), said.append, free_bytes_least=1 << 60)
 
     full.run()
     full.run()

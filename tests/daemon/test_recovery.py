@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.conftest import tools_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NewJob, Status
@@ -77,17 +78,7 @@ def boot() -> Boot:
 
 @pytest.fixture
 def recovery(store: Store, database: Path, tmp_path: Path, boot: Boot, clock: MovableClock, log: Any) -> Recovery:
-    return Recovery(
-        store,
-        OWN,
-        database,
-        tmp_path / "workspace",
-        interval_seconds=60,
-        orphan_after_seconds=300,
-        clock=boot,
-        wall=clock,
-        log=log,
-    )
+    return Recovery(tools_in(tmp_path, store, log, clock, own=OWN), boot)
 
 
 @pytest.fixture
@@ -139,7 +130,8 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
         clock.advance(100)
         store.leases.beat("w1", ())
         assert recovery.run() == 60
-    lock.close(is_gone=True)
+    lock.remove()
+    lock.close()
 
     assert store.reading.get(job).status is Status.RUNNING
 
@@ -153,7 +145,8 @@ def test_a_stepped_wall_clock_frees_nothing(
     clock.advance(3600)
 
     recovery.run()
-    lock.close(is_gone=True)
+    lock.remove()
+    lock.close()
 
     assert store.reading.get(job).status is Status.RUNNING
 

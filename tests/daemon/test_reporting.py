@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, ended
+from tests.daemon.conftest import MakeAttempt, ended, tools_in
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
-from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots, Tools
+from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots
 from worker_service.daemon.endings import Landing, Publisher
 from worker_service.daemon.loop import hear
 from worker_service.errors import DiskFull
@@ -42,13 +42,12 @@ class Desk:
         self.now = 0.0
         self.log = log
         self.slots = Slots({"cpu": 8})
-        tools = Tools(store, store, self.slots, place / "workspace", log, clock, lambda: self.now)
+        tools = self.tools = tools_in(place, store, log, clock, slots=self.slots, monotonic=lambda: self.now)
         self.landing = Landing(
-            Tools(store, store, self.slots, place / "workspace", log, clock, lambda: 0.0),
+            tools_in(place, store, log, clock, slots=self.slots, monotonic=lambda: 0.0),
             Publisher(place / "workspace", place / "staging"),
         )
         self.told: list[tuple[Asked, Answer | None, str]] = []
-        self.outage = tools.outage
         self.reporter = Reporter(
             tools,
             lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
@@ -58,7 +57,7 @@ class Desk:
     def hear(self, attempt: Attempt, *said: Said) -> None:
         if self.slots.get(attempt.key) is None:
             self.slots.take(attempt)
-        hear([one(attempt) for one in said], self.slots, self.landing, now=self.now, log=self.log)
+        hear([one(attempt) for one in said], self.tools, self.landing)
 
     def turn(self) -> None:
         self.reporter.report(self.landing.untold())

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt
+from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
 from tests.store.papers import ask_for, claim, save, work_as
-from worker_service.daemon.chores import KEEP_AGE, Forget, SweepKept, SweepObjects
+from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.model import Completion
 from worker_service.store.base import Store
@@ -42,7 +42,7 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
     left = [publish(f"{released.job.id}-1")]
     store.steering.prune(ids(gone.job.id))
 
-    SweepObjects(store, tmp_path, log=log).run()
+    sweep_objects(tools_in(tmp_path, store, log, workspace=tmp_path))
 
     assert [folder.exists() for folder in left] == [False]
     assert all((folder / "page.txt").exists() for folder in kept)
@@ -64,16 +64,16 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     store.leases.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
 
     store.upkeep.remove_documents([1], actor="ann")
-    Forget(store, tmp_path).run()
+    forget(tools_in(tmp_path, store, log, workspace=tmp_path))
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
     store.upkeep.remove_documents([2], actor="ann")
-    Forget(store, tmp_path).run()
+    forget(tools_in(tmp_path, store, log, workspace=tmp_path))
     assert not folder.exists()
 
 
 def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
-    store: Store, database: Path, tmp_path: Path
+    store: Store, database: Path, log: Any, tmp_path: Path
 ) -> None:
     by_hand = ByHand(database)
     work_as(store)
@@ -87,9 +87,9 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     files = [NewFile("a.txt", str(file.relative_to(tmp_path)), "text")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
     store.upkeep.remove_documents([1], actor="ann")
-    forget = Forget(store, tmp_path)
+    tools = tools_in(tmp_path, store, log, workspace=tmp_path)
 
-    again = [forget.run() for _ in range(4)]
+    again = [forget(tools) for _ in range(4)]
 
     assert again == [0.1, 0.1, 5.0, 5.0]
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
@@ -98,7 +98,7 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
 
 
 def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
-    store: Store, database: Path, tmp_path: Path
+    store: Store, database: Path, log: Any, tmp_path: Path
 ) -> None:
     by_hand = ByHand(database)
     published = tmp_path / "objects" / "1-1"
@@ -120,7 +120,7 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
     ask_for(store, "a.pdf")
     by_hand("INSERT INTO document_gone (document_id) VALUES (1), (77)")
 
-    Forget(store, tmp_path).run()
+    forget(tools_in(tmp_path, store, log, workspace=tmp_path))
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]
@@ -130,11 +130,11 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
 
 
 def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_holder(
-    tmp_path: Path, clock: MovableClock, log: Any
+    store: Store, tmp_path: Path, clock: MovableClock, log: Any
 ) -> None:
     def keep(name: str, age: timedelta) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
+        folder = tmp_path / "keep" / name
+        folder.mkdir(parents=True)
         (folder / "file.part").write_text("half")
         touched = (START - age).timestamp()
         os.utime(folder, (touched, touched))
@@ -146,10 +146,10 @@ def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_hold
     lock = os.open(held, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    SweepKept(tmp_path, clock=clock, log=log).run()
+    sweep_kept(tools_in(tmp_path, store, log, clock, workspace=tmp_path))
 
     os.close(lock)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["held", "young"]
+    assert sorted(path.name for path in (tmp_path / "keep").iterdir()) == ["held", "young"]
     assert (young / "file.part").read_text() == (held / "file.part").read_text() == "half"
     assert not old.exists()
     assert not cut_off.exists()

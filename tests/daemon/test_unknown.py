@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.daemon.conftest import tools_in
 from tests.store.kit import START, MovableClock, new_worker
 from worker_service.daemon.chores import FailUnknown
 from worker_service.jobs.model import NewJob, Status
@@ -21,15 +23,9 @@ Look = Callable[[float], float]
 
 
 @pytest.fixture
-def look(store: Store, clock: MovableClock, log: Any) -> Look:
-    chore = FailUnknown(
-        store,
-        grace_seconds=GRACE,
-        known={"left_to_others"},
-        clock=clock,
-        monotonic=lambda: (clock() - START).total_seconds(),
-        log=log,
-    )
+def look(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Look:
+    tools = tools_in(tmp_path, store, log, clock, unknown_type_grace=f"{GRACE:g}s")
+    chore = FailUnknown(tools, {"left_to_others"}, lambda: (clock() - START).total_seconds())
 
     def look(seconds: float) -> float:
         clock.now += timedelta(seconds=seconds)

@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,10 +19,11 @@ from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
 from worker_service.children.messages import Ended
 from worker_service.clock import Clock
+from worker_service.config import Settings, load_settings
 from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.endings import Landing
-from worker_service.daemon.heartbeat import Heartbeat, Notifier
-from worker_service.daemon.loop import Loop, Timer
+from worker_service.daemon.heartbeat import Heartbeat, Notifier, own_worker
+from worker_service.daemon.loop import Loop, wanted
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import WorkerState
@@ -59,12 +61,12 @@ class SimulatedRecovery(Recovery):
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         rest = self.machine.daemon_of(worker.id)
-        is_near = rest.identity.host == self._own.host
+        is_near = rest.identity.host == self.tools.identity.host
         return [key[0] for key in rest.nursery.living] if is_near else []
 
     def _stop_rest(self, worker: WorkerState) -> None:
         rest = self.machine.daemon_of(worker.id)
-        if rest.identity.host == self._own.host:
+        if rest.identity.host == self.tools.identity.host:
             rest.nursery.die()
 
 
@@ -99,32 +101,19 @@ class Daemon:
 def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
     """Registered, and about to turn for the first time."""
     store, heart_store = machine.open(), machine.open()
-    log = _Log(machine)
-    heartbeat = Heartbeat(
-        lambda: heart_store,
-        identity.worker_id,
-        interval_seconds=HEARTBEAT_SECONDS,
-        log=log,  # type: ignore[arg-type]
-        clock=machine.boot,
-    )
-    recovery = SimulatedRecovery(
-        store,
-        identity,
-        place / "pagemill.db",
-        place,
-        interval_seconds=60.0,
-        orphan_after_seconds=ORPHAN_AFTER_SECONDS,
-        clock=machine.boot,
-        wall=machine.wall,
-        log=log,  # type: ignore[arg-type]
-    )
+    log: Any = _Log(machine)
+    heartbeat = Heartbeat(lambda: heart_store, identity.worker_id, log, HEARTBEAT_SECONDS, machine.boot)
+    clock: Clock = machine.wall
+    tools = Tools(settings_in(place), identity, log, store, store, Slots({"cpu": 2, "io": 1}), clock, machine.boot)
+    recovery = SimulatedRecovery(tools, machine.boot)
     recovery.machine = machine
     published: set[tuple[int, int]] = set()
     nursery = SimulatedNursery(machine.chance, lambda key: machine.launched(daemon, key))
-    loop = _loop(machine, identity, store, nursery, heartbeat, recovery, published, log)
+    loop = _loop(machine, tools, nursery, heartbeat, published)
+    loop.chores = {"recovery": recovery.run}
     daemon = Daemon(identity, store, heart_store, nursery, heartbeat, loop, published)
     # Nothing befalls it before it owns anything.
-    store.leases.register(loop.worker())
+    store.leases.register(own_worker(tools, DESCRIBED))
     store.database.actor = heart_store.database.actor = daemon
     heartbeat.committed_at = machine.boot()
     daemon.beat_at = machine.boot()
@@ -133,39 +122,25 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
 
 def _loop(
     machine: Machine,
-    identity: Identity,
-    store: WatchedStore,
+    tools: Tools,
     nursery: SimulatedNursery,
     heartbeat: Heartbeat,
-    recovery: Recovery,
     published: set[tuple[int, int]],
-    log: _Log,
 ) -> Loop:
     # Parts that are simulated have the shape of the real ones, and not their type.
-    simulated: dict[str, Any] = {"watch": _Watch(machine.chance), "signals": _Signals()}
-    told: Any = log
+    watch: Any = _Watch(machine.chance)
+    signals: Any = _Signals()
     publisher: Any = _Publisher(published)
-    clock: Clock = machine.wall
-    slots = Slots({"cpu": 2, "io": 1})
-    tools = Tools(store, store, slots, Path(), told, clock, machine.boot)
-    loop = Loop(
-        identity=identity,
-        version="0",
-        tools=tools,
-        nursery=nursery,
-        described={described.facts.job_type: described for described in DESCRIBED},
-        is_wanted=lambda _: True,
-        landing=Landing(tools, publisher),
-        heartbeat=heartbeat,
-        notifier=Notifier({}),
-        chores=(recovery,),
-        poll_interval_seconds=5.0,
-        orphan_after_seconds=ORPHAN_AFTER_SECONDS,
-        grace_period_seconds=30.0,
-        **simulated,
-    )
-    loop._timers = [Timer(chore) for chore in loop.chores]
-    return loop
+    landing = Landing(tools, publisher)
+    return Loop(tools, nursery, wanted(DESCRIBED, ()), landing, heartbeat, watch, signals, Notifier({}))
+
+
+@cache
+def settings_in(place: Path) -> Settings:
+    environ = {"WORKER_DATABASE": str(place / "pagemill.db"), "WORKER_WORKSPACE": str(place)}
+    settings = load_settings(environ=environ, directory=place)
+    assert settings.orphan_after_seconds == ORPHAN_AFTER_SECONDS
+    return settings
 
 
 class _Watch:

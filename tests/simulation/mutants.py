@@ -186,11 +186,11 @@ MUTANTS = (
          '            rows = self._db.write("complete", now=now'),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("        # Last: if that cannot be written now, all is done once more, and needs the files.\n"
-         "        self._publisher.retract(ended)\n", ""),)),
+         "        self.publisher.retract(ended)\n", ""),)),
     Mutant("completed before its files are moved", "P5", "simulation", (
         ("for attempt, ended in ready if self._has_published(attempt, ended)]", "for attempt, ended in ready]"),
-        ("path, size = str(to.relative_to(self._workspace)), to.stat().st_size",
-         "path, size = str(to.relative_to(self._workspace)), 1"))),
+        ("path, size = str(to.relative_to(self.workspace)), to.stat().st_size",
+         "path, size = str(to.relative_to(self.workspace)), 1"))),
     Mutant("older generation left at work", "P11", "contract", (
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'pending'", "WHERE 0"),
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'running'", "WHERE 0"))),
@@ -211,7 +211,7 @@ MUTANTS = (
     Mutant("worker that never fences itself", "P1", "simulation", (
         ("was_fenced, self.is_fenced = self.is_fenced, self.is_silent", "was_fenced = self.is_fenced"),)),
     Mutant("children of a fenced worker left at work", "P1", "simulation", (
-        ("attempt.without_grace or self._ownership.is_fenced or", "attempt.without_grace or"),)),
+        ("attempt.without_grace or self.ownership.is_fenced or", "attempt.without_grace or"),)),
     Mutant("lost children left at work", "P13", "simulation", (
         ("by_force = attempt.is_lost or attempt.without_grace", "by_force = attempt.without_grace"),)),
 )

@@ -13,24 +13,24 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
 from worker_service.children.messages import Asked, Checkpointed, Newest, PagesRead, question_from
 from worker_service.clock import Clock, wall_clock
+from worker_service.config import Settings
 from worker_service.errors import (
     BadInput,
     BadPayload,
     CancelRequested,
     LeaseLost,
-    PagemillError,
     Refused,
     RuleBroken,
     StoreError,
 )
 from worker_service.jobs.documents import Answer, Files
 from worker_service.jobs.model import Checkpoint, Child, Failure, Job, Lease, Report
+from worker_service.liveness import Identity
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ def _bytes_of(said: Kept) -> int:
     return _LEAST_BYTES * (1 + items + len(said.follow_ups)) + len(said.state) + payloads
 
 
+@dataclass(slots=True)
 class Slots:
     """As many attempts of a class run at once as it has slots. What is claimed beyond that waits for a child that
     serves several, or comes back."""
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = dict(sizes)
-        self._attempts: dict[Key, Attempt] = {}
+    sizes: Mapping[str, int]
+    _attempts: dict[Key, Attempt] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -219,48 +219,39 @@ class Slots:
         return sum(one.job_class == job_class for one in self._attempts.values())
 
 
-# ── A store that takes nothing ────────────────────────────────────────────────────────────────────────────────────────
+# ── What all parts share ──────────────────────────────────────────────────────────────────────────────────────────────
 
 PAUSE_SECONDS = 1.0
-
-
-class StoreOutage:
-    def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
-        self._log = log
-        self._monotonic = monotonic
-        self.over_at = 0.0
-        """When the store is tried again. 0: all is well."""
-
-    def met(self, error: StoreError) -> None:
-        if not self.over_at:
-            self._log.error(events.STORE_UNAVAILABLE, reason=str(error))
-        self.over_at = self._monotonic() + PAUSE_SECONDS
-
-    def ended(self) -> None:
-        self.over_at = 0.0
-
-    @property
-    def is_there(self) -> bool:
-        return self._monotonic() < self.over_at
 
 
 @dataclass(slots=True)
 class Tools:
     """What all parts of one daemon share."""
 
+    settings: Settings
+    identity: Identity
+    log: Log
     store: Store
     quick_store: Store
     """For what may be lost in a power cut: progress and lines. Pages as well: whatever says that they are there is
     written later, in the same log, and durably."""
     slots: Slots
-    workspace: Path
-    log: Log
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    outage: StoreOutage = field(init=False)
+    store_again_at: float = 0.0
+    """The store takes nothing, and is tried again then. 0: all is well."""
 
-    def __post_init__(self) -> None:
-        self.outage = StoreOutage(self.log, self.monotonic)
+    def store_failed(self, error: StoreError) -> None:
+        if not self.store_again_at:
+            self.log.error(events.STORE_UNAVAILABLE, reason=str(error))
+        self.store_again_at = self.monotonic() + PAUSE_SECONDS
+
+    def store_works(self) -> None:
+        self.store_again_at = 0.0
+
+    @property
+    def must_wait_for_store(self) -> bool:
+        return self.monotonic() < self.store_again_at
 
 
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -292,37 +283,37 @@ class Tell(Protocol):
     def __call__(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None: ...
 
 
+@dataclass(slots=True)
 class Reporter:
-    def __init__(self, tools: Tools, tell: Tell, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._tools = tools
-        self._tell = tell
-        self._patience_seconds = patience_seconds
-        self._next_at = 0.0
-        self._failing_since: float | None = None
-        self.has_committed = False
-        """With the loop's own store, of whose commits no hint tells. Whoever has looked takes it back."""
+    tools: Tools
+    tell: Tell
+    patience_seconds: float = PATIENCE_SECONDS
+    has_committed: bool = False
+    """With the loop's own store, of whose commits no hint tells. Whoever has looked takes it back."""
+    _next_at: float = 0.0
+    _failing_since: float | None = None
 
     @property
     def is_full(self) -> bool:
-        lines = sum(attempt.lines.characters for attempt in self._tools.slots)
+        lines = sum(attempt.lines.characters for attempt in self.tools.slots)
         return self._unwritten_bytes + lines > BACKLOG_BYTES_MAX
 
     @property
     def _unwritten_bytes(self) -> int:
-        return sum(attempt.unwritten_bytes for attempt in self._tools.slots)
+        return sum(attempt.unwritten_bytes for attempt in self.tools.slots)
 
     @property
     def next_at(self) -> float | None:
         """When something is to be written; None: nothing waits."""
-        if not any(attempt.has_news or attempt.unwritten for attempt in self._tools.slots):
+        if not any(attempt.has_news or attempt.unwritten for attempt in self.tools.slots):
             return None
-        is_urgent = any(one.question is not None for one in self._tools.slots) or self._unwritten_bytes > _MANY_BYTES
-        return max(0.0 if is_urgent else self._next_at, self._tools.outage.over_at)
+        is_urgent = any(one.question is not None for one in self.tools.slots) or self._unwritten_bytes > _MANY_BYTES
+        return max(0.0 if is_urgent else self._next_at, self.tools.store_again_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
         """Those whose end waits are reported at once: after it nothing lands. Raise `CannotLand` when patience ends."""
-        now = self._tools.monotonic()
-        for attempt in self._tools.slots:
+        now = self.tools.monotonic()
+        for attempt in self.tools.slots:
             if attempt.is_lost:
                 self._forget(attempt, "the lease is lost")
                 attempt.lines.take()
@@ -330,34 +321,34 @@ class Reporter:
                 self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
         next_at = self.next_at
         is_due = next_at is not None and (now >= next_at or self.is_full)
-        if self._tools.outage.is_there or not (is_due or ending):
+        if self.tools.must_wait_for_store or not (is_due or ending):
             return
         if is_due:
             self._next_at = now + REPORT_SECONDS
         has_kept = is_due or any(attempt.unwritten for attempt in ending)
         try:
-            self._report(self._tools.slots if is_due else ending)
+            self._report(self.tools.slots if is_due else ending)
             while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
                 self._report(left)
             while has_kept and self._save_pages() | self._write_heads():
-                if self._tools.monotonic() > now + _BUSY_SECONDS:
+                if self.tools.monotonic() > now + _BUSY_SECONDS:
                     self._next_at = now
                     break
         except StoreError as error:
             self._postpone(error)
         else:
             self._failing_since = None
-            self._tools.outage.ended()
+            self.tools.store_works()
 
     def _postpone(self, error: StoreError) -> None:
-        self._tools.outage.met(error)
-        now = self._tools.monotonic()
-        waiting = sum(len(attempt.unwritten) for attempt in self._tools.slots)
+        self.tools.store_failed(error)
+        now = self.tools.monotonic()
+        waiting = sum(len(attempt.unwritten) for attempt in self.tools.slots)
         if not waiting:
             self._failing_since = None
         elif self._failing_since is None:
             self._failing_since = now
-        elif now - self._failing_since >= self._patience_seconds:
+        elif now - self._failing_since >= self.patience_seconds:
             raise CannotLand(f"{waiting} pages and checkpoints could not be written: {error}") from error
 
     # ── Progress and lines ──
@@ -370,20 +361,20 @@ class Reporter:
         lines_most = max(1, _LINES_AT_ONCE // max(1, talking))
         reports = [(attempt, attempt.take_report(lines_most)) for attempt in told]
         try:
-            lost = self._tools.quick_store.leases.report([report for _, report in reports])
+            lost = self.tools.quick_store.leases.report([report for _, report in reports])
         except StoreError:
             for attempt, report in reports:
                 attempt.put_back(report)
             raise
         for lease in lost:
-            self._lost(self._tools.slots.get((lease.job_id, lease.fence)))
+            self._lost(self.tools.slots.get((lease.job_id, lease.fence)))
 
     # ── Pages, all attempts' together ──
 
     def _save_pages(self) -> bool:
         batch: list[tuple[Attempt, PagesRead]] = []
         room, pages = _PAGE_BYTES_AT_ONCE, 0
-        for attempt in self._tools.slots:
+        for attempt in self.tools.slots:
             for said in attempt.unwritten:
                 if not isinstance(said, PagesRead) or room <= 0:
                     break
@@ -409,19 +400,19 @@ class Reporter:
             self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
-        lost = self._tools.quick_store.leases.save_pages(
+        lost = self.tools.quick_store.leases.save_pages(
             [(attempt.lease, page) for attempt, said in batch for page in said.pages]
         )
         for attempt, said in batch:
             attempt.written(said)
         for lease in lost:
-            self._lost(self._tools.slots.get((lease.job_id, lease.fence)))
+            self._lost(self.tools.slots.get((lease.job_id, lease.fence)))
 
     # ── Checkpoints and questions, one by one ──
 
     def _write_heads(self) -> bool:
         has_written = False
-        for attempt in self._tools.slots:
+        for attempt in self.tools.slots:
             head = attempt.unwritten[0] if attempt.unwritten else None
             if isinstance(head, Checkpointed):
                 self._write_checkpoint(attempt, head)
@@ -432,7 +423,7 @@ class Reporter:
 
     def _write_checkpoint(self, attempt: Attempt, said: Checkpointed) -> None:
         try:
-            self._tools.store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
+            self.tools.store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
         except CancelRequested:
             self._cancelled(attempt)
         except LeaseLost:
@@ -445,22 +436,18 @@ class Reporter:
 
     def _answer(self, attempt: Attempt, asked: Asked) -> None:
         try:
-            answer = self._tools.store.leases.answer(attempt.lease, question_from(asked.kind, asked.body))
+            answer = self.tools.store.leases.answer(attempt.lease, question_from(asked.kind, asked.body))
         except LeaseLost:
             self._lost(attempt)
         except _REFUSALS as error:
             self._refuse_question(attempt, str(error))
-        except StoreError:
-            raise
-        except PagemillError as error:
-            self._refuse_question(attempt, str(error))
         else:
-            self._tell(asked, self._there(answer) if isinstance(answer, Files) else answer)
+            self.tell(asked, self._there(answer) if isinstance(answer, Files) else answer)
             attempt.written(asked)
 
     def _there(self, known: Files) -> Files:
         """Without those that somebody has removed from the workspace: they have to be brought in again."""
-        return Files([file for file in known.files if (self._tools.workspace / file.path).is_file()])
+        return Files([file for file in known.files if (self.tools.settings.workspace / file.path).is_file()])
 
     # ── What can no longer land ──
 
@@ -468,12 +455,12 @@ class Reporter:
         if attempt is None:
             return
         # A lease is refused as well when somebody has asked the job to stop: then it is still ours to end.
-        held = self._tools.store.reading.leases_of(attempt.lease.worker_id)
+        held = self.tools.store.reading.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
             self._cancelled(attempt)
         else:
             attempt.is_lost = True
-            self._tools.log.warning(events.LEASE_LOST, job_id=attempt.job.id, fence=attempt.job.fence)
+            self.tools.log.warning(events.LEASE_LOST, job_id=attempt.job.id, fence=attempt.job.fence)
             self._forget(attempt, "the lease is lost")
 
     def _cancelled(self, attempt: Attempt) -> None:
@@ -493,4 +480,4 @@ class Reporter:
     def _refuse_question(self, attempt: Attempt, reason: str) -> None:
         asked = attempt.forget_question()
         if asked is not None:
-            self._tell(asked, None, code="ASK_FAILED", message=reason)
+            self.tell(asked, None, code="ASK_FAILED", message=reason)

@@ -14,10 +14,9 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,9 +36,6 @@ from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
 from worker_service.plurals import counted
-
-if TYPE_CHECKING:
-    pass
 
 _SNOOZE_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 366 * 86400.0
@@ -87,7 +83,8 @@ class Drop:
     """The lease is lost: nothing may be written."""
 
 
-Verdict = Complete | Fail | Snooze | Release | ConfirmCancel | Drop
+Uncompleted = Fail | Snooze | Release | ConfirmCancel | Drop
+Verdict = Complete | Uncompleted
 
 
 def verdict(
@@ -140,23 +137,15 @@ def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
 _PAUSE_SECONDS = 1.0
 
 
+@dataclass(slots=True)
 class Landing:
-    def __init__(
-        self,
-        tools: Tools,
-        publisher: Publisher,
-        *,
-        patience_seconds: float = PATIENCE_SECONDS,
-        rules: Mapping[str, RetryRule] = {},
-    ) -> None:
-        self._tools = tools
-        self._publisher = publisher
-        self._patience_seconds = patience_seconds
-        self._rules = rules
-        self._waiting: dict[Key, tuple[Attempt, Ended]] = {}
-        self._nursery_deaths: dict[int, int] = {}
-        self._failing_since: float | None = None
-        self._again_at = 0.0
+    tools: Tools
+    publisher: Publisher
+    patience_seconds: float = PATIENCE_SECONDS
+    _waiting: dict[Key, tuple[Attempt, Ended]] = field(default_factory=dict)
+    _nursery_deaths: dict[int, int] = field(default_factory=dict)
+    _failing_since: float | None = None
+    _again_at: float = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -186,7 +175,7 @@ class Landing:
     def land(self) -> list[Attempt]:
         """Return the attempts about which nothing is left to write. Raise `CannotLand` when patience ends."""
         landed: list[Attempt] = []
-        if not self._ready() or self._tools.monotonic() < self._again_at:
+        if not self._ready() or self.tools.monotonic() < self._again_at:
             return landed
         try:
             self._land_completions(landed)
@@ -195,16 +184,16 @@ class Landing:
             self._postpone(error)
         else:
             if self._failing_since is not None:
-                self._tools.log.info(events.STORE_RECOVERED)
+                self.tools.log.info(events.STORE_RECOVERED)
             self._failing_since, self._again_at = None, 0.0
         return landed
 
     def _postpone(self, error: Exception) -> None:
-        now = self._tools.monotonic()
+        now = self.tools.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-            self._tools.log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
-        if now - self._failing_since >= self._patience_seconds:
+            self.tools.log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
+        if now - self._failing_since >= self.patience_seconds:
             raise CannotLand(
                 f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
             ) from error
@@ -219,7 +208,7 @@ class Landing:
             return
         try:
             lost = set(
-                self._tools.store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done])
+                self.tools.store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done])
             )
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
@@ -231,12 +220,12 @@ class Landing:
             if attempt.lease in lost:
                 self._refused(attempt, ended)
             else:
-                self._tools.log.info(events.JOB_COMPLETED, **_named(attempt))
+                self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
             self._landed(attempt, landed)
 
     def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
         try:
-            self._publisher.publish(ended)
+            self.publisher.publish(ended)
         except Vanished as error:
             self._fails_after_all(attempt, ended, "FILES_VANISHED", error)
             return False
@@ -249,26 +238,26 @@ class Landing:
 
     def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
         try:
-            lost = self._tools.store.leases.complete_many([self._completion(attempt, ended)])
+            lost = self.tools.store.leases.complete_many([self._completion(attempt, ended)])
         except FileForgotten as error:
             # Its document was removed between the question and the end: the next attempt asks anew.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
             return False
         except (RuleBroken, BadPayload, BadInput) as error:
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
-            self._publisher.retract(ended)
+            self.publisher.retract(ended)
             return True
         if lost:
             self._refused(attempt, ended)
         else:
-            self._tools.log.info(events.JOB_COMPLETED, **_named(attempt))
+            self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
         return True
 
     def _refused(self, attempt: Attempt, ended: Ended) -> None:
         # Either somebody asked it to stop in the last moment, or the lease is gone.
         self._write(attempt, ConfirmCancel(), ended)
         # Last: if that cannot be written now, all is done once more, and needs the files.
-        self._publisher.retract(ended)
+        self.publisher.retract(ended)
 
     # ── The others, one by one ──
 
@@ -278,44 +267,39 @@ class Landing:
             if isinstance(chosen, Complete):
                 continue
             self._write(attempt, chosen, ended)
-            self._publisher.retract(ended)
+            self.publisher.retract(ended)
             self._landed(attempt, landed)
 
-    def _write(self, attempt: Attempt, chosen: Fail | Snooze | Release | ConfirmCancel | Drop, ended: Ended) -> None:
+    def _write(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
         try:
             self._write_now(attempt, chosen, ended)
         except CancelRequested:
             self._write(attempt, ConfirmCancel(), ended)
         except LeaseLost:
-            self._tools.log.warning(events.LEASE_LOST, **_named(attempt))
+            self.tools.log.warning(events.LEASE_LOST, **_named(attempt))
 
-    def _write_now(
-        self, attempt: Attempt, chosen: Fail | Snooze | Release | ConfirmCancel | Drop, ended: Ended
-    ) -> None:
-        lease = attempt.lease
+    def _write_now(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
+        leases, log, lease = self.tools.store.leases, self.tools.log, attempt.lease
         if isinstance(chosen, Fail):
-            self._fail(attempt, chosen)
+            leases.fail(lease, chosen.failure, retry_at=chosen.retry_at)
+            event = events.JOB_FAILED if chosen.retry_at is None else events.JOB_RETRIED
+            log.warning(event, **_named(attempt), code=chosen.failure.code)
         elif isinstance(chosen, Snooze):
             if chosen.resting:
-                self._tools.store.leases.rest_source(chosen.resting, chosen.until, chosen.why.message)
-            self._tools.store.leases.snooze(lease, chosen.until, chosen.why)
-            self._tools.log.info(events.JOB_SNOOZED, **_named(attempt))
+                leases.rest_source(chosen.resting, chosen.until, chosen.why.message)
+            leases.snooze(lease, chosen.until, chosen.why)
+            log.info(events.JOB_SNOOZED, **_named(attempt))
         elif isinstance(chosen, Release):
-            self._tools.store.leases.release(lease)
-            self._tools.log.info(events.JOB_RELEASED, **_named(attempt))
+            leases.release(lease)
+            log.info(events.JOB_RELEASED, **_named(attempt))
         elif isinstance(chosen, ConfirmCancel):
-            self._tools.store.leases.confirm_cancel(lease, ended.usage)
-            self._tools.log.info(events.JOB_CANCELLED, **_named(attempt))
+            leases.confirm_cancel(lease, ended.usage)
+            log.info(events.JOB_CANCELLED, **_named(attempt))
 
-    def _fail(self, attempt: Attempt, chosen: Fail) -> None:
-        self._tools.store.leases.fail(attempt.lease, chosen.failure, retry_at=chosen.retry_at)
-        is_retried = chosen.retry_at is not None
-        self._tools.log.warning(
-            events.JOB_RETRIED if is_retried else events.JOB_FAILED, **_named(attempt), code=chosen.failure.code
+    def _verdict(self, attempt: Attempt, ended: Ended) -> Verdict:
+        return verdict(
+            attempt, ended, now=self.tools.clock(), jitter=random.random(), rules=self.tools.settings.retries
         )
-
-    def _verdict(self, attempt: Attempt, ended: Ended) -> Complete | Fail | Snooze | Release | ConfirmCancel | Drop:
-        return verdict(attempt, ended, now=self._tools.clock(), jitter=random.random(), rules=self._rules)
 
     def _completion(self, attempt: Attempt, ended: Ended) -> Completion:
         return Completion(
@@ -323,7 +307,7 @@ class Landing:
             ended.result,
             ended.follow_ups,
             ended.usage,
-            [*self._publisher.published(ended), *ended.published_again],
+            [*self.publisher.published(ended), *ended.published_again],
             ended.document,
             ended.publishes,
             attempt.child,
@@ -350,11 +334,10 @@ class Vanished(Exception):
     """A file that was to be published is gone, and the staging directory is not."""
 
 
+@dataclass(frozen=True, slots=True)
 class Publisher:
-    def __init__(self, workspace: Path, staging: Path) -> None:
-        self._workspace = workspace
-        self._objects = workspace / "objects"
-        self._staging = staging
+    workspace: Path
+    staging: Path
 
     def publish(self, ended: Ended) -> None:
         """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
@@ -363,13 +346,13 @@ class Publisher:
         target = self.place(ended.job_id, ended.fence)
         target.mkdir(parents=True, exist_ok=True)
         # Below the attempt's own directory, whose name is the nursery's to choose.
-        folders = {target, self._objects}
+        folders = {target, target.parent}
         for file in ended.files:
             to = self._target(ended, file)
             if not file.exists():
                 if to.exists():
                     continue
-                if self._staging.is_dir():
+                if self.staging.is_dir():
                     raise Vanished(f"{file.name} was removed from the staging directory before it could be published")
             to.parent.mkdir(parents=True, exist_ok=True)
             folders.add(to.parent)
@@ -388,7 +371,7 @@ class Publisher:
         new = []
         for one in ended.published:
             to = self._target(ended, one.path)
-            path, size = str(to.relative_to(self._workspace)), to.stat().st_size
+            path, size = str(to.relative_to(self.workspace)), to.stat().st_size
             new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5, one.note))
         return new
 
@@ -400,14 +383,14 @@ class Publisher:
 
     def _forget_staging(self, ended: Ended) -> None:
         """Where files are named, the nursery leaves the attempt's directory to us."""
-        attempt = ended.files[0].relative_to(self._staging).parts[0]
-        shutil.rmtree(self._staging / attempt, ignore_errors=True)
+        attempt = ended.files[0].relative_to(self.staging).parts[0]
+        shutil.rmtree(self.staging / attempt, ignore_errors=True)
 
     def _target(self, ended: Ended, file: Path) -> Path:
-        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self._staging).parts[1:])
+        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self.staging).parts[1:])
 
     def place(self, job_id: int, fence: int) -> Path:
-        return self._objects / f"{job_id}-{fence}"
+        return self.workspace / "objects" / f"{job_id}-{fence}"
 
 
 def _copy(file: Path, to: Path) -> None:

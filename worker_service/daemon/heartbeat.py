@@ -12,11 +12,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from worker_service import events
+from worker_service import VERSION, events
+from worker_service.children.messages import Described
 from worker_service.daemon.attempts import Attempt, Tools
 from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import Beat, Lease, Worker
@@ -38,36 +39,29 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+@dataclass(slots=True)
 class Heartbeat:
-    def __init__(
-        self,
-        open_store: Callable[[], Store],
-        worker_id: str,
-        *,
-        interval_seconds: float,
-        log: Log,
-        clock: Callable[[], float] = boot_clock,
-    ) -> None:
-        self._open_store = open_store
-        self.worker_id = worker_id
-        self._interval_seconds = interval_seconds
-        self._log = log
-        self._clock = clock
-        self._answers: deque[BeatAnswer] = deque()
-        self._asked = threading.Event()
-        self._is_closing = False
-        self._events = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self.leases: Sequence[Lease] = ()
-        """Replaced as a whole by the loop, read as a whole by the thread."""
-        self.committed = 0
-        """How many beats have committed."""
-        self.committed_at = clock()
-        """When the newest beat that has committed began: what others go by."""
+    open_store: Callable[[], Store]
+    worker_id: str
+    log: Log
+    interval_seconds: float
+    clock: Callable[[], float] = boot_clock
+    leases: Sequence[Lease] = ()
+    """Replaced as a whole by the loop, read as a whole by the thread."""
+    committed: int = 0
+    """How many beats have committed."""
+    committed_at: float = 0.0
+    """When the newest beat that has committed began: what others go by."""
+    _answers: deque[BeatAnswer] = field(default_factory=deque)
+    _asked: threading.Event = field(default_factory=threading.Event)
+    _is_closing: bool = False
+    _events: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+    _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """The worker was registered just now, which is its first beat."""
-        self.committed_at = self._clock()
+        self.committed_at = self.clock()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
@@ -78,7 +72,7 @@ class Heartbeat:
         self._asked.set()
 
     def silent_seconds(self) -> float:
-        return self._clock() - self.committed_at
+        return self.clock() - self.committed_at
 
     def answers(self) -> list[BeatAnswer]:
         try:
@@ -93,7 +87,7 @@ class Heartbeat:
     def close(self) -> None:
         self._is_closing = True
         self._asked.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(timeout=35)
 
     def _run(self) -> None:
@@ -101,21 +95,21 @@ class Heartbeat:
         while not self._is_closing:
             try:
                 if store is None:
-                    store = self._open_store()
+                    store = self.open_store()
                 self._beat(store)
             except Exception as error:
                 # The outermost frame of a beat: the next one tries again, and the loop sees how long it has been.
-                self._log.warning(events.BEAT_FAILED, reason=str(error))
+                self.log.warning(events.BEAT_FAILED, reason=str(error))
                 if store is not None:
                     store.close()
                     store = None
-            self._asked.wait(self._interval_seconds)
+            self._asked.wait(self.interval_seconds)
             self._asked.clear()
         if store is not None:
             store.close()
 
     def _beat(self, store: Store) -> None:
-        began = self._clock()
+        began = self.clock()
         leases = self.leases
         try:
             answer = BeatAnswer(store.leases.beat(self.worker_id, leases))
@@ -134,66 +128,62 @@ FENCED_AFTER = 0.8
 """The part of the orphan time without a beat after which a worker no longer trusts that it owns anything."""
 
 
+@dataclass(slots=True)
 class Ownership:
-    def __init__(
-        self, tools: Tools, heartbeat: Heartbeat, worker: Callable[[], Worker], *, orphan_after_seconds: float
-    ) -> None:
-        self._tools = tools
-        self._heartbeat = heartbeat
-        self._worker = worker
-        self._orphan_after_seconds = orphan_after_seconds
-        self.is_registered = True
-        self.is_fenced = False
+    tools: Tools
+    heartbeat: Heartbeat
+    is_registered: bool = True
+    is_fenced: bool = False
 
     @property
     def is_silent(self) -> bool:
         """It has not beaten for so long that others may have taken back what it held."""
-        return self._heartbeat.silent_seconds() > self._orphan_after_seconds * FENCED_AFTER
+        return self.heartbeat.silent_seconds() > self.tools.settings.orphan_after_seconds * FENCED_AFTER
 
     def hear_heart(self) -> bool:
         """Whether it is trusted again since just now."""
-        for answer in self._heartbeat.answers():
+        for answer in self.heartbeat.answers():
             if not answer.is_known and all(
-                w.id != self._heartbeat.worker_id for w in self._tools.store.reading.workers()
+                w.id != self.heartbeat.worker_id for w in self.tools.store.reading.workers()
             ):
                 self.disown()
             elif answer.is_known:
                 for lease in answer.beat.lost:
-                    _lost(self._tools.slots.get((lease.job_id, lease.fence)))
+                    _lost(self.tools.slots.get((lease.job_id, lease.fence)))
                 for lease in answer.beat.to_cancel:
-                    _cancelled(self._tools.slots.get((lease.job_id, lease.fence)))
-        silent = self._heartbeat.silent_seconds()
+                    _cancelled(self.tools.slots.get((lease.job_id, lease.fence)))
+        silent = self.heartbeat.silent_seconds()
         was_fenced, self.is_fenced = self.is_fenced, self.is_silent
         if self.is_fenced and not was_fenced:
-            self._tools.log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self._tools.slots))
-            self._heartbeat.now()
+            self.tools.log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self.tools.slots))
+            self.heartbeat.now()
         elif was_fenced and not self.is_fenced:
-            self._tools.log.info(events.WORKER_UNFENCED)
+            self.tools.log.info(events.WORKER_UNFENCED)
         return was_fenced and not self.is_fenced
 
     def disown(self) -> None:
         """Others gave this worker up for dead and took its jobs back."""
         if self.is_registered:
             reason = "this worker was given up for dead"
-            self._tools.log.error(events.LEASE_LOST, reason=reason, running=len(self._tools.slots))
+            self.tools.log.error(events.LEASE_LOST, reason=reason, running=len(self.tools.slots))
         self.is_registered = False
-        for attempt in self._tools.slots:
+        for attempt in self.tools.slots:
             _lost(attempt)
 
-    def register(self) -> None:
+    def register(self, handlers: Iterable[Described]) -> None:
         """Also the first beat after others gave it up: what it held before stays lost."""
-        worker = self._worker()
-        self._tools.store.leases.register(worker)
+        worker = own_worker(self.tools, handlers)
+        self.tools.store.leases.register(worker)
         self.is_registered = True
-        self._heartbeat.now()
-        self._tools.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
+        self.heartbeat.now()
+        self.tools.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
         """Both ways (P13): each of our rows has its attempt, each of our attempts its row."""
         held = {
-            (h.lease.job_id, h.lease.fence): h for h in self._tools.store.reading.leases_of(self._heartbeat.worker_id)
+            (h.lease.job_id, h.lease.fence): h for h in self.tools.store.reading.leases_of(self.heartbeat.worker_id)
         }
-        for attempt in self._tools.slots:
+        for attempt in self.tools.slots:
             row = held.pop(attempt.key, None)
             if row is None:
                 _lost(attempt)
@@ -202,14 +192,21 @@ class Ownership:
                 attempt.without_grace = row.without_grace
         for row in held.values():
             # A claim that committed, and whose answer never came.
-            self._tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
+            self.tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
             try:
                 if row.is_cancelled:
-                    self._tools.store.leases.confirm_cancel(row.lease)
+                    self.tools.store.leases.confirm_cancel(row.lease)
                 else:
-                    self._tools.store.leases.release(row.lease)
+                    self.tools.store.leases.release(row.lease)
             except LeaseLost:
                 continue
+
+
+def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
+    """As this worker registers itself."""
+    own, sizes = tools.identity, tools.slots.sizes
+    facts = [described.facts for described in handlers]
+    return Worker(own.worker_id, own.host, own.boot_id, own.pid, VERSION, sizes["cpu"], sizes["io"], facts)
 
 
 def _lost(attempt: Attempt | None) -> None:

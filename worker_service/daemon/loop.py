@@ -12,13 +12,15 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from worker_service import events
+from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import (
     Asked,
     ChildError,
@@ -37,16 +39,13 @@ from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat, Notifier, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.documents import Answer
-from worker_service.jobs.model import Child, HandlerFacts, Job, Status, Worker
+from worker_service.jobs.model import Child, Job, Status
 from worker_service.jobs.payloads import PayloadCheck
-from worker_service.liveness import Identity
 from worker_service.store.base import Watch
-
-if TYPE_CHECKING:
-    from worker_service.events import Log
 
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
+FILES_SECONDS = 5.0
 DRAINED_SECONDS = 60.0
 """What comes due later than this is left to the next one who drains the queue."""
 
@@ -68,35 +67,22 @@ class Children(Protocol):
 
 
 @dataclass(slots=True)
-class Timer:
-    """Due at once, then when the last run said."""
-
-    chore: Chore
-    due_at: float = 0.0
-
-
-@dataclass(slots=True)
 class Loop:
-    identity: Identity
-    version: str
     tools: Tools
     nursery: Children
     described: Mapping[str, Described]
-    is_wanted: Callable[[str], bool]
     landing: Landing
     heartbeat: Heartbeat
     watch: Watch
     signals: Signals
     notifier: Notifier
-    chores: Sequence[Chore]
-    poll_interval_seconds: float
-    orphan_after_seconds: float
-    grace_period_seconds: float
     is_draining_queue: bool = False
     """End when nothing is left that could run now, or will soon."""
+    chores: Mapping[str, Chore] = field(default_factory=dict)
 
     _exit_code: int | None = None
-    _timers: list[Timer] = field(default_factory=list)
+    _due_at: dict[str, float] = field(default_factory=dict)
+    """Each chore: at once, then when its last run said."""
     _is_disk_low: bool = False
     _is_state_told: bool = True
     _deadline_at: float | None = None
@@ -111,20 +97,15 @@ class Loop:
     _claiming: Claiming = field(init=False)
 
     def __post_init__(self) -> None:
-        tools = self.tools
-        self._reporter = Reporter(tools, self.nursery.answer)
-        self._ownership = Ownership(tools, self.heartbeat, self.worker, orphan_after_seconds=self.orphan_after_seconds)
-        self._stopping = Stopping(
-            tools, self.nursery, self._ownership, self.signals, grace_period_seconds=self.grace_period_seconds
-        )
-        starter = Starter(tools, self.nursery, self.landing, self._ownership)
-        self._claiming = Claiming(tools, starter, self.heartbeat, self._ownership)
+        self._reporter = Reporter(self.tools, self.nursery.answer)
+        self._ownership = Ownership(self.tools, self.heartbeat)
+        self._stopping = Stopping(self.tools, self.nursery, self._ownership, self.signals)
+        self._claiming = Claiming(self.tools, self.nursery, self.landing, self._ownership)
 
     # ── Turns ──
 
     def run(self) -> int:
         """Turn until there is nothing to do any more; return the exit code."""
-        self._timers = [Timer(chore) for chore in self.chores]
         while self._exit_code is None:
             try:
                 self.turn()
@@ -169,12 +150,14 @@ class Loop:
             self.check_files()
         return self._exit_code is None
 
-    def check_files(self) -> None:
+    def check_files(self) -> float:
+        """A chore as well: also where no hint tells that a file was replaced."""
         fault = self.watch.fault()
         if fault is not None:
             # Nothing is written any more: it would be lost, and called done. Whoever starts next takes it all back.
             self.tools.log.critical(events.DATABASE_REPLACED, reason=fault)
             self._exit_code = EXIT_IO
+        return FILES_SECONDS
 
     def _hear_signals(self) -> None:
         if self._stopping.hear_signals():
@@ -186,7 +169,7 @@ class Loop:
     def _tell_state(self) -> None:
         try:
             self.tools.store.leases.set_worker_state(
-                self.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
+                self.tools.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
             )
             self._is_state_told = True
         except WorkerUnknown:
@@ -205,7 +188,7 @@ class Loop:
             self._claiming.again()
 
     def _register(self) -> None:
-        self._ownership.register()
+        self._ownership.register(self.described.values())
         self._tell_state()
         self._claiming.again()
 
@@ -214,7 +197,7 @@ class Loop:
         now = self.tools.monotonic()
         has_changed = self.watch.has_changed()
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
-            self._poll_at = now + self.poll_interval_seconds
+            self._poll_at = now + self.tools.settings.poll_interval_seconds
             self._claiming.again()
             self._ownership.compare_leases()
             self._find_deadline()
@@ -232,9 +215,7 @@ class Loop:
 
     def _hear_children(self) -> None:
         if not self._reporter.is_full:
-            hear(
-                self.nursery.happened(), self.tools.slots, self.landing, now=self.tools.monotonic(), log=self.tools.log
-            )
+            hear(self.nursery.happened(), self.tools, self.landing)
 
     # ── What is written ──
 
@@ -262,45 +243,38 @@ class Loop:
         except (OSError, ChildError) as error:
             self.tools.log.error(events.NURSERY_DIED, reason=str(error))
             return
-        self.described = {d.facts.job_type: d for d in described if self.is_wanted(d.facts.job_type)}
+        self.described = wanted(described, self.tools.settings.types)
         self.tools.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
         self._register()
 
     # ── What may start ──
 
     def _fill_free_slots(self) -> None:
-        if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.outage.is_there:
+        if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.must_wait_for_store:
             self._register()
         # Beat before claiming: a worker that cannot beat must own nothing.
         if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
             return
         if self._stopping.at is not None or self._exit_code is not None:
             return
-        if self.landing.again_at or self.tools.outage.is_there:
+        if self.landing.again_at or self.tools.must_wait_for_store:
             return
         if self._claiming.fill(self.described):
             self._nursery_wait = 0.5
 
-    def worker(self) -> Worker:
-        """As this worker registers itself."""
-        own = self.identity
-        sizes = self.tools.slots.sizes
-        facts: Sequence[HandlerFacts] = [described.facts for described in self.described.values()]
-        return Worker(own.worker_id, own.host, own.boot_id, own.pid, self.version, sizes["cpu"], sizes["io"], facts)
-
     # ── Now and then ──
 
     def _run_due_chores(self) -> None:
-        for timer in self._timers:
+        for name, chore in self.chores.items():
             now = self.tools.monotonic()
-            if now < timer.due_at:
+            if now < self._due_at.get(name, 0.0):
                 continue
             try:
-                timer.due_at = now + timer.chore.run()
+                self._due_at[name] = now + chore()
                 self._claiming.again()
             except Exception as error:
-                self.tools.log.warning(events.CHORE_FAILED, chore=timer.chore.name, reason=str(error))
-                timer.due_at = now + 30.0
+                self.tools.log.warning(events.CHORE_FAILED, chore=name, reason=str(error))
+                self._due_at[name] = now + 30.0
 
     def _tell_systemd(self) -> None:
         # A beat has committed and the loop has turned: only both together are a sign of life.
@@ -321,12 +295,12 @@ class Loop:
 
     def _comes_due(self) -> bool:
         soon = self.tools.clock() + timedelta(seconds=DRAINED_SECONDS)
-        return self.tools.store.reading.comes_due(self.identity.worker_id, soon)
+        return self.tools.store.reading.comes_due(self.tools.identity.worker_id, soon)
 
     # ── Waiting ──
 
     def _wait(self) -> None:
-        if not self._claiming.is_deadline_known and not self.tools.outage.is_there:
+        if not self._claiming.is_deadline_known and not self.tools.must_wait_for_store:
             self._find_deadline()
         timeout = self._seconds_to_wait()
         fds = (self._nursery_fd(), self.watch.fileno(), self.signals.fileno(), self.heartbeat.fileno())
@@ -341,26 +315,31 @@ class Loop:
         now = self.tools.monotonic()
         moments = [self._poll_at, self._deadline_at, self.watch.look_at, self.landing.again_at, self._reporter.next_at]
         moments.append(self._stopping.next_at())
-        moments += [timer.due_at for timer in self._timers]
+        moments += self._due_at.values()
         if not self.nursery.is_alive:
             moments.append(self._nursery_again_at)
         is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
         may_claim = self._stopping.at is None and self.nursery.is_alive and not is_doubtful
         if may_claim and self._claiming.has_room:
-            moments.append(max(now, self.tools.outage.over_at, self.landing.again_at or 0.0))
+            moments.append(max(now, self.tools.store_again_at, self.landing.again_at or 0.0))
         if is_doubtful:
             moments.append(now + 0.2)
         # Fenced in time, also when no answer comes.
-        moments.append(now + self.orphan_after_seconds * 0.1)
+        moments.append(now + self.tools.settings.orphan_after_seconds * 0.1)
         return min(moment for moment in moments if moment is not None) - now
 
 
 # ── What children say ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now: float, log: Log) -> None:
+def wanted(described: Iterable[Described], types: Sequence[str]) -> dict[str, Described]:
+    """Those that WORKER_TYPES leaves to this worker."""
+    return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
+
+
+def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> None:
     for happening in happenings:
-        attempt = slots.get((happening.job_id, happening.fence))
+        attempt = tools.slots.get(happening.key)
         if attempt is None:
             continue
         if isinstance(happening, Progressed):
@@ -373,7 +352,7 @@ def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now
             landing.add(attempt, happening)
         elif isinstance(happening, Started):
             attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
-            (log.debug if attempt.is_small else log.info)(
+            (tools.log.debug if attempt.is_small else tools.log.info)(
                 events.JOB_STARTED,
                 job_id=happening.job_id,
                 fence=happening.fence,
@@ -381,7 +360,7 @@ def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now
                 sandbox=happening.sandbox,
             )
         else:
-            attempt.keep(happening, now=now)
+            attempt.keep(happening, now=tools.monotonic())
 
 
 # ── Claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -389,25 +368,28 @@ def hear(happenings: Iterable[Happening], slots: Slots, landing: Landing, *, now
 CLASSES = ("cpu", "io")
 
 
+@dataclass(slots=True)
 class Claiming:
-    def __init__(self, tools: Tools, starter: Starter, heartbeat: Heartbeat, ownership: Ownership) -> None:
-        self._tools = tools
-        self._starter = starter
-        self._heartbeat = heartbeat
-        self._ownership = ownership
-        self._ahead = Ahead(tools.slots)
-        self._should_claim = dict.fromkeys(CLASSES, True)
-        self.is_deadline_known = False
-        """Since it was last looked up, nothing of ours has moved it."""
+    tools: Tools
+    nursery: Children
+    landing: Landing
+    ownership: Ownership
+    is_deadline_known: bool = False
+    """Since it was last looked up, nothing of ours has moved it."""
+    _should_claim: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CLASSES, True))
+    _ahead: Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ahead = Ahead(self.tools.slots)
 
     @property
     def is_worthwhile(self) -> bool:
         """There may be something that could run."""
-        return any(self._should_claim[one] for one in CLASSES if self._tools.slots.sizes[one])
+        return any(self._should_claim[one] for one in CLASSES if self.tools.slots.sizes[one])
 
     @property
     def has_room(self) -> bool:
-        return any(self._should_claim[one] and self._tools.slots.free(one) for one in CLASSES)
+        return any(self._should_claim[one] and self.tools.slots.free(one) for one in CLASSES)
 
     def again(self) -> None:
         """Something has changed: there may be more to start, or something due."""
@@ -419,41 +401,87 @@ class Claiming:
 
     def fill(self, described: Mapping[str, Described]) -> bool:
         """Whether anything was started."""
-        before = len(self._tools.slots)
+        before = len(self.tools.slots)
         for job_class in CLASSES:
-            free = self._tools.slots.free(job_class)
+            free = self.tools.slots.free(job_class)
             if free and self._should_claim[job_class]:
                 for job in self._claim(job_class, free):
-                    self._starter.start(job, job_class, described.get(job.job_type))
+                    self._start(job, job_class, described.get(job.job_type))
             if self._should_claim[job_class]:
                 self._claim_ahead(job_class, described)
-        return len(self._tools.slots) > before
+        return len(self.tools.slots) > before
 
     def _claim_ahead(self, job_class: str, described: Mapping[str, Described]) -> None:
         room = self._ahead.room(job_class, described)
         if room:
             for job in self._claim(job_class, sum(room.values()), only=sorted(room)):
-                self._starter.start(job, job_class, described.get(job.job_type))
+                self._start(job, job_class, described.get(job.job_type))
 
     def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
-        behind = self._tools.slots.beyond(job_class) + (0 if only is None else most)
+        worker_id, heartbeat = self.tools.identity.worker_id, self.ownership.heartbeat
+        behind = self.tools.slots.beyond(job_class) + (0 if only is None else most)
         try:
-            jobs = self._tools.store.leases.claim(self._heartbeat.worker_id, most, job_class, behind=behind, only=only)
+            jobs = self.tools.store.leases.claim(worker_id, most, job_class, behind=behind, only=only)
         except WorkerUnknown:
-            self._ownership.disown()
+            self.ownership.disown()
             return ()
         except StoreError as error:
-            self._tools.outage.met(error)
+            self.tools.store_failed(error)
             return ()
-        self._tools.outage.ended()
+        self.tools.store_works()
         self._should_claim[job_class] = len(jobs) == most
         if len(jobs) < most:
             # It freed what was due, at most so many rows at once; there may be more.
             self.is_deadline_known = False
             if jobs and only is None:
                 self.again()
-        self._heartbeat.leases = (*self._heartbeat.leases, *(job.lease for job in jobs))
+        heartbeat.leases = (*heartbeat.leases, *(job.lease for job in jobs))
         return jobs
+
+    def _start(self, job: Job, job_class: str, described: Described | None) -> None:
+        is_at_most_once = described is not None and described.facts.at_most_once
+        is_small = described is not None and described.reuse > 1
+        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_small=is_small)
+        self.tools.slots.take(attempt)
+        say = self.tools.log.debug if is_small else self.tools.log.info
+        say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
+        refused = refusal(job, described)
+        if refused is not None:
+            self.landing.add(attempt, refused)
+            return
+        # Where nothing was begun, nothing is to blame on the job.
+        try:
+            order = self._order(job)
+            if self.ownership.is_silent:
+                # We stood still between the claim and this line: the job may be another's by now.
+                self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+            else:
+                self.nursery.launch(order)
+        except StoreError as error:
+            self.tools.store_failed(error)
+            self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+        except (OSError, ChildError) as error:
+            self.tools.log.error(events.NURSERY_DIED, reason=str(error))
+            self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
+
+    def _order(self, job: Job) -> Order:
+        files = () if job.document_id is None else self.tools.store.leases.inputs(job.document_id)
+        return Order(
+            job.id,
+            job.fence,
+            job.job_type,
+            job.platform,
+            job.account,
+            job.payload,
+            job.timeout_seconds,
+            # A first attempt finds no state.
+            state=self.tools.store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
+            document_id=job.document_id,
+            generation=job.generation,
+            inputs={file.role: self.tools.settings.workspace.absolute() / file.path for file in files},
+            owner=job.owner,
+            document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
+        )
 
 
 # ── Claiming ahead of a free slot ─────────────────────────────────────────────────────────────────────────────────────
@@ -465,11 +493,11 @@ _WEIGHT = 0.3
 """Of what was seen last."""
 
 
+@dataclass(slots=True)
 class Ahead:
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-        self._seconds: dict[str, float] = {}
-        """What one attempt of the type takes, as far as we have seen."""
+    slots: Slots
+    _seconds: dict[str, float] = field(default_factory=dict)
+    """What one attempt of the type takes, as far as we have seen."""
 
     def ended(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -480,8 +508,8 @@ class Ahead:
     def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
         """The types of which more may wait, and how many."""
         room = {}
-        for job_type, number in self._slots.by_type(job_class).items():
-            most = self._most(job_type, described.get(job_type)) * min(number, self._slots.sizes[job_class])
+        for job_type, number in self.slots.by_type(job_class).items():
+            most = self._most(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
             if number <= most // 2:
                 room[job_type] = most - number
         return room
@@ -494,90 +522,26 @@ class Ahead:
         return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
 
 
-# ── Starting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Starter:
-    def __init__(self, tools: Tools, nursery: Children, landing: Landing, ownership: Ownership) -> None:
-        self._tools = tools
-        self._ownership = ownership
-        self._nursery = nursery
-        self._landing = landing
-        self._admitting = Admitting()
-
-    def start(self, job: Job, job_class: str, described: Described | None) -> None:
-        is_at_most_once = described is not None and described.facts.at_most_once
-        is_small = described is not None and described.reuse > 1
-        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_small=is_small)
-        self._tools.slots.take(attempt)
-        say = self._tools.log.debug if is_small else self._tools.log.info
-        say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
-        refusal = self._admitting.refusal(job, described)
-        if refusal is not None:
-            self._landing.add(attempt, refusal)
-            return
-        # Where nothing was begun, nothing is to blame on the job.
-        try:
-            order = self._order(job)
-            if self._ownership.is_silent:
-                # We stood still between the claim and this line: the job may be another's by now.
-                self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
-            else:
-                self._nursery.launch(order)
-        except StoreError as error:
-            self._tools.outage.met(error)
-            self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
-        except (OSError, ChildError) as error:
-            self._tools.log.error(events.NURSERY_DIED, reason=str(error))
-            self._landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
-
-    def _order(self, job: Job) -> Order:
-        files = () if job.document_id is None else self._tools.store.leases.inputs(job.document_id)
-        return Order(
-            job.id,
-            job.fence,
-            job.job_type,
-            job.platform,
-            job.account,
-            job.payload,
-            job.timeout_seconds,
-            # A first attempt finds no state.
-            state=self._tools.store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
-            document_id=job.document_id,
-            generation=job.generation,
-            inputs={file.role: self._tools.workspace.absolute() / file.path for file in files},
-            owner=job.owner,
-            document=None if job.document_id is None else self._tools.store.leases.known_document(job.document_id),
-        )
-
-
 # ── What is refused before it begins ──────────────────────────────────────────────────────────────────────────────────
 
 _LOOKED_AT_MOST = 65_536
 """Characters. To look at more would hold up the loop; the child decides."""
 
 
-class Admitting:
-    """Keeps the check of each handler: to make one costs a thousand times more than to ask it."""
+def refusal(job: Job, found: Described | None) -> Ended | None:
+    """How its attempt ends before it has begun; None: it can be begun."""
+    if found is None:
+        return _ended(job, "HANDLER_SET_ASIDE", f"no handler for {job.job_type}")
+    if found.set_aside is not None:
+        return _ended(job, "HANDLER_SET_ASIDE", found.set_aside)
+    if len(job.payload or "") > _LOOKED_AT_MOST:
+        return None
+    fault = _check(found.facts.payload_schema).fault(job.payload)
+    return None if fault is None else _ended(job, "PAYLOAD_INVALID", fault)
 
-    def __init__(self) -> None:
-        self._checks: dict[str | None, PayloadCheck] = {}
 
-    def refusal(self, job: Job, found: Described | None) -> Ended | None:
-        """How its attempt ends before it has begun; None: it can be begun."""
-        if found is None:
-            return _ended(job, "HANDLER_SET_ASIDE", f"no handler for {job.job_type}")
-        if found.set_aside is not None:
-            return _ended(job, "HANDLER_SET_ASIDE", found.set_aside)
-        if len(job.payload or "") > _LOOKED_AT_MOST:
-            return None
-        fault = self._check(found.facts.payload_schema).fault(job.payload)
-        return None if fault is None else _ended(job, "PAYLOAD_INVALID", fault)
-
-    def _check(self, schema: str | None) -> PayloadCheck:
-        if schema not in self._checks:
-            self._checks[schema] = PayloadCheck(schema)
-        return self._checks[schema]
+# To make one costs a thousand times more than to ask it.
+_check = cache(PayloadCheck)
 
 
 def _ended(job: Job, code: str, message: str) -> Ended:
@@ -624,54 +588,51 @@ class Signals:
         self.asked_to_stop += 1
 
 
+@dataclass(slots=True)
 class Stopping:
-    def __init__(
-        self, tools: Tools, nursery: Children, ownership: Ownership, signals: Signals, *, grace_period_seconds: float
-    ) -> None:
-        self._tools = tools
-        self._nursery = nursery
-        self._ownership = ownership
-        self._signals = signals
-        self._grace_period_seconds = grace_period_seconds
-        self.at: float | None = None
-        """When the grace period ends; None: nobody has asked the daemon to stop."""
-        self._is_now = False
+    tools: Tools
+    nursery: Children
+    ownership: Ownership
+    signals: Signals
+    at: float | None = None
+    """When the grace period ends; None: nobody has asked the daemon to stop."""
+    _is_now: bool = False
 
     def hear_signals(self) -> bool:
         """Whether the daemon was asked to stop since the last time, and not before."""
-        self._signals.drain()
-        asked = self._signals.asked_to_stop
+        self.signals.drain()
+        asked = self.signals.asked_to_stop
         is_new = asked > 0 and self.at is None
         if is_new:
-            grace = self._grace_period_seconds
-            self.at = self._tools.monotonic() + grace
-            self._tools.log.info(events.DAEMON_STOPPING, running=len(self._tools.slots), grace_seconds=grace)
+            grace = self.tools.settings.grace_period_seconds
+            self.at = self.tools.monotonic() + grace
+            self.tools.log.info(events.DAEMON_STOPPING, running=len(self.tools.slots), grace_seconds=grace)
         if asked > 1 and not self._is_now:
             self._is_now = True
-            self.at = self._tools.monotonic()
+            self.at = self.tools.monotonic()
         return is_new
 
     def stop_children(self) -> None:
-        now = self._tools.monotonic()
+        now = self.tools.monotonic()
         is_over = self.at is not None and now >= self.at
-        for attempt in self._tools.slots:
-            by_force = attempt.is_lost or attempt.without_grace or self._ownership.is_fenced or self._is_now
+        for attempt in self.tools.slots:
+            by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_now
             if not (by_force or attempt.is_cancelled or attempt.refused or is_over):
                 continue
             job = attempt.job
             if attempt.stopped_at is None:
                 attempt.stopped_at = now
                 attempt.is_stopped_now = by_force
-                self._tools.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
-                self._nursery.stop(job.id, job.fence, now=by_force)
+                self.tools.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
+                self.nursery.stop(job.id, job.fence, now=by_force)
             elif not attempt.is_stopped_now and (by_force or now - attempt.stopped_at > STOP_SECONDS):
                 attempt.is_stopped_now = True
-                self._nursery.stop(job.id, job.fence, now=True)
+                self.nursery.stop(job.id, job.fence, now=True)
 
     def next_at(self) -> float | None:
         """When to look again; None: nothing is to be stopped."""
-        now = self._tools.monotonic()
-        moments = [now + 1.0 for attempt in self._tools.slots if attempt.stopped_at is not None]
-        if self.at is not None and len(self._tools.slots):
+        now = self.tools.monotonic()
+        moments = [now + 1.0 for attempt in self.tools.slots if attempt.stopped_at is not None]
+        if self.at is not None and len(self.tools.slots):
             moments.append(self.at if now < self.at else now + 1.0)
         return min(moments, default=None)

@@ -10,20 +10,20 @@ store's to say.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from worker_service import events
 from worker_service.children.processes import house_of, sweep_until_gone
-from worker_service.clock import Clock
+from worker_service.daemon.attempts import Tools
+from worker_service.daemon.heartbeat import boot_clock
 from worker_service.jobs.model import WorkerState
 from worker_service.liveness import (
     Fate,
-    Identity,
     Seen,
     fate,
     holders,
@@ -33,10 +33,6 @@ from worker_service.liveness import (
     pid_in,
     staging_root,
 )
-from worker_service.store.base import Store
-
-if TYPE_CHECKING:
-    from worker_service.events import Log
 
 DYING_SECONDS_MOST = 5.0
 """How long the children of a dead daemon may take to follow it."""
@@ -44,52 +40,31 @@ _SOON_SECONDS = 0.1
 _SWEEP_SECONDS = 2.0
 
 
+@dataclass(slots=True)
 class Recovery:
-    name = "recovery"
-
-    def __init__(
-        self,
-        store: Store,
-        own: Identity,
-        database: Path,
-        workspace: Path,
-        *,
-        interval_seconds: float,
-        orphan_after_seconds: float,
-        clock: Callable[[], float],
-        wall: Clock,
-        log: Log,
-    ) -> None:
-        self._store = store
-        self._own = own
-        self._database = database
-        self._workspace = workspace
-        self._interval_seconds = interval_seconds
-        self._orphan_after_seconds = orphan_after_seconds
-        self._clock = clock
-        self._wall = wall
-        self._log = log
-        self._beats: dict[str, tuple[str, float]] = {}
-        self._dying_since: dict[str, float] = {}
+    tools: Tools
+    clock: Callable[[], float] = boot_clock
+    _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
         """Look at each of the others once; return in how many seconds to look again."""
-        known = [*self._store.reading.workers(), *self._store.reading.absent_workers()]
-        others = [worker for worker in known if worker.id != self._own.worker_id]
+        known = [*self.tools.store.reading.workers(), *self.tools.store.reading.absent_workers()]
+        others = [worker for worker in known if worker.id != self.tools.identity.worker_id]
         fates = [self._look(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
-        return _SOON_SECONDS if Fate.DYING in fates else self._interval_seconds
+        return _SOON_SECONDS if Fate.DYING in fates else self.tools.settings.recovery_interval_seconds
 
     def _look(self, worker: WorkerState) -> Fate:
-        found = fate(self._seen(worker), orphan_after_seconds=self._orphan_after_seconds)
+        found = fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
         if found is Fate.GONE:
             # A grandchild may have closed the lock's descriptor: it is known by the marks that it cannot take off.
             if self._sweep(worker):
                 self._requeue(worker, "its processes are gone")
         elif found is Fate.DYING:
-            since = self._dying_since.setdefault(worker.id, self._clock())
-            if self._clock() - since > DYING_SECONDS_MOST:
+            since = self._dying_since.setdefault(worker.id, self.clock())
+            if self.clock() - since > DYING_SECONDS_MOST:
                 self._stop_rest(worker)
         elif found is Fate.SILENT:
             self._stop_rest(worker)
@@ -98,41 +73,41 @@ class Recovery:
         return found
 
     def _seen(self, worker: WorkerState) -> Seen:
-        now = self._clock()
+        now = self.clock()
         beat, since = self._beats.get(worker.id, ("", now))
         if beat != worker.heartbeat_at:
             since = now
         self._beats[worker.id] = (worker.heartbeat_at, since)
         return look_at(
             worker,
-            self._database,
-            host=self._own.host,
-            boot=self._own.boot_id,
-            now=self._wall(),
+            self.tools.settings.database,
+            host=self.tools.identity.host,
+            boot=self.tools.identity.boot_id,
+            now=self.tools.clock(),
             silent_seconds=now - since,
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
         # One that stood still may have woken since it was looked at, and works again.
-        jobs = self._store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
+        jobs = self.tools.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
-        if not jobs and any(known.id == worker.id for known in self._store.reading.workers()):
+        if not jobs and any(known.id == worker.id for known in self.tools.store.reading.workers()):
             return
-        if is_free(lock_path(self._database, worker.id)):
-            lock_path(self._database, worker.id).unlink(missing_ok=True)
-            shutil.rmtree(staging_root(self._workspace, worker.id), ignore_errors=True)
-        self._log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
+        if is_free(lock_path(self.tools.settings.database, worker.id)):
+            lock_path(self.tools.settings.database, worker.id).unlink(missing_ok=True)
+            shutil.rmtree(staging_root(self.tools.settings.workspace, worker.id), ignore_errors=True)
+        self.tools.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
         for job in jobs:
-            self._log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
+            self.tools.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
 
     def _sweep(self, worker: WorkerState) -> bool:
         """Stop what is left of its attempts; whether it is gone."""
-        house = house_of(staging_root(self._workspace, worker.id))
+        house = house_of(staging_root(self.tools.settings.workspace, worker.id))
         return sweep_until_gone(house, seconds=_SWEEP_SECONDS)
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         """What still lives of a worker, its daemon excepted."""
-        found = holders(lock_path(self._database, worker.id))
+        found = holders(lock_path(self.tools.settings.database, worker.id))
         return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
     def _stop_rest(self, worker: WorkerState) -> None:
@@ -143,15 +118,7 @@ class Recovery:
                 try:
                     if pid in self._rest(worker):
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
-                        _await_end(fd)
+                        # It is gone in a moment; one that hangs in the kernel is looked at again next time.
+                        select.select([fd], [], [], 1.0)
                 finally:
                     os.close(fd)
-
-
-def _await_end(pidfd: int) -> None:
-    """A killed process is gone in a moment; one that hangs in the kernel is looked at again next time."""
-    import select
-
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.poll(1000)
