@@ -84,7 +84,10 @@ def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
         ("UPDATE worker_job_queue SET status = 'failed'", "P4: job 1 is failed with fence 1"),
         ("UPDATE worker_job_queue SET cancel_requested_at = created_at", "P7: job 1 was asked to stop at"),
         ("UPDATE worker_job_attempt SET outcome = 'failed'", "P5: job 1 is completed, and none of its attempts is"),
-        ("UPDATE worker_job_attempt SET outcome = NULL, ended_at = NULL", "an attempt of job 1 is open"),
+        (
+            "UPDATE worker_job_attempt SET outcome = NULL, ended_at = NULL",
+            "P1: attempt 1 of job 1 (open) has 1 starts and 1 ends",
+        ),
         ("DELETE FROM worker_job_attempt", "P1: event 1 of job 1 is about attempt 1, which is not there"),
         (
             "INSERT INTO worker_job_event (job_id, fence, from_status, to_status, at)"

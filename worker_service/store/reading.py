@@ -160,8 +160,7 @@ class SqliteReading:
         ]
 
     def counts(self) -> Counts:
-        [(total, pending, running, failed, cancelled)] = self._db.read("counts")
-        oldest = self._db.read("oldest_pending")
+        [(total, pending, running, failed, cancelled, oldest)] = self._db.read("counts")
         by_status = {
             Status.PENDING: pending,
             Status.RUNNING: running,
@@ -169,7 +168,7 @@ class SqliteReading:
             Status.FAILED: failed,
             Status.CANCELLED: cancelled,
         }
-        return Counts(by_status, oldest[0][0] if oldest else None)
+        return Counts(by_status, oldest)
 
     def counts_by_type(self) -> Sequence[TypeCounts]:
         return [TypeCounts(*row) for row in self._db.read("counts_by_type")]

@@ -143,12 +143,9 @@ SELECT count(*),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'failed'),
-       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled')
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled'),
+       (SELECT created_at FROM worker_job_queue WHERE id = (SELECT min(id) FROM worker_job_queue WHERE status = 'pending'))
   FROM worker_job_queue;
-
--- name: oldest_pending
-SELECT created_at FROM worker_job_queue
- WHERE id = (SELECT min(id) FROM worker_job_queue WHERE status = 'pending');
 
 -- name: workers
 SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.started_at,

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -44,29 +44,6 @@ _DOCUMENTS_PER_TRANSACTION = 50
 
 SENTENCES_MOST = 20
 """Of each rule. Where one broke a million times, the first twenty tell why."""
-
-RULES = (
-    # P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start.
-    "history_chain",
-    # P4: the row says what its last event says; a completed one has its completed attempt.
-    "history_rows",
-    # P1, P5: one start for each attempt, and one end, to where its outcome leads.
-    "history_attempts",
-    # P1: no start and no end without an attempt.
-    "history_strays",
-    # P6: retries and requeues are counted, and capped.
-    "history_caps",
-    # P7: who was asked to stop still runs, or was cancelled.
-    "history_cancels",
-    # P8: of the jobs with one concurrency_key, one began only after the other had ended.
-    "history_keys",
-    # P11: no live work of an older generation that was not asked to stop; no page of a generation to come.
-    "history_generations",
-    # P11: a document is queued or indexing exactly while a job of its newest generation lives, or else it has failed.
-    "history_documents",
-    # P5: a success has the files and the completed job that made it one; each page has its result.
-    "history_published",
-)
 
 
 class SqliteUpkeep:
@@ -128,8 +105,9 @@ class SqliteUpkeep:
         return "" if rows == [("ok",)] else "; ".join(row[0] for row in rows)
 
     def audit(self) -> Sequence[str]:
-        of_rows = [line for (line,) in self._db.read("audit")]
-        return [*of_rows, *_broken(lambda name, values: self._db.read(name, **values))]
+        values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
+        rules = [name for name in self._db.statements if name.startswith("history_")]
+        return [sentence for rule in rules for (sentence,) in self._db.read(rule, **values)]
 
     def tidy(self, *, at_once: bool = False) -> None:
         """SQLite moves its log into the database at commits; this is for what was left because of readers."""
@@ -300,13 +278,3 @@ def _check_of_program() -> Iterator[Check]:
         if not has_no_wal_reset_bug(version[0]):
             detail += "; its checkpoints can, rarely, lose commits of others (fixed in 3.51.3): keep its sessions short"
         yield Check("sqlite3 program", True, detail)
-
-
-def _broken(read: Callable[[str, dict[str, object]], list[tuple[str]]]) -> Iterator[str]:
-    """`read` runs a named statement. A sentence for each thing that breaks a promise."""
-    for rule in RULES:
-        values: dict[str, object] = {"most": SENTENCES_MOST}
-        if rule == "history_caps":
-            values["requeues_max"] = REQUEUES_MAX
-        for (sentence,) in read(rule, values):
-            yield sentence

@@ -25,31 +25,6 @@ UPDATE worker_job_queue
 RETURNING id;
 
 
--- ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────
-
--- name: audit
--- A line for each row that breaks a promise.
-SELECT 'P1: job ' || id || ' is running without an open attempt' FROM worker_job_queue q
- WHERE status = 'running'
-   AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a
-                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.ended_at IS NULL)
- UNION ALL
-SELECT 'P1: an attempt of job ' || job_id || ' is open, and the job does not run' FROM worker_job_attempt a
- WHERE ended_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
-                    WHERE q.id = a.job_id AND q.status = 'running' AND q.fence = a.fence)
- UNION ALL
-SELECT 'P13: job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
- WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
- UNION ALL
-SELECT 'P8: ' || count(*) || ' jobs run with the concurrency_key ' || concurrency_key FROM worker_job_queue
- WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY concurrency_key HAVING count(*) > 1
- UNION ALL
-SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
-  FROM worker_job_queue q JOIN job_limit l ON l.kind = 'type' AND l.name = q.job_type
- WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most;
-
-
 -- ── What is no longer wanted ────────────────────────────────────────────────────────────────────────────────────
 
 -- name: any_live_job
@@ -236,10 +211,21 @@ INSERT INTO link (path, folded, document_id, target) VALUES (:path, :folded, :do
 -- name: forget_links
 DELETE FROM link WHERE document_id = :document_id AND target = '';
 
--- history_…: a row that was adopted from the original table may have ended before there were events: fence 0, and
--- none of them.
+
+-- ── The audit: history_… names what breaks a promise, a line for each ───────────────────────────────────────────
+-- A row that was adopted from the original table may have ended before there were events: fence 0, and none of them.
+
+-- name: history_now
+SELECT 'P13: job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
+ WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
+ UNION ALL
+SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
+  FROM worker_job_queue q JOIN job_limit l ON l.kind = 'type' AND l.name = q.job_type
+ WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most
+ LIMIT :most;
 
 -- name: history_chain
+-- P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start.
 SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
        || ' with fence ' || fence || ', after ' || was || ' with fence ' || fence_was
   FROM (SELECT id, job_id, fence, from_status, to_status,
@@ -252,6 +238,7 @@ SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status 
  LIMIT :most;
 
 -- name: history_rows
+-- P4: the row says what its last event says; a completed one has its completed attempt.
 SELECT 'P4: job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
        || CASE WHEN e.id IS NULL THEN ', and nothing tells how' ELSE
                ', and its last event says ' || e.to_status || ' with fence ' || e.fence END
@@ -267,6 +254,7 @@ SELECT 'P5: job ' || q.id || ' is completed, and none of its attempts is'
  LIMIT :most;
 
 -- name: history_attempts
+-- P1, P5: one start for each attempt, and one end, to where its outcome leads.
 SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END
        || ': attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
        || ' starts and ' || ends || ' ends in the events, the last to ' || ifnull(ended_to, 'nowhere')
@@ -281,6 +269,7 @@ SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END
  LIMIT :most;
 
 -- name: history_strays
+-- P1: no start and no end without an attempt.
 SELECT 'P1: event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
   FROM worker_job_event e
  WHERE 'running' IN (e.from_status, e.to_status)
@@ -288,7 +277,7 @@ SELECT 'P1: event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' ||
  LIMIT :most;
 
 -- name: history_caps
--- Since a person last wished for it. Who lowers max_retries by hand below what was spent is told as well.
+-- P6: retries and requeues are capped since a person last wished for it. Who lowers max_retries by hand below what was spent is told as well.
 SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
        || ' requeues of ' || :requeues_max || ', and counts ' || q.retry_count || ' and ' || q.requeue_count
   FROM (SELECT a.job_id, sum(a.outcome = 'retry') AS retries, sum(a.outcome = 'requeued') AS requeues
@@ -303,13 +292,14 @@ SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retri
  LIMIT :most;
 
 -- name: history_cancels
--- A retry by a person takes the request back.
+-- P7: who was asked to stop still runs, or was cancelled. A retry by a person takes the request back.
 SELECT 'P7: job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
   FROM worker_job_queue
  WHERE cancel_requested_at IS NOT NULL AND status NOT IN ('running', 'cancelled')
  LIMIT :most;
 
 -- name: history_keys
+-- P8: of the jobs with one concurrency_key, one began only after the other had ended.
 SELECT 'P8: job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
        || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
   FROM (SELECT key, job_id, begun,
@@ -325,6 +315,7 @@ SELECT 'P8: job ' || job_id || ' began at event ' || begun || ', while another w
  LIMIT :most;
 
 -- name: history_generations
+-- P11: no live work of an older generation that was not asked to stop; no page of a generation to come.
 SELECT 'P11: job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
        || ', whose newest is ' || d.index_generation
   FROM worker_job_queue q JOIN document d ON d.id = q.document_id
@@ -337,6 +328,7 @@ SELECT 'P11: document ' || d.id || ' has pages of generation ' || p.generation |
  LIMIT :most;
 
 -- name: history_documents
+-- P11: a document is queued or indexing exactly while a job of its newest generation lives, or else it has failed.
 SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
   FROM document d
  WHERE d.index_status IN ('queued', 'indexing')
@@ -352,6 +344,7 @@ SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and people rea
  LIMIT :most;
 
 -- name: history_published
+-- P5: a success has the files and the completed job that made it one; each page has its result.
 SELECT 'P5: document ' || d.id || ' is a success, and has no file'
   FROM document d
  WHERE d.index_status = 'success' AND NOT EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id)
