@@ -17,6 +17,14 @@ from tests.simulation.world import KINDS, Plan, plan_of, play
 
 HISTORIES = 100
 """Within so many, each mutant is caught; the store and the daemon as they are survive the same ones."""
+FOUND_BY = {
+    "lost children left at work": 82,
+    "row of a dead worker kept": 29,
+    "report without a fence": 18,
+    "complete that overtakes a cancel": 16,
+    "beat without a fence": 12,
+}
+"""The histories that found the rare ones last, tried first: to look for them takes seconds each."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,7 @@ def test_no_promise_is_broken_in_the_histories_that_find_out_the_mutants(room: R
 @pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.found_by == "simulation"], ids=lambda one: one.name)
 def test_a_guard_that_is_taken_away_is_missed(mutant: Mutant) -> None:
     with mutant.room() as its_room:
-        assert any(play(plan_of(seed), its_room) for seed in range(HISTORIES))
+        assert any(play(plan_of(seed), its_room) for seed in (FOUND_BY.get(mutant.name, 0), *range(HISTORIES)))
 
 
 def test_every_mutant_takes_away_what_is_there_and_somebody_misses_it() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,18 +80,8 @@ def enqueue(house: _House) -> Enqueue:
 
 @pytest.fixture
 def worker(house: _House) -> AddWorker:
-    def register(
-        worker_id: str = "w1",
-        *,
-        types: Sequence[str] | None = None,
-        cpu: int = 8,
-        io: int = 8,
-        missing: str | None = None,
-        at_most_once: bool = False,
-    ) -> str:
-        house.store.leases.register(
-            new_worker(worker_id, types=types, cpu=cpu, io=io, missing=missing, at_most_once=at_most_once)
-        )
+    def register(worker_id: str = "w1", **fields: Any) -> str:
+        house.store.leases.register(new_worker(worker_id, **fields))
         return worker_id
 
     return register

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
 
 from worker_service.clock import Clock, as_text
 from worker_service.jobs.model import Changed, Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
@@ -134,25 +133,9 @@ class ByHand:
         return value
 
 
-class Enqueue(Protocol):
-    def __call__(self, job_type: str = "ocr_pages", **fields: object) -> int: ...
-
-
-class AddWorker(Protocol):
-    def __call__(
-        self,
-        worker_id: str = "w1",
-        *,
-        types: Sequence[str] | None = None,
-        cpu: int = 8,
-        io: int = 8,
-        missing: str | None = None,
-        at_most_once: bool = False,
-    ) -> str: ...
-
-
-class Reopen(Protocol):
-    def __call__(self) -> Store: ...
+Enqueue = Callable[..., int]
+AddWorker = Callable[..., str]
+Reopen = Callable[[], Store]
 
 
 def new_worker(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.store.kit import ByHand, MovableClock, claimed_ids, everything, new_worker, status_of
 from tests.store.papers import publish, work_as
+from tests.store.test_migrations import original_table
 from worker_service.errors import SchemaMismatch
 from worker_service.jobs.model import Status
 from worker_service.store.database import create
@@ -74,6 +75,12 @@ def earlier(version: int, path: Path) -> ByHand:
     return _made(path, version)
 
 
+@pytest.fixture(params=[0, *FILLED_WITH])
+def any_earlier(request: pytest.FixtureRequest, path: Path) -> ByHand:
+    """The original proposal's plain table, too."""
+    return _made(path, request.param) if request.param else original_table(path)
+
+
 def _made(path: Path, version: int) -> ByHand:
     connection = create(path)
     connection.execute((EARLIER / f"schema_{version}.sql").read_text() + FILLED_WITH[version]).fetchall()
@@ -90,10 +97,11 @@ def _rows(hand: ByHand) -> dict[str, list[dict[str, object]]]:
 
 
 def _schema(hand: ByHand) -> list[dict[str, object]]:
-    return hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
+    rows = hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
+    return [row for row in rows if "before_pagemill" not in str(row["tbl_name"])]
 
 
-def test_an_earlier_schema_is_not_opened_before_it_is_migrated(earlier: ByHand, path: Path) -> None:
+def test_an_earlier_schema_is_not_opened_before_it_is_migrated(any_earlier: ByHand, path: Path) -> None:
     with pytest.raises(SchemaMismatch, match="pagemill db migrate"):
         open_store(path)
 
@@ -168,12 +176,13 @@ def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) 
         ]
 
 
-def test_both_ways_end_in_the_same_schema(earlier: ByHand, path: Path, tmp_path: Path) -> None:
+def test_both_ways_end_in_the_same_schema(any_earlier: ByHand, path: Path, tmp_path: Path) -> None:
     initialise(tmp_path / "fresh.db")
 
     migrate(path)
 
-    assert _schema(earlier) == _schema(ByHand(tmp_path / "fresh.db"))
+    assert _schema(any_earlier) == _schema(ByHand(tmp_path / "fresh.db"))
+    assert migrate(path) == []
 
 
 def test_triggers_are_made_in_the_same_order(earlier: ByHand, path: Path, tmp_path: Path) -> None:
@@ -205,15 +214,15 @@ def test_what_somebody_has_made_beside_our_tables_and_on_them_stays(earlier: ByH
     assert len(earlier("SELECT * FROM diary")) == 2
 
 
-def test_an_id_that_was_used_before_is_not_used_again(earlier: ByHand, path: Path, clock: MovableClock) -> None:
-    earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
-    [last] = earlier("SELECT max(id) AS id FROM worker_job_queue")
-    earlier(f"DELETE FROM worker_job_queue WHERE id = {last['id']}")
+def test_an_id_that_was_used_before_is_not_used_again(any_earlier: ByHand, path: Path, clock: MovableClock) -> None:
+    any_earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    [last] = any_earlier("SELECT max(id) AS id FROM worker_job_queue")
+    any_earlier(f"DELETE FROM worker_job_queue WHERE id = {last['id']}")
 
     migrate(path)
 
-    earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
-    [new] = earlier("SELECT max(id) AS id FROM worker_job_queue")
+    any_earlier("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    [new] = any_earlier("SELECT max(id) AS id FROM worker_job_queue")
     assert new["id"] == int(str(last["id"])) + 1
 
 
@@ -250,10 +259,12 @@ def test_a_document_that_was_read_is_found_as_before(path: Path, clock: MovableC
     assert hand("SELECT status FROM v_documents ORDER BY id") == [{"status": "success"}, {"status": "not_indexed"}]
 
 
-def test_a_dry_run_changes_nothing_and_says_what_a_run_will(earlier: ByHand, path: Path) -> None:
-    before = earlier.dump()
+def test_a_dry_run_changes_nothing_and_says_what_a_run_will(any_earlier: ByHand, path: Path) -> None:
+    before, content = any_earlier.dump(), path.read_bytes()
 
     told = migrate(path, dry_run=True)
 
-    assert earlier.dump() == before
+    assert told
+    assert any_earlier.dump() == before
+    assert path.read_bytes() == content
     assert migrate(path) == told

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import strategies as st
 
 from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, lay_out, new_worker
-from worker_service.errors import PagemillError, WorkerUnknown
+from worker_service.errors import PagemillError
 from worker_service.jobs.model import Failure, Job, NewJob, Status
 from worker_service.store.opening import back_up
 
@@ -196,12 +196,12 @@ class World:
     def claimable(self) -> set[int]:
         """What the next claim of some worker takes, tried on copies."""
         taken: set[int] = set()
-        for number, (worker_id, job_class) in enumerate((w, c) for w in ("w1", "w2") for c in ("cpu", "io")):
+        workers = [worker.id for worker in self.store.reading.workers()]
+        for number, (worker_id, job_class) in enumerate((w, c) for w in workers for c in ("cpu", "io")):
             copy = self.folder / f"copy{number}.db"
             back_up(self.path, copy)
             tried = self.kind.open(copy, self.clock)
-            with suppress(WorkerUnknown):
-                taken |= {job.id for job in tried.leases.claim(worker_id, 1, job_class)}
+            taken |= {job.id for job in tried.leases.claim(worker_id, 1, job_class)}
             tried.close()
         return taken
 
