@@ -1,7 +1,9 @@
-"""What the shipped handlers are set by. Imported where settings are read, so it imports nothing heavy."""
+"""What the shipped handlers are set by, and the credentials that they are handed. Imported where settings are read, so
+it imports nothing heavy."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -90,3 +92,17 @@ def value_of(setting: Setting[T]) -> T:
         return setting.here()
     except ConfigError as error:
         raise Permanent("SETTING_INVALID", str(error)) from error
+
+
+def credential_file(name: str) -> Path:
+    # Without a directory the name would be looked for among our own files.
+    return Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull) / name
+
+
+def credential_text(name: str) -> str:
+    try:
+        return credential_file(name).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise Permanent(
+            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
+        ) from error

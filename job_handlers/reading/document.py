@@ -7,7 +7,6 @@ what follows from such a row says the same.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.settings import credential_text
 from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
 
 Quality = Literal["fast", "best"]
@@ -116,11 +116,4 @@ def _password_of(name: str | None) -> str:
         return ""
     if not _PASSWORD.fullmatch(name):
         raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")
-    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    try:
-        # Without a directory the name would be looked for among our own files.
-        return (Path(directory or os.devnull) / name).read_text("utf-8").rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        raise Permanent(
-            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
-        ) from error
+    return credential_text(name).rstrip("\r\n")

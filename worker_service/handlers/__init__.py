@@ -1,97 +1,52 @@
 """What a handler's author imports, and all that a handler knows of this program."""
 
-from worker_service.clock import parse_duration
-from worker_service.config_values import Kind, Setting, one_of, parse_words, whole_number
-from worker_service.errors import BadInput, ConfigError
-from worker_service.filenames import FILE_URL, legible, path_of, written
-from worker_service.handlers.contract import (
-    Choices,
-    Context,
-    Done,
-    Family,
-    File,
-    Handler,
-    HandlerError,
-    Lacking,
-    Limits,
-    Message,
-    Permanent,
-    Rest,
-    Retryable,
-    SameFile,
-    Snooze,
-    Stopped,
-)
-from worker_service.handlers.registry import find
-from worker_service.jobs.digest import canonical, digest
-from worker_service.jobs.documents import (
-    CrawlItem,
-    CrawlItems,
-    CrawlPage,
-    DocumentFacts,
-    DocumentPages,
-    DocumentRequest,
-    IsCurrent,
-    KnownDocument,
-    KnownPages,
-    PageResult,
-    PublishedFile,
-    SameContent,
-)
-from worker_service.jobs.model import WATCHING, NewJob
-from worker_service.jobs.names import safe_name
-from worker_service.plurals import counted
-from worker_service.programs import Program, Unfit, read_program
-
-__all__ = [
-    "FILE_URL",
-    "WATCHING",
-    "BadInput",
-    "Choices",
-    "ConfigError",
-    "Context",
-    "CrawlItem",
-    "CrawlItems",
-    "CrawlPage",
-    "DocumentFacts",
-    "DocumentPages",
-    "DocumentRequest",
-    "Done",
-    "Family",
-    "File",
-    "Handler",
-    "HandlerError",
-    "IsCurrent",
-    "Kind",
-    "KnownDocument",
-    "KnownPages",
-    "Lacking",
-    "Limits",
-    "Message",
-    "NewJob",
-    "PageResult",
-    "Permanent",
-    "Program",
-    "PublishedFile",
-    "Rest",
-    "Retryable",
-    "SameContent",
-    "SameFile",
-    "Setting",
-    "Snooze",
-    "Stopped",
-    "Unfit",
-    "canonical",
-    "counted",
-    "digest",
-    "find",
-    "legible",
-    "one_of",
-    "parse_duration",
-    "parse_words",
-    "path_of",
-    "read_program",
-    "safe_name",
-    "whole_number",
-    "written",
-]
+from worker_service.clock import parse_duration as parse_duration
+from worker_service.config_values import Kind as Kind
+from worker_service.config_values import Setting as Setting
+from worker_service.config_values import one_of as one_of
+from worker_service.config_values import parse_words as parse_words
+from worker_service.config_values import whole_number as whole_number
+from worker_service.errors import BadInput as BadInput
+from worker_service.errors import ConfigError as ConfigError
+from worker_service.filenames import FILE_URL as FILE_URL
+from worker_service.filenames import legible as legible
+from worker_service.filenames import path_of as path_of
+from worker_service.filenames import written as written
+from worker_service.handlers.contract import Choices as Choices
+from worker_service.handlers.contract import Context as Context
+from worker_service.handlers.contract import Done as Done
+from worker_service.handlers.contract import Family as Family
+from worker_service.handlers.contract import File as File
+from worker_service.handlers.contract import Handler as Handler
+from worker_service.handlers.contract import HandlerError as HandlerError
+from worker_service.handlers.contract import Lacking as Lacking
+from worker_service.handlers.contract import Limits as Limits
+from worker_service.handlers.contract import Message as Message
+from worker_service.handlers.contract import Permanent as Permanent
+from worker_service.handlers.contract import Rest as Rest
+from worker_service.handlers.contract import Retryable as Retryable
+from worker_service.handlers.contract import SameFile as SameFile
+from worker_service.handlers.contract import Snooze as Snooze
+from worker_service.handlers.contract import Stopped as Stopped
+from worker_service.handlers.registry import find as find
+from worker_service.jobs.digest import canonical as canonical
+from worker_service.jobs.digest import digest as digest
+from worker_service.jobs.documents import CrawlItem as CrawlItem
+from worker_service.jobs.documents import CrawlItems as CrawlItems
+from worker_service.jobs.documents import CrawlPage as CrawlPage
+from worker_service.jobs.documents import DocumentFacts as DocumentFacts
+from worker_service.jobs.documents import DocumentPages as DocumentPages
+from worker_service.jobs.documents import DocumentRequest as DocumentRequest
+from worker_service.jobs.documents import IsCurrent as IsCurrent
+from worker_service.jobs.documents import KnownDocument as KnownDocument
+from worker_service.jobs.documents import KnownPages as KnownPages
+from worker_service.jobs.documents import PageResult as PageResult
+from worker_service.jobs.documents import PublishedFile as PublishedFile
+from worker_service.jobs.documents import SameContent as SameContent
+from worker_service.jobs.model import WATCHING as WATCHING
+from worker_service.jobs.model import NewJob as NewJob
+from worker_service.jobs.names import safe_name as safe_name
+from worker_service.plurals import counted as counted
+from worker_service.programs import Program as Program
+from worker_service.programs import Unfit as Unfit
+from worker_service.programs import read_program as read_program

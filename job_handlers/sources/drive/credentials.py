@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from job_handlers.settings import HandlersSettings, value_of
+from job_handlers.settings import HandlersSettings, credential_file, value_of
 from worker_service.handlers import Permanent
 
 USUAL = "drive"
@@ -30,9 +30,7 @@ def credential_text(name: str) -> Mapping[str, Any]:
     """The JSON of `name`, a file in $CREDENTIALS_DIRECTORY."""
     if not _NAME.fullmatch(name):
         raise Permanent("PAYLOAD_INVALID", "`credential` is adc, or the name of a credential that begins with drive")
-    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    # Without a directory the name would be looked for among our own files.
-    path = Path(directory or os.devnull) / name
+    path = credential_file(name)
     try:
         if _is_open_to_others(path):
             raise Permanent("CREDENTIAL_EXPOSED", f"others may read the credential {name}: chmod 600 its file")
@@ -43,9 +41,9 @@ def credential_text(name: str) -> Mapping[str, Any]:
             f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/key.json",
         ) from error
     except ValueError:
-        # The cause would quote the file.
-        raise Permanent("CREDENTIAL_INVALID", f"the credential {name} is not JSON, as Google hands it out") from None
+        found = None
     if not isinstance(found, dict):
+        # Without a cause, which would quote the file.
         raise Permanent("CREDENTIAL_INVALID", f"the credential {name} is not JSON, as Google hands it out")
     return found
 
