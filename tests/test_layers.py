@@ -23,7 +23,7 @@ FLOORS = (
     ("clock", "events", "filenames", "plurals"),
     ("jobs",),
     ("config_values",),
-    ("programs",),
+    ("programs", "schedules"),
     ("config",),
     ("store", "handlers"),
     ("liveness", "workspace"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from worker_service.errors import BadTime
 
@@ -34,6 +34,18 @@ def from_text(text: str) -> datetime:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         return _LONG_AGO
+
+
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name, such as Europe/Berlin."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo  # not for every command
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, KeyError, ValueError) as error:  # a directory of zones; none of that name; no name at all
+        raise BadTime(f"{name!r} is no time zone of this machine: `timedatectl list-timezones` lists them") from error
 
 
 def parse_duration(text: str) -> timedelta:

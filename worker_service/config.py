@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker_service import config_values as kinds
 from worker_service.config_values import Kind, Setting, length
 from worker_service.errors import ConfigError
+
+if TYPE_CHECKING:
+    from worker_service.schedules import Schedule
 
 HANDLERS_SETTINGS = "worker_service.settings"
 """The group of the entry points that name settings of handlers."""
@@ -40,6 +43,18 @@ def _parse_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, obj
             raise ConfigError(f"{label}: {name!r} is not the name of a job type")
         read_program(table, f"{label}: commands.{name}")
     return tables
+
+
+def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
+    if raw == []:
+        return ()
+    from worker_service.schedules import read_schedules  # only where there are some
+
+    return read_schedules(raw, label)
+
+
+def _plans(schedules: Sequence[Schedule]) -> dict[str, str]:
+    return {one.name: f"{one.cron} ({one.zone}): {one.what}" for one in schedules}
 
 
 def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
@@ -116,6 +131,16 @@ class Settings:
         Kind("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
     )
     retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
+    zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none, and of `enqueue --once-per`")
+    schedule = Setting(
+        Kind("a list of tables", _parse_schedules, _plans),
+        [],
+        "what is begun at which times: [schedules.md](schedules.md)",
+        table="[[schedule]]",
+    )
+    schedule_in_daemon = Setting(
+        kinds.YES_NO, False, "whether the daemon begins what is scheduled, without cron or `pagemill-schedule.timer`"
+    )
     prune = Setting(
         kinds.PRUNE,
         {},
@@ -232,6 +257,7 @@ def load_settings(
     elif origins["io_concurrency"] == "default" and values["concurrency"]:
         # Who says only one number, as the original proposal does, means scrapers and downloads by it as well.
         values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
+    values["schedule"] = tuple(replace(one, zone=one.zone or values["zone"]) for one in values["schedule"])
     values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
         # A short orphan time alone is no contradiction.

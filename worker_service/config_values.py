@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from worker_service.clock import parse_duration, parse_length
+from worker_service.clock import parse_duration, parse_length, zone_of
 from worker_service.errors import BadTime, ConfigError
 from worker_service.jobs.retries import RetryRule
 
@@ -159,6 +159,26 @@ def _parse_types(raw: object, _: str, __: Path) -> tuple[str, ...]:
     return tuple(types)
 
 
+def _parse_zone(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str):
+        raise ValueError
+    try:
+        zone_of(raw)
+    except BadTime as error:
+        raise ValueError from error
+    return raw
+
+
+def _parse_yes_no(raw: object, _: str, __: Path) -> bool:
+    # Of a variable it is text.
+    words = {"true": True, "false": False}
+    if isinstance(raw, str) and raw in words:
+        return words[raw]
+    if not isinstance(raw, bool):
+        raise ValueError
+    return raw
+
+
 def one_of(*words: str) -> Kind[str]:
     def parse(raw: object, _: str, __: Path) -> str:
         if not isinstance(raw, str) or raw not in words:
@@ -252,6 +272,8 @@ INTERVAL = length_of_time(0.05)
 TIME_FROM_ZERO = length_of_time(0)
 TIME_FROM_ONE = length_of_time(1)
 WHOLE_SECONDS = Kind(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
+ZONE = Kind("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
+YES_NO = Kind("true or false", _parse_yes_no, lambda said: str(said).lower())
 TYPES = Kind("a list of job types such as scrape,!command", _parse_types, ",".join)
 LIMITS = Kind(
     "a table",
