@@ -351,6 +351,32 @@ CREATE TABLE owner_served (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX owner_by_served ON owner_served (served);
 
+-- What was begun at its time, for ever: each slot of a [[schedule]] once, also after its job is gone. schedule 'once:KEY':
+-- `pagemill enqueue --unique KEY --once-per day`, and what was begun in each day.
+CREATE TABLE schedule_run (
+    schedule  TEXT NOT NULL,
+    slot      TEXT NOT NULL,     -- the time that it was for, 'now …' if a person began it, 'day 2026-11-19' of a key
+    at        TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
+    job_id    INTEGER,
+    PRIMARY KEY (schedule, slot),
+    CONSTRAINT "schedule, slot and at have at most 40000 bytes"
+        CHECK (length(CAST(schedule AS BLOB)) <= 40000 AND length(CAST(slot AS BLOB)) <= 40000
+               AND length(CAST(at AS BLOB)) <= 40000)
+) STRICT, WITHOUT ROWID;
+-- last_run
+CREATE INDEX schedule_run_by_time ON schedule_run (schedule, at, slot);
+
+-- How far each schedule has come: what lies after `until` is due or to come. plan: cron expression and zone.
+CREATE TABLE schedule_plan (
+    schedule  TEXT PRIMARY KEY NOT NULL,
+    plan      TEXT NOT NULL,
+    until     TEXT NOT NULL,
+    CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
+        CHECK (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days') AND until >= '1970'),
+    CONSTRAINT "schedule and plan have at most 40000 bytes"
+        CHECK (length(CAST(schedule AS BLOB)) <= 40000 AND length(CAST(plan AS BLOB)) <= 40000)
+) STRICT, WITHOUT ROWID;
+
 
 -- ── Documents: what is read, page by page, and what people find in it ───────────────────────────────────────────
 

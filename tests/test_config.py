@@ -68,6 +68,9 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "limits": {},
         "commands": {},
         "retries": {},
+        "zone": "UTC",
+        "schedule": (),
+        "schedule_in_daemon": False,
         "prune": {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
     }
     assert set(settings.origins.values()) == {"default"}

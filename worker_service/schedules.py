@@ -1,9 +1,9 @@
 """What may stand in [[schedule]] of the settings, and which slots it has: a cron expression in a time zone.
 
-Read with the settings, so that a slip is said before a night is lost. A slot is a moment, whatever the clocks on the wall
+Read with the settings, so that a slip is said before a night is lost. A slot is a moment, whatever clocks on the wall
 say: where they are put forward, a fixed time that does not exist comes when they have been; where they are put back, a
-fixed time that comes twice is one slot, the first. What is said by * or */ goes on by the time that passes (as Debian's
-cron has it). What becomes of slots is decided in `operations/schedules.py`, and kept by the store.
+fixed time that comes twice is one slot, the first. What is said by * or */ goes on by the time that passes (as
+Debian's cron has it). When to ask is decided in `operations/schedules.py`; what has begun is kept by the store.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from worker_service.jobs.model import NewJob
 PRIORITY = 7
 """Below what a person waits for."""
 JOB, BATCH = "job", "batch"
+LATE = timedelta(minutes=5)
 PERIODS = ("hour", "day", "week", "month")
 
+_MISSED_SEEN = 1000
 _NAME = re.compile(r"\w[\w .-]{0,99}")
 _WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
@@ -86,16 +88,26 @@ def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
     return next(slots(schedule, after), None)
 
 
-def slots_between(schedule: Schedule, after: datetime, now: datetime, *, most: int) -> tuple[Sequence[datetime], bool]:
-    """Those after one moment, up to and with another, and whether these are all: of very many, more than `most` of the
-    newest."""
+def slots_between(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], bool]:
+    """Those after one moment, up to and with another, and whether these are all: of very many the newest."""
     span = timedelta(hours=1)
     while True:
         begin = max(after, now - span)
         found = list(takewhile(lambda slot: slot <= now, slots(schedule, begin)))
-        if begin == after or len(found) > most:
+        if begin == after or len(found) > _MISSED_SEEN:
             return found, begin == after
         span *= 8
+
+
+def to_begin(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequence[datetime]:
+    """Of slots that are due, those that begin something. One is missed that nobody saw in its first minutes."""
+    in_time = [slot for slot in due if now - slot <= LATE]
+    missed = due[: len(due) - len(in_time)]
+    if schedule.missed == "skip":
+        return in_time
+    if schedule.missed == "once":
+        return in_time or missed[-1:]
+    return [*missed[-schedule.missed_most :], *in_time]
 
 
 def period_of(moment: datetime, period: str, zone: str) -> str:
@@ -135,14 +147,14 @@ def _read(table: Mapping[str, object], label: str, number: int) -> Schedule:
     own = f"{label}: {name}"
     words = [key for key in table if key not in _OWN]
     for word in words:
-        if near := difflib.get_close_matches(word, [*_OWN, JOB, BATCH], n=1, cutoff=0.75):
-            if near[0] != word:
-                raise ConfigError(f"{own}: there is no field {word!r}: did you mean {near[0]}?")
+        near = difflib.get_close_matches(word, [*_OWN, JOB, BATCH], n=1, cutoff=0.75)
+        if near and near[0] != word:
+            raise ConfigError(f"{own}: there is no field {word!r}: did you mean {near[0]}?")
     if len(words) != 1:
         told = "it says nothing" if not words else f"it says {' and '.join(words)}"
-        raise ConfigError(f"{own}: {told}: say one thing that it is to begin, such as job = {{ type = \"…\" }}")
+        raise ConfigError(f'{own}: {told}: say one thing that it is to begin, such as job = {{ type = "…" }}')
     if "cron" not in table:
-        raise ConfigError(f"{own}: cron is missing: say when, such as cron = \"0 6 * * 1-5\"")
+        raise ConfigError(f'{own}: cron is missing: say when, such as cron = "0 6 * * 1-5"')
 
     def field(key: str, kind: Kind[Any], otherwise: object) -> Any:
         return kind.read(table.get(key, otherwise), f"{own}: {key}")
@@ -210,7 +222,6 @@ def _parse_payload(raw: object, label: str, _: object) -> str:
         return json.dumps(raw, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{label} is not JSON: {error}: write a date in quotes") from error
-
 
 
 _TEXT = Kind("a text", _parse_text)

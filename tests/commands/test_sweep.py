@@ -67,6 +67,7 @@ WORDS = [
     *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),
     *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
+    *("schedule ls", "schedule tick", "schedule run-now evil", "schedule run-now EVIL", "schedule example"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
 # It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
@@ -109,7 +110,12 @@ def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pyte
     script = tmp_path / "evil.sh"
     script.write_text(f"#!/bin/sh\nprintf '%s\\n' {_sh(ONE_LINE)}\n")
     script.chmod(0o755)
-    Path("pagemill.toml").write_text(f'[commands.evil]\nargv = ["{script}"]\n[retries]\n{json.dumps(EVIL)} = {{}}\n')
+    evil_text = json.dumps(EVIL)
+    Path("pagemill.toml").write_text(
+        f'[commands.evil]\nargv = ["{script}"]\n[retries]\n{evil_text} = {{}}\n'
+        f'[[schedule]]\nname = "evil"\ncron = "@daily"\nowner = {evil_text}\njob = {{ type = {evil_text} }}\n'
+        f'[[schedule]]\nname = "folder"\ncron = "@daily"\ncrawl = {evil_text}\n'
+    )
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "pagemill.toml"))
     return directory
 

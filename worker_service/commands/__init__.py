@@ -48,6 +48,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "priority": ("steer", "Move pending jobs ahead, or back."),
         "pause": ("pauses", "Start no more jobs of a type, of an owner, or at all."),
         "unpause": ("pauses", "Lift a pause."),
+        "schedule": ("schedules", "What is begun at which times."),
         "undo": ("steer", "Put back what the last change of many jobs did."),
         "prune": ("steer", "Remove old ended jobs for good."),
     },

@@ -103,13 +103,13 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 def completes(column: str) -> Complete:
     """Complete from the values in the database; never fail, for a person is in the middle of typing."""
-    return lambda ctx, _, begun: _completions(ctx, lambda desk: _names(desk, begun, column))
+    return lambda ctx, _, begun: completions(ctx, lambda desk: _names(desk, begun, column))
 
 
 def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
     """Of what workers and installed handlers can run, and of jobs that are there."""
-    known = _completions(ctx, lambda desk: _names(desk, begun, "handler", "job_type"))
-    installed = _completions(ctx, lambda desk: _installed(desk, begun))
+    known = completions(ctx, lambda desk: _names(desk, begun, "handler", "job_type"))
+    installed = completions(ctx, lambda desk: _installed(desk, begun))
     return sorted({*known, *installed})
 
 
@@ -132,7 +132,7 @@ def _installed(desk: Desk, begun: str) -> list[str]:
     return [name for name in installed_types(desk.settings) if name.startswith(begun)]
 
 
-def _completions(ctx: click.Context, names: Callable[[Desk], Sequence[str]]) -> list[str]:
+def completions(ctx: click.Context, names: Callable[[Desk], Sequence[str]]) -> list[str]:
     try:
         desk = Desk(as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database"))
         try:

@@ -76,6 +76,16 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """What a schedule began last."""
+
+    slot: str | None
+    """The time that it was for. None: a person began it."""
+    at: str
+    job_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to finish one attempt. Lost as soon as the row's fence moves on."""
 

@@ -1,4 +1,4 @@
-"""What a store promises, in sentences, in six parts: one for each kind of caller. `Store` has them all.
+"""What a store promises, in sentences, in seven parts: one for each kind of caller. `Store` has them all.
 
 Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
 written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
@@ -56,6 +56,7 @@ from worker_service.jobs.model import (
     Pause,
     PlatformCount,
     Report,
+    ScheduleRun,
     Status,
     TypeCounts,
     Usage,
@@ -81,6 +82,30 @@ class Intake(Protocol):
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         """Note a document that nobody has asked to be read yet; return its id, also of one that is there already."""
+
+
+class Schedules(Protocol):
+    """For what is begun at its time. A slot is taken once for ever, its job with it or not at all."""
+
+    def seen_until(self, schedule: str, plan: str) -> datetime | None:
+        """Up to when the slots of a schedule are dealt with. None: it is new, or had another plan."""
+
+    def begin(self, schedule: str, plan: str) -> None:
+        """What is new begins now: it has no past."""
+
+    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob) -> Enqueued | None:
+        """Take a slot, and all before it. None: somebody has taken it, or one after it."""
+
+    def pass_over(self, schedule: str, plan: str, until: datetime) -> bool:
+        """Nothing begins for the slots up to this time. False: somebody has dealt with them."""
+
+    def run_now(self, schedule: str, job: NewJob) -> Enqueued | None:
+        """Begin it beside its slots. None: somebody did, in this very millisecond."""
+
+    def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
+        """Insert a job unless one was inserted with this key in this period, whatever has become of it."""
+
+    def last_run(self, schedule: str) -> ScheduleRun | None: ...
 
 
 class Leases(Protocol):
@@ -444,6 +469,8 @@ class Store(Protocol):
 
     @property
     def intake(self) -> Intake: ...
+    @property
+    def schedules(self) -> Schedules: ...
     @property
     def leases(self) -> Leases: ...
     @property

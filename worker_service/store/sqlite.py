@@ -1,4 +1,4 @@
-"""The SQLite store: six parts over one database, and their statements; the promises are in `base.py`.
+"""The SQLite store: seven parts over one database, and their statements; the promises are in `base.py`.
 
 Statements stand in the .sql file beside their part. ``-- name: claim`` begins a statement, ``-- fragment: lanes`` a
 piece that statements share by writing ``{lanes}``: one text for what must be the same, such as the gates that `claim`
@@ -19,11 +19,12 @@ from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
 from worker_service.store.leases import SqliteLeases
 from worker_service.store.library import SqliteLibrary
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
+from worker_service.store.schedules import SqliteSchedules
 from worker_service.store.steering import SqliteSteering
 from worker_service.store.upkeep import SqliteUpkeep
 
 # A fragment stands before what uses it.
-_PARTS = ("leases", "intake", "steering", "reading", "library", "upkeep")
+_PARTS = ("leases", "intake", "schedules", "steering", "reading", "library", "upkeep")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -41,6 +42,7 @@ class SqliteStore:
         self.database = database
         self.intake = SqliteIntake(database, patience=patience, retries=retries)
         self.leases = SqliteLeases(database, self.intake)
+        self.schedules = SqliteSchedules(database, self.intake)
         self.reading = SqliteReading(database)
         self.steering = SqliteSteering(database, self.reading)
         self.library = SqliteLibrary(database)

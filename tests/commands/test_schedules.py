@@ -1,0 +1,125 @@
+"""`pagemill schedule`, as people type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Process, Run, items
+from tests.store.kit import ByHand
+
+MINUTELY = '[[schedule]]\nname = "minutely"\ncron = "* * * * *"\nowner = "ann"\njob = { type = "ocr_pages" }\n'
+
+
+@pytest.fixture
+def minutely(database: Path, monkeypatch: pytest.MonkeyPatch) -> ByHand:
+    """A schedule that is due."""
+    Path("own.toml").write_text(MINUTELY)
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+    by_hand = ByHand(database)
+    by_hand("INSERT INTO schedule_plan VALUES ('minutely', '* * * * * UTC', strftime('%Y-%m-%d %H:%M:00.000', 'now',"
+            " '-1 minute'))")  # fmt: skip
+    return by_hand
+
+
+@pytest.mark.usefixtures("minutely")
+def test_a_tick_tells_each_slot_and_its_job_and_the_list_how_that_stands(run: Run) -> None:
+    ticked = run("schedule", "tick").stdout.splitlines()
+
+    assert ticked[0].startswith("minutely: 20")
+    assert ticked[0].endswith(" UTC: job 1")
+    [listed] = items(run("schedule", "ls", "--json"))
+    assert (listed["name"], listed["what"], listed["zone"]) == ("minutely", "ocr_pages", "UTC")
+    assert (listed["job"]["status"], listed["job"]["owner"], listed["is_waiting"]) == ("pending", "ann", False)
+    table = run("schedule", "ls").stdout
+    assert "NEXT (UTC)" in table
+    assert "pending" in table
+
+
+@pytest.mark.usefixtures("minutely")
+def test_a_tick_is_a_process_for_cron_and_says_nothing_where_nothing_is_due(process: Process) -> None:
+    process("schedule", "tick")
+
+    told = [process("schedule", "tick").stdout for _ in range(3)]
+
+    # Not each of three, were the minute to change.
+    assert "" in told
+
+
+def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minutely: ByHand) -> None:
+    run("schedule", "run-now", "minutely")
+    run("delete", "1")
+    minutely("UPDATE schedule_plan SET until = strftime('%Y-%m-%d %H:%M:00.000', 'now', '-10 minutes')")
+
+    listed = run("schedule", "ls")
+
+    assert "gone" in listed.stdout
+    assert "nobody ticks: systemctl enable --now pagemill-schedule.timer" in listed.stderr
+
+
+@pytest.mark.usefixtures("minutely")
+def test_one_is_begun_now_by_its_name(run: Run) -> None:
+    assert run("schedule", "run-now", "minutely").stdout == "1\n"
+    assert json.loads(run("schedule", "run-now", "minutely", "--json").stdout)["job_id"] == 2
+    assert "did you mean minutely?" in run("schedule", "run-now", "minutly", fails=2).stderr
+
+
+def test_a_tick_that_could_not_begin_all_ends_with_1(run: Run, minutely: ByHand) -> None:
+    Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
+
+    assert "there is no directory /nowhere" in run("schedule", "tick", fails=1).stderr
+    assert minutely("SELECT count(*) AS jobs FROM worker_job_queue") == [{"jobs": 0}]
+
+
+@pytest.mark.usefixtures("database")
+def test_without_schedules_the_list_says_how_to_write_one(run: Run) -> None:
+    assert "`pagemill schedule example`" in run("schedule", "ls").stderr
+    assert "[[schedule]]" in run("schedule", "example").stdout
+
+
+def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = database.parent / "reports"
+    folder.mkdir()
+    crawl = f'{{ folder = "{folder}", lang = ["deu"], mime = ["application/pdf"], max_size = 5, hocr = true }}'
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\ncrawl = {crawl}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    run("schedule", "run-now", "n")
+    run("cancel", "1")
+    run("crawl", folder, "--owner", "ann", "--lang", "deu", "--mime", "application/pdf", "--max-size", "5", "--hocr")
+
+    scheduled, typed = (
+        row | {"id": 0, "priority": 0, "created_at": ""}
+        for row in ByHand(database)(
+            "SELECT id, priority, job_type, platform, owner, source, name, payload, unique_key, concurrency_key,"
+            " created_at FROM worker_job_queue ORDER BY id"
+        )
+    )
+    assert scheduled == typed
+
+
+@pytest.mark.parametrize(
+    ("crawl", "sentence"),
+    [
+        (
+            '{ folder = "/srv", watch = "1h" }',
+            "there is no field 'watch': beside folder there are as-usual, credential",
+        ),
+        ('{ folder = "/srv", depth = "deep" }', "'deep' is not a valid integer"),
+        ('{ folder = "/srv", mime = [1.5] }', "mime is a text, a number or a list of them, not [1.5]"),
+        ('{ mime = "x" }', "say which folder, such as /srv/reports or {'folder'"),
+        ('"./reports"', "say which folder, such as /srv/reports"),
+        ('"not-an-address!"', "there is no directory 'not-an-address!'"),
+    ],
+)
+@pytest.mark.usefixtures("database")
+def test_a_crawl_that_cannot_be_is_told(run: Run, crawl: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\ncrawl = {crawl}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    said = run("schedule", "run-now", "n", fails=2).stderr
+
+    assert said.startswith("pagemill: schedule n: crawl: ")
+    assert sentence in said

@@ -1,0 +1,63 @@
+"""Ticks that are killed: at each statement that one gives to the database, a process of its own, by SIGKILL.
+
+`python -m tests.operations.killed_ticks SETTINGS BASE`: BASE.db is copied for each; prints how many were killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from worker_service.config import load_settings
+from worker_service.operations.database import open_session
+from worker_service.operations.schedules import tick
+from worker_service.store.sqlite import SqliteStore
+
+
+def tick_on(database: Path, settings: str, *, dies_at: int = 0) -> None:
+    session = open_session(load_settings(environ={"WORKER_CONFIG": settings, "WORKER_DATABASE": str(database)}))
+    store = session.store
+    assert isinstance(store, SqliteStore)
+    given = count(1)
+
+    def traced(*_: object) -> bool:
+        if next(given) == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    store.database.writer.exec_trace = traced
+    tick(session)
+    session.close()
+
+
+def in_a_child(deed: Callable[[], None]) -> bool:
+    """Whether it lived."""
+    child = os.fork()
+    if child == 0:
+        deed()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return False
+    assert os.WEXITSTATUS(status) == 0, status
+    return True
+
+
+def main(settings: str, base: Path) -> None:
+    for number in count(1):
+        database = base.with_name(f"{base.stem}-{number}.db")
+        shutil.copy(base, database)
+        if in_a_child(lambda: tick_on(database, settings, dies_at=number)):  # noqa: B023  it is called at once
+            print(number - 1)
+            return
+        assert in_a_child(lambda: tick_on(database, settings))  # noqa: B023
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

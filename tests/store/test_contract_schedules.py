@@ -1,0 +1,120 @@
+"""What every store promises of what is begun at its time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.store.kit import EVERY_JOB, START, MovableClock
+from worker_service.jobs.model import NewJob, ScheduleRun
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+PLAN = "0 2 * * * UTC"
+HOUR = timedelta(hours=1)
+JOB = NewJob("ocr_pages")
+UNIQUE = NewJob("ocr_pages", unique_key="nightly")
+
+
+def ids(store: Store) -> list[int]:
+    return [*store.reading.ids(EVERY_JOB)]
+
+
+def test_a_schedule_begins_when_it_is_first_seen_and_again_when_its_plan_is_another(
+    store: Store, clock: MovableClock
+) -> None:
+    assert store.schedules.seen_until("nightly", PLAN) is None
+
+    store.schedules.begin("nightly", PLAN)
+    clock.advance(60)
+    store.schedules.begin("nightly", PLAN)
+    assert store.schedules.seen_until("nightly", PLAN) == START
+
+    assert store.schedules.seen_until("nightly", "another") is None
+    store.schedules.begin("nightly", "another")
+    assert store.schedules.seen_until("nightly", "another") == clock.now
+
+
+def test_a_slot_is_taken_once_with_its_job(store: Store) -> None:
+    store.schedules.begin("nightly", PLAN)
+
+    first = store.schedules.take("nightly", PLAN, START + HOUR, JOB)
+    again = store.schedules.take("nightly", PLAN, START + HOUR, JOB)
+
+    assert first is not None
+    assert (again, ids(store)) == (None, [first.job_id])
+    assert store.schedules.seen_until("nightly", PLAN) == START + HOUR
+    assert store.schedules.last_run("nightly") == ScheduleRun("2026-11-18 11:00:00.000", "2026-11-18 10:00:00.000", 1)
+
+
+def test_no_slot_is_taken_behind_a_later_one_nor_of_another_plan(store: Store) -> None:
+    store.schedules.begin("nightly", PLAN)
+    store.schedules.take("nightly", PLAN, START + 2 * HOUR, JOB)
+
+    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is None
+    assert store.schedules.take("nightly", "another", START + 3 * HOUR, JOB) is None
+    assert len(ids(store)) == 1
+
+
+def test_a_slot_stays_taken_when_its_job_is_gone_and_whatever_the_plan_is_meanwhile(
+    store: Store, clock: MovableClock
+) -> None:
+    store.schedules.begin("nightly", PLAN)
+    store.schedules.take("nightly", PLAN, START + HOUR, JOB)
+    store.steering.delete(Selector(ids=(1,)), actor="ann")
+    store.schedules.begin("nightly", "another")
+
+    assert store.schedules.take("nightly", "another", START + HOUR, JOB) is None
+    assert ids(store) == []
+
+
+def test_slots_that_are_passed_over_begin_nothing_and_are_not_taken_later(store: Store) -> None:
+    store.schedules.begin("nightly", PLAN)
+
+    assert store.schedules.pass_over("nightly", PLAN, START + HOUR)
+    assert not store.schedules.pass_over("nightly", PLAN, START + HOUR)
+    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is None
+    assert ids(store) == []
+
+
+def test_a_slot_whose_job_is_live_under_its_key_is_taken_with_that_job(store: Store) -> None:
+    store.schedules.begin("nightly", PLAN)
+    store.schedules.take("nightly", PLAN, START + HOUR, UNIQUE)
+
+    taken = store.schedules.take("nightly", PLAN, START + 2 * HOUR, UNIQUE)
+
+    assert taken is not None
+    assert (taken.existing, taken.job_id, ids(store)) == (True, 1, [1])
+
+
+def test_a_person_may_begin_it_beside_its_slots(store: Store, clock: MovableClock) -> None:
+    store.schedules.begin("nightly", PLAN)
+
+    begun = store.schedules.run_now("nightly", JOB)
+    at_once_again = store.schedules.run_now("nightly", JOB)
+
+    assert begun is not None
+    assert (at_once_again, ids(store)) == (None, [begun.job_id])
+    assert store.schedules.last_run("nightly") == ScheduleRun(None, clock.text, 1)
+    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is not None
+
+
+def test_a_key_is_enqueued_once_in_its_period_whatever_has_become_of_its_job(store: Store) -> None:
+    first = store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
+    store.steering.cancel(Selector(ids=(1,)), actor="ann")
+
+    again = store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
+    next_day = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
+
+    assert (first.existing, again.existing, next_day.existing) == (False, True, False)
+    assert (again.job_id, ids(store)) == (1, [1, 2])
+
+
+def test_a_key_whose_job_of_yesterday_is_live_does_not_spend_the_day(store: Store) -> None:
+    store.schedules.enqueue_once("nightly", "day 2026-11-18", UNIQUE)
+
+    next_day = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
+    store.steering.cancel(Selector(ids=(1,)), actor="ann")
+    after_its_end = store.schedules.enqueue_once("nightly", "day 2026-11-19", UNIQUE)
+
+    assert (next_day.existing, next_day.job_id) == (True, 1)
+    assert (after_its_end.existing, after_its_end.job_id) == (False, 2)

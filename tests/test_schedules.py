@@ -1,0 +1,190 @@
+"""What may stand in [[schedule]], and which slots it has: where the clocks are changed as well."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from worker_service.config import Settings, load_settings
+from worker_service.errors import ConfigError
+from worker_service.jobs.model import NewJob
+from worker_service.operations.schedules import EXAMPLE
+from worker_service.schedules import Schedule, next_slot, period_of, slots, slots_between, to_begin
+
+JOB = 'job = { type = "report" }'
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+def settings_of(text: str, tmp_path: Path) -> Settings:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    return load_settings(environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(file)}, directory=tmp_path)
+
+
+def plan(cron: str, zone: str = "Europe/Berlin", *, missed: str = "once", most: int = 10) -> Schedule:
+    return Schedule("nightly", cron, zone, "job", NewJob("report"), "", 7, missed, most)
+
+
+def told(schedule: Schedule, after: str, number: int) -> list[str]:
+    """Its next slots, in UTC."""
+    begin = datetime.fromisoformat(after).replace(tzinfo=UTC)
+    return [slot.strftime("%m-%d %H:%M") for slot in islice(slots(schedule, begin), number)]
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+# --- what may stand in it ---------------------------------------------------------------------------
+
+
+def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
+    settings = settings_of(
+        'zone = "Europe/Berlin"\n[[schedule]]\nname = "nightly"\ncron = "30 2 * * MON-FRI"\nowner = "ann"\n'
+        'job = { type = "report", payload = { day = "{day}" }, key = "k", timeout = "10m", max_retries = 0 }\n'
+        '[[schedule]]\nname = "reports"\ncron = "@daily"\nzone = "Asia/Kolkata"\nbooks = "/srv"\nmissed = "all"\n',
+        tmp_path,
+    )
+
+    job = NewJob(
+        "report", payload='{"day":"{day}"}', priority=7, owner="ann", concurrency_key="k", timeout_seconds=600,
+        max_retries=0,
+    )  # fmt: skip
+    assert settings.schedule == (
+        Schedule("nightly", "30 2 * * MON-FRI", "Europe/Berlin", "job", job, "ann", 7, "once", 10),
+        Schedule("reports", "@daily", "Asia/Kolkata", "books", "/srv", "", 7, "all", 10),
+    )
+    shown = {key: value for key, value, _ in settings.shown()}
+    assert shown["schedule.nightly"] == "30 2 * * MON-FRI (Europe/Berlin): report"
+    assert shown["schedule.reports"] == "@daily (Asia/Kolkata): books /srv"
+
+
+def test_the_example_is_one_that_the_settings_take(tmp_path: Path) -> None:
+    assert [one.name for one in settings_of(EXAMPLE, tmp_path).schedule] == ["nightly", "reports of the week"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('cron = "@daily"', "number 1 has no name: a name is up to 100 letters"),
+        ('name = "a:b"', "number 1 has the name 'a:b': a name is"),
+        (f'name = "n"\n{JOB}', 'n: cron is missing: say when, such as cron = "0 6 * * 1-5"'),
+        (f'name = "n"\ncron = "61 * * * *"\n{JOB}', "n: cron '61 * * * *': bad minute: five fields"),
+        (f'name = "n"\ncron = "0 0 31 2 *"\n{JOB}', "n: cron '0 0 31 2 *': bad day-of-month: five fields"),
+        (f'name = "n"\ncron = "* * * * * *"\n{JOB}', "n: cron is five fields (minute, hour, day, month, weekday)"),
+        (f'name = "n"\ncron = "@often"\n{JOB}', "n: cron: '@often' is none of @hourly, @daily"),
+        (f'name = "n"\ncron = "@daily"\nzone = "Mars"\n{JOB}', "n: zone is a time zone of this machine"),
+        (f'name = "n"\ncron = "@daily"\nzone = "/etc"\n{JOB}', "n: zone is a time zone of this machine"),
+        (f'name = "n"\ncron = "@daily"\npriority = 11\n{JOB}', "n: priority is 1 (highest) to 10 (lowest), not 11"),
+        (f'name = "n"\ncron = "@daily"\nmissed = "most"\n{JOB}', "n: missed is one of skip, once, all, not 'most'"),
+        (f'name = "n"\ncron = "@daily"\nmissed_most = 0\n{JOB}', "n: missed_most is a number from 1 to 1000, not 0"),
+        (f'name = "n"\ncron = "@daily"\nmised = "all"\n{JOB}', "n: there is no field 'mised': did you mean missed?"),
+        ('name = "n"\ncron = "@daily"', "n: it says nothing: say one thing that it is to begin"),
+        (f'name = "n"\ncron = "@daily"\nbatch = []\n{JOB}', "n: it says batch and job: say one thing"),
+        ('name = "n"\ncron = "@daily"\njob = { platform = "x" }', "n: job: type is missing"),
+        ('name = "n"\ncron = "@daily"\njob = { type = "" }', "n: job.type is a text that is not empty, not ''"),
+        ('name = "n"\ncron = "@daily"\njob = { type = "x", playload = {} }', "did you mean payload?"),
+        ('name = "n"\ncron = "@daily"\njob = { type = "x", payload = { day = 2026-11-19 } }', "write a date in quotes"),
+        (f'name = "n"\ncron = "@daily"\n{JOB}\n[[schedule]]\nname = "n"\ncron = "@daily"\n{JOB}', "two are called 'n'"),
+    ],
+)
+def test_a_slip_is_told_with_the_schedule_and_the_field(text: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        settings_of(f"[[schedule]]\n{text}\n", tmp_path)
+
+    assert sentence in str(error.value)
+    assert "own.toml" in str(error.value)
+
+
+def test_a_table_that_is_headed_like_one_thing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a list of tables, each headed \[\[schedule\]\]"):
+        settings_of('[schedule]\nname = "n"\n', tmp_path)
+
+
+# --- its slots --------------------------------------------------------------------------------------
+
+
+def test_a_fixed_time_stays_that_time_on_the_wall_in_summer_and_in_winter() -> None:
+    assert told(plan("0 6 * * *"), "2026-03-27 12:00", 3) == ["03-28 05:00", "03-29 04:00", "03-30 04:00"]
+    assert told(plan("0 6 * * *"), "2026-10-23 12:00", 3) == ["10-24 04:00", "10-25 05:00", "10-26 05:00"]
+
+
+def test_a_time_that_does_not_exist_comes_as_soon_as_the_clocks_have_been_put_forward() -> None:
+    # On 29 March, 2:00 is 3:00 in Berlin.
+    assert told(plan("30 2 * * *"), "2026-03-27 12:00", 3) == ["03-28 01:30", "03-29 01:00", "03-30 00:30"]
+    # Two that become one moment are one slot.
+    assert told(plan("0 2,3 * * *"), "2026-03-28 12:00", 3) == ["03-29 01:00", "03-30 00:00", "03-30 01:00"]
+
+
+def test_a_time_that_comes_twice_is_one_slot_the_first() -> None:
+    # On 25 October, 3:00 is 2:00 again.
+    assert told(plan("30 2 * * *"), "2026-10-23 12:00", 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
+    # Also for who looks between the two.
+    assert told(plan("30 2 * * *"), "2026-10-25 01:10", 1) == ["10-26 01:30"]
+
+
+def test_what_goes_on_by_the_hour_goes_on_by_the_time_that_passes() -> None:
+    assert told(plan("30 * * * *"), "2026-10-24 23:00", 4) == [
+        "10-24 23:30", "10-25 00:30", "10-25 01:30", "10-25 02:30",
+    ]  # fmt: skip
+    assert told(plan("*/30 * * * *"), "2026-03-29 00:29", 4) == [
+        "03-29 00:30", "03-29 01:00", "03-29 01:30", "03-29 02:00",
+    ]  # fmt: skip
+
+
+def test_a_time_that_never_comes_is_none() -> None:
+    assert next_slot(plan("0 0 */20 * 1L"), utc("2026-01-01")) is None
+
+
+def test_of_very_many_slots_the_newest_are_seen() -> None:
+    found, is_all = slots_between(plan("* * * * *"), utc("2020-01-01"), utc("2026-01-01"))
+
+    assert (len(found) > 1000, found[-1], is_all) == (True, utc("2026-01-01"), False)
+    assert slots_between(plan("0 0 1 1 *", "UTC"), utc("2020-06-01"), utc("2026-01-01")) == (
+        [utc(f"{year}-01-01") for year in range(2021, 2027)],
+        True,
+    )
+
+
+# --- which of them begin something ------------------------------------------------------------------
+
+NIGHTS = [utc(f"2026-11-{day} 02:00") for day in range(10, 15)]
+
+
+@pytest.mark.parametrize(
+    ("missed", "most", "chosen"),
+    [("skip", 10, []), ("once", 10, NIGHTS[-1:]), ("all", 10, NIGHTS), ("all", 2, NIGHTS[-2:])],
+)
+def test_what_nobody_saw_in_time_is_passed_over_made_up_once_or_made_up_with_a_cap(
+    missed: str, most: int, chosen: list[datetime]
+) -> None:
+    assert to_begin(plan("0 2 * * *", missed=missed, most=most), NIGHTS, NIGHTS[-1] + HOUR) == chosen
+
+
+def test_who_comes_in_time_for_the_newest_makes_up_nothing_else_unless_all_is_said() -> None:
+    now = NIGHTS[-1] + MINUTE
+
+    assert to_begin(plan("0 2 * * *", missed="skip"), NIGHTS, now) == NIGHTS[-1:]
+    assert to_begin(plan("0 2 * * *", missed="once"), NIGHTS, now) == NIGHTS[-1:]
+    assert to_begin(plan("0 2 * * *", missed="all", most=1), NIGHTS, now) == NIGHTS[-2:]
+
+
+# --- periods ----------------------------------------------------------------------------------------
+
+
+def test_a_period_is_by_the_clocks_of_the_zone() -> None:
+    late = utc("2026-12-31 23:30")
+
+    assert period_of(late, "day", "UTC") == "day 2026-12-31"
+    assert period_of(late, "day", "Europe/Berlin") == "day 2027-01-01"
+    assert period_of(late, "month", "Europe/Berlin") == "month 2027-01"
+    assert period_of(late, "week", "Europe/Berlin") == "week 2026-W53"
+
+
+def test_an_hour_that_comes_twice_is_two() -> None:
+    first, second = (period_of(utc(f"2026-10-25 0{hour}:30"), "hour", "Europe/Berlin") for hour in (0, 1))
+
+    assert first != second

@@ -1,0 +1,117 @@
+"""`pagemill schedule`: what is begun at which times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from worker_service.commands import Verbs, output
+from worker_service.commands.desk import Desk, completions, verb
+from worker_service.operations import schedules as operations
+from worker_service.operations.jobs import state_of
+from worker_service.plurals import counted
+
+_COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "JOB", "STATE", "ERROR")
+
+
+@click.group(
+    cls=Verbs,
+    help="\b\npagemill schedule example >> /etc/pagemill/pagemill.toml\npagemill schedule ls\npagemill schedule tick\n"
+    "pagemill schedule run-now nightly\n\n"
+    "What is begun at which times: each [[schedule]] of the settings.",
+)
+def schedule() -> None:
+    pass
+
+
+@verb
+def ls(desk: Desk) -> None:
+    """\b
+    pagemill schedule ls
+    pagemill schedule ls --json
+
+    The schedules: what each begins, when next and when last, the job that this was, and how that stands.
+    """
+    found = operations.list_schedules(desk.session)
+    if desk.answered({"items": found}):
+        return
+    if not found:
+        output.say("there are no schedules: `pagemill schedule example` prints two, for the settings file")
+        return
+    output.show_table(_COLUMNS, [_row(one) for one in found], gives_up=("ZONE", "ERROR", "CRON"))
+    for one in found:
+        if one.trouble is not None:
+            output.say(one.trouble)
+    if any(one.is_waiting for one in found):
+        output.say(
+            "nobody ticks: systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the "
+            "settings, and restart the daemon"
+        )
+
+
+@verb
+def tick(desk: Desk) -> int:
+    """\b
+    pagemill schedule tick
+    * * * * *  pagemill schedule tick       # in a crontab, if there is no systemd
+
+    Begin what is due. It takes a moment, and any number of them may run at once: each slot begins its job once.
+    """
+    done = operations.tick(desk.session)
+    if not desk.answered(done):
+        for one in done.items:
+            is_there = ", which is live already" if one.existing else ""
+            output.show(f"{one.schedule}: {output.seconds(one.slot)} UTC: job {one.job_id}{is_there}")
+        for missed in done.missed:
+            number = counted(missed.slots, "slot") if missed.is_all else f"more than {counted(missed.slots, 'slot')}"
+            output.say(f"{missed.schedule}: missed {number}, up to {output.seconds(missed.until)} UTC")
+        for trouble in done.troubles:
+            output.say(trouble.why)
+    return 1 if done.troubles else 0
+
+
+def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
+    names = completions(ctx, lambda desk: [one.name for one in desk.settings.schedule])
+    return [name for name in names if name.startswith(begun)]
+
+
+@verb
+@click.argument("name", shell_complete=_complete)
+def run_now(desk: Desk, name: str) -> None:
+    """\b
+    pagemill schedule run-now nightly
+
+    Begin one now, and print the id of its job. Its slots come all the same.
+    """
+    begun = operations.run_now(desk.session, name)
+    if desk.answered(begun):
+        return
+    output.show(str(begun.job_id))
+    if begun.existing:
+        output.say(f"job {begun.job_id} is live and does it already: nothing was added")
+
+
+@verb
+def example(desk: Desk) -> None:
+    """\b
+    pagemill schedule example
+    pagemill schedule example >> /etc/pagemill/pagemill.toml
+
+    Two schedules, as the settings file takes them.
+    """
+    if not desk.answered({"toml": operations.EXAMPLE}):
+        output.show_text(operations.EXAMPLE)
+
+
+for one in (ls, tick, run_now, example):
+    schedule.add_command(one)
+
+
+def _row(one: operations.ScheduleState) -> tuple[object, ...]:
+    if one.job is not None:
+        state, error = state_of(one.job), one.job.error_code
+    else:
+        state, error = "" if one.job_id is None else "gone", None
+    last, coming = output.seconds(one.last_slot or one.last_at), output.seconds(one.next_at) or "never"
+    return (one.name, one.what, one.cron, one.zone, coming, last, one.job_id, state, error)

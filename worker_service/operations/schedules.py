@@ -1,0 +1,226 @@
+"""What is begun at its time: look at the schedules of the settings, begin what is due, or one of them now.
+
+A tick is short, and any number of them may run at once: cron's, a timer's, the daemon's. What it begins is a job. A
+schedule says which, or says it in a word that comes in by the door: a function behind an entry point of the group
+`worker_service.schedules`, named by the word, that makes a job of what stands in the file, or refuses it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from worker_service.clock import as_text
+from worker_service.errors import BadInput, BadPayload, PagemillError, Refused, RuleBroken, StoreError
+from worker_service.jobs.model import Job, NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+from worker_service.schedules import BATCH, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
+
+WORDS = "worker_service.schedules"
+"""The group of the entry points of other words than `job`."""
+
+EXAMPLE = """\
+# Into the settings file. Then let something tick: `systemctl enable --now pagemill-schedule.timer`, or
+# schedule_in_daemon = true and a restart of the daemon, or `* * * * * pagemill schedule tick` in a crontab.
+
+[[schedule]]
+name = "nightly"
+cron = "30 2 * * *"             # minute hour day month weekday; or @hourly, @daily, @weekly, @monthly
+zone = "UTC"                    # or "Europe/Berlin", …: in summer and in winter at the same time on the wall
+job = { type = "nightly_report", payload = { day = "{day}", slot = "{slot}" } }
+priority = 7                    # 1 is the highest; a person's wishes go before
+missed = "once"                 # what nobody saw in time: "skip", "once" (the newest), "all"
+missed_most = 10                # of "all", the newest so many
+
+[[schedule]]
+name = "reports of the week"
+cron = "0 6 * * MON-FRI"
+crawl = "/srv/reports"          # or { folder = "https://drive.google.com/…", mime = ["application/pdf"] }
+owner = "alice"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """A schedule, and how it stands."""
+
+    name: str
+    what: str
+    cron: str
+    zone: str
+    owner: str
+    missed: str
+    next_at: str | None
+    """None: never, or nobody can tell."""
+    last_at: str | None
+    """When it last began something."""
+    last_slot: str | None
+    """The time that this was for; None: a person began it, or nobody yet."""
+    job_id: int | None
+    job: Job | None
+    """What it began last. None: nothing yet, or that job is gone."""
+    is_waiting: bool
+    """A slot is due, and nobody has ticked for minutes; or nobody has ever."""
+    trouble: str | None
+    """Why nothing can be begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    schedule: str
+    slot: str | None
+    """UTC. None: a person began it."""
+    job_id: int
+    existing: bool
+    """A live job does it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    schedule: str
+    slots: int
+    """For which nothing was begun; nobody had seen them in time."""
+    is_all: bool
+    """False: there were more."""
+    until: str
+    """The last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    schedule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    items: Sequence[Begun]
+    missed: Sequence[Missed]
+    troubles: Sequence[Trouble]
+
+
+def list_schedules(session: Session) -> Sequence[ScheduleState]:
+    """In the order of the file. Nothing is written."""
+    return [_state(session, one) for one in session.settings.schedule]
+
+
+def tick(session: Session) -> Tick:
+    """Begin what is due. What cannot be begun is told, keeps nobody else from it, and is tried again."""
+    begun: list[Begun] = []
+    missed: list[Missed] = []
+    troubles: list[Trouble] = []
+    for schedule in session.settings.schedule:
+        try:
+            _tick(session, schedule, begun, missed)
+        except PagemillError as error:
+            if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
+                raise
+            troubles.append(Trouble(schedule.name, str(error)))
+    return Tick(begun, missed, troubles)
+
+
+def run_now(session: Session, name: str) -> Begun:
+    """Beside its slots: the next one comes all the same."""
+    schedule = _named(session, name)
+    enqueued = session.store.schedules.run_now(name, job_of(schedule, session.clock()))
+    if enqueued is None:
+        raise Refused(f"somebody begins {name!r} in this moment: `pagemill schedule ls` shows its job")
+    return Begun(name, None, enqueued.job_id, enqueued.existing)
+
+
+def seconds_to_next(session: Session) -> float:
+    """Until the next slot of any schedule."""
+    now = session.clock()
+    slots = (next_slot(one, now) for one in session.settings.schedule)
+    return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
+
+
+def job_of(schedule: Schedule, slot: datetime) -> NewJob:
+    """What it begins."""
+    if isinstance(schedule.wish, NewJob):
+        job = schedule.wish
+        return replace(job, payload=of_slot(job, slot, schedule.zone), name=job.name or schedule.name)
+    if schedule.word == BATCH:
+        raise Refused(f"schedule {schedule.name}: batch: this version begins jobs, not batches")
+    from worker_service.handlers.registry import find  # looks through all that is installed
+
+    words = {found.name: found for found in find(group=WORDS)}
+    if schedule.word not in words:
+        import difflib  # only for a mistake
+
+        near = difflib.get_close_matches(schedule.word, words, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"it may begin a job, or {', '.join(words)}"
+        raise BadInput(f"schedule {schedule.name}: there is no field {schedule.word!r}: {meant}")
+    try:
+        made: NewJob = words[schedule.word].load()(schedule.wish, owner=schedule.owner)
+    except PagemillError as error:
+        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
+    except Exception as error:  # somebody else's code, which may not spoil what is ours
+        raise Refused(f"schedule {schedule.name}: {schedule.word} cannot be used: {error!r}") from error
+    return replace(made, priority=schedule.priority)
+
+
+def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list[Missed]) -> None:
+    store, plan, now = session.store.schedules, schedule.plan, session.clock()
+    after = store.seen_until(schedule.name, plan)
+    if after is None:
+        store.begin(schedule.name, plan)
+        return
+    due, is_all = slots_between(schedule, after, now)
+    chosen = to_begin(schedule, due, now)
+    left, is_first = len(due) - len(chosen), True
+    for slot in chosen:
+        enqueued = store.take(schedule.name, plan, slot, job_of(schedule, slot))
+        if enqueued is None:
+            # Another tick has come further.
+            continue
+        begun.append(Begun(schedule.name, as_text(slot), enqueued.job_id, enqueued.existing))
+        if left and is_first:
+            missed.append(Missed(schedule.name, left, is_all, as_text(due[left - 1])))
+        is_first = False
+    if due and not chosen and store.pass_over(schedule.name, plan, due[-1]):
+        missed.append(Missed(schedule.name, left, is_all, as_text(due[-1])))
+
+
+def _named(session: Session, name: str) -> Schedule:
+    for schedule in session.settings.schedule:
+        if schedule.name == name:
+            return schedule
+    known = [one.name for one in session.settings.schedule]
+    import difflib  # only for a mistake
+
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none: pagemill schedule example'}"
+    raise BadInput(f"there is no schedule {name!r}: {meant}")
+
+
+def _state(session: Session, schedule: Schedule) -> ScheduleState:
+    now = session.clock()
+    seen = session.store.schedules.seen_until(schedule.name, schedule.plan)
+    last = session.store.schedules.last_run(schedule.name)
+    coming = next_slot(schedule, now)
+    due = None if seen is None else next_slot(schedule, seen)
+    trouble = None
+    try:
+        job_of(schedule, now)
+    except PagemillError as error:
+        trouble = str(error)
+    job_id = None if last is None else last.job_id
+    jobs = () if job_id is None else session.store.reading.list(Selector(ids=(job_id,)))
+    return ScheduleState(
+        name=schedule.name,
+        what=schedule.what,
+        cron=schedule.cron,
+        zone=schedule.zone,
+        owner=schedule.owner,
+        missed=schedule.missed,
+        next_at=None if coming is None else as_text(coming),
+        last_at=None if last is None else last.at,
+        last_slot=None if last is None else last.slot,
+        job_id=job_id,
+        job=next(iter(jobs), None),
+        is_waiting=seen is None or (due is not None and now - due > LATE),
+        trouble=trouble,
+    )

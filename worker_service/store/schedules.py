@@ -1,0 +1,70 @@
+"""What is begun at its time, once for ever: a slot of a schedule, or a key in its period.
+
+Which slots are due, and what each begins, arrives as values. A slot is one transaction: the note that it was taken, the
+job, and how far the schedule has come. So a tick that is cut off anywhere has taken a slot or has not.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from worker_service.clock import as_text, from_text
+from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun
+from worker_service.store.database import Database
+from worker_service.store.intake import SqliteIntake
+
+_ONCE = "once:"
+_NOW = "now "
+
+
+class SqliteSchedules:
+    def __init__(self, database: Database, intake: SqliteIntake) -> None:
+        self._db = database
+        self._intake = intake
+
+    def seen_until(self, schedule: str, plan: str) -> datetime | None:
+        for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
+            return from_text(until)
+        return None
+
+    def begin(self, schedule: str, plan: str) -> None:
+        with self._db.transaction():
+            self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
+
+    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob) -> Enqueued | None:
+        with self._db.transaction():
+            if not self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(slot)):
+                return None
+            return self._begin(schedule, as_text(slot), job)
+
+    def pass_over(self, schedule: str, plan: str, until: datetime) -> bool:
+        with self._db.transaction():
+            return bool(self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(until)))
+
+    def run_now(self, schedule: str, job: NewJob) -> Enqueued | None:
+        with self._db.transaction():
+            # A slot of its own, or it would take one of the plan's.
+            return self._begin(schedule, f"{_NOW}{self._db.now()}", job)
+
+    def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
+        slot = {"schedule": f"{_ONCE}{key}", "slot": period}
+        with self._db.transaction():
+            for (job_id,) in self._db.write("job_of_slot", **slot):
+                return Enqueued(job_id, existing=True)
+            enqueued = self._intake.insert_many([job])[0]
+            if not enqueued.existing:
+                self._db.write("take_slot", **slot, now=self._db.now())
+                self._db.write("slot_has_job", **slot, job_id=enqueued.job_id)
+            return enqueued
+
+    def last_run(self, schedule: str) -> ScheduleRun | None:
+        for slot, at, job_id in self._db.read("last_run", schedule=schedule):
+            return ScheduleRun(None if slot.startswith(_NOW) else slot, at, job_id or None)
+        return None
+
+    def _begin(self, schedule: str, slot: str, job: NewJob) -> Enqueued | None:
+        if not self._db.write("take_slot", schedule=schedule, slot=slot, now=self._db.now()):
+            return None
+        enqueued = self._intake.insert_many([job])[0]
+        self._db.write("slot_has_job", schedule=schedule, slot=slot, job_id=enqueued.job_id)
+        return enqueued

@@ -1,0 +1,25 @@
+-- What has run when: each slot of a schedule once for ever, and each key of `--once-per` once in its period.
+
+-- name: seen_until
+SELECT until FROM schedule_plan WHERE schedule = :schedule AND plan = :plan;
+
+-- name: begin_plan
+-- With another plan it is another schedule, which has no past.
+INSERT INTO schedule_plan (schedule, plan, until) VALUES (:schedule, :plan, :now)
+    ON CONFLICT (schedule) DO UPDATE SET plan = excluded.plan, until = excluded.until WHERE plan <> excluded.plan;
+
+-- name: move_plan
+-- Forward only, and not from under somebody who reads another plan in other settings.
+UPDATE schedule_plan SET until = :until WHERE schedule = :schedule AND plan = :plan AND until < :until RETURNING until;
+
+-- name: take_slot
+INSERT INTO schedule_run (schedule, slot, at) VALUES (:schedule, :slot, :now) ON CONFLICT DO NOTHING RETURNING slot;
+
+-- name: slot_has_job
+UPDATE schedule_run SET job_id = :job_id WHERE schedule = :schedule AND slot = :slot;
+
+-- name: job_of_slot
+SELECT ifnull(job_id, 0) FROM schedule_run WHERE schedule = :schedule AND slot = :slot;
+
+-- name: last_run
+SELECT slot, at, job_id FROM schedule_run WHERE schedule = :schedule ORDER BY at DESC, slot DESC LIMIT 1;
