@@ -10,9 +10,10 @@
 --
 --     UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 42;    pending: ends now; running: is asked to stop
 --     UPDATE worker_job_queue SET status = 'pending'   WHERE id = 42;    an ended job runs again, with a fresh budget
---     UPDATE worker_job_queue SET priority = 1         WHERE id = 42;    a pending job moves ahead (1 first … 10 last)
+--     UPDATE worker_job_queue SET priority = 1         WHERE id = 42;    it moves ahead, and what it asks for (1 … 10)
 --     UPDATE worker_job_queue SET run_at = '2026-11-19 06:00' WHERE id = 42;   a pending job waits until then (UTC)
 --     DELETE FROM worker_job_queue WHERE id = 42;                        any job that is not running
+--     UPDATE batch SET state = 'stopped' WHERE id = 7;                   its jobs wait; 'active': they go on
 --
 -- A running job that is to be cancelled without grace, as `pagemill cancel --now` does it; then cancel it as above:
 --
@@ -43,7 +44,8 @@ CREATE TABLE worker_job_queue (
     priority             INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 5,   -- 1 highest … 10 lowest
     status               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT 'pending',
     held                 INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- kept by the table: why a pending job
-                                 -- may not be looked at: 1 its time, 2 its backoff, 4 other jobs, 8 its busy key
+                                 -- may not be looked at: 1 its time, 2 its backoff, 4 other jobs, 8 its busy key,
+                                 -- 16 its batch, which is stopped or waits
     fence                INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- +1 at every claim, never lowered
     owner                TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- the person it belongs to; '' = nobody
     source               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- what may ask for a rest, e.g. a credential
@@ -122,7 +124,7 @@ CREATE TABLE worker_job_queue (
                AND (cancel_requested_at IS NULL OR length(CAST(cancel_requested_at AS BLOB)) <= 1000)),
     CONSTRAINT "result has at most 16777216 bytes" CHECK (result IS NULL OR length(CAST(result AS BLOB)) <= 16777216),
     CONSTRAINT "fence is 0 or more" CHECK (fence >= 0),
-    CONSTRAINT "held is set on pending jobs only" CHECK (held = 0 OR (held BETWEEN 1 AND 15 AND status = 'pending')),
+    CONSTRAINT "held is set on pending jobs only" CHECK (held = 0 OR (held BETWEEN 1 AND 31 AND status = 'pending')),
     CONSTRAINT "a running job has worker_id, started_at and heartbeat_at; a pending one has none of them"
         CHECK (CASE status WHEN 'running' THEN worker_id IS NOT NULL AND started_at IS NOT NULL AND heartbeat_at IS NOT NULL
                            WHEN 'pending' THEN worker_id IS NULL AND started_at IS NULL AND heartbeat_at IS NULL
@@ -144,6 +146,9 @@ CREATE INDEX job_by_owner ON worker_job_queue (owner) WHERE owner <> '';
 -- list, count: the jobs about a remote account
 CREATE INDEX job_by_account ON worker_job_queue (account, platform) WHERE account IS NOT NULL;
 CREATE INDEX job_by_batch ON worker_job_queue (batch_id) WHERE batch_id IS NOT NULL;
+-- end_batches
+CREATE INDEX job_live_in_batch ON worker_job_queue (batch_id)
+    WHERE batch_id IS NOT NULL AND status IN ('pending', 'running');
 -- live work of a document's generation, and its failures
 CREATE INDEX job_by_document ON worker_job_queue (document_id, generation, status) WHERE document_id IS NOT NULL;
 CREATE INDEX job_by_parent ON worker_job_queue (parent_id) WHERE parent_id IS NOT NULL;
@@ -233,6 +238,65 @@ CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE document_unsettled (
     document_id  INTEGER PRIMARY KEY,
     lost         TEXT             -- of a job that was deleted before it ran
+) STRICT;
+
+-- What one person submitted together: jobs by their batch_id, follow-ups included. A job that names a batch which is
+-- not there makes it.
+CREATE TABLE batch (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner       TEXT NOT NULL DEFAULT '',
+    name        TEXT NOT NULL DEFAULT '',
+    priority    INTEGER NOT NULL DEFAULT 5,
+    state       TEXT NOT NULL DEFAULT 'active',
+    round       INTEGER NOT NULL DEFAULT 1,      -- +1 whenever it begins again after it had ended
+    note        TEXT,                            -- why it is stopped or waits: 'stopped by ann'
+    asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: what the person asked for
+    actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: what follows once it has ended
+    created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
+    ended_at    TEXT,
+    CONSTRAINT "the id of a batch is 0 to 1000000000000" CHECK (id BETWEEN 0 AND 1000000000000),
+    CONSTRAINT "state is active, waiting, stopped, done or failed"
+        CHECK (state IN ('active', 'waiting', 'stopped', 'done', 'failed')),
+    CONSTRAINT "priority is 1 (highest) to 10 (lowest)" CHECK (priority BETWEEN 1 AND 10),
+    CONSTRAINT "round is 1 to 1000000000" CHECK (round BETWEEN 1 AND 1000000000),
+    CONSTRAINT "asked and actions are JSON" CHECK (json_valid(asked) AND json_valid(actions)),
+    CONSTRAINT "owner, name, note and each time have at most 30000 bytes, asked and actions 16777216"
+        CHECK (length(CAST(owner AS BLOB)) <= 30000 AND length(CAST(name AS BLOB)) <= 30000
+               AND length(CAST(note AS BLOB)) <= 30000 AND length(CAST(created_at AS BLOB)) <= 30000
+               AND length(CAST(ended_at AS BLOB)) <= 30000
+               AND length(CAST(asked AS BLOB)) <= 16777216 AND length(CAST(actions AS BLOB)) <= 16777216)
+) STRICT;
+-- one active batch of an owner; who waits
+CREATE INDEX batch_by_owner ON batch (owner, state, id);
+
+-- Documents that a batch asked for, whoever reads them.
+CREATE TABLE batch_document (
+    batch_id     INTEGER NOT NULL,
+    document_id  INTEGER NOT NULL,
+    PRIMARY KEY (batch_id, document_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX batch_by_document ON batch_document (document_id);
+
+-- Batches of which something has ended since somebody looked: the next transaction of ours sees whether they have.
+CREATE TABLE batch_unsettled (batch_id INTEGER PRIMARY KEY) STRICT;
+
+-- What people may want to be told, written where it happens. With a key it is told once only.
+CREATE TABLE notice (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    at           TEXT NOT NULL,
+    kind         TEXT NOT NULL,            -- 'document.ready', 'batch.done', 'job.failed', …
+    owner        TEXT NOT NULL DEFAULT '',
+    job_id       INTEGER,
+    document_id  INTEGER,
+    batch_id     INTEGER,
+    generation   INTEGER,                  -- of its document; of a batch its round
+    code         TEXT,
+    message      TEXT,
+    key          TEXT UNIQUE,
+    CONSTRAINT "at, kind, owner, code, message and key have at most 200000 bytes"
+        CHECK (length(CAST(at AS BLOB)) <= 200000 AND length(CAST(kind AS BLOB)) <= 200000
+               AND length(CAST(owner AS BLOB)) <= 200000 AND length(CAST(code AS BLOB)) <= 200000
+               AND length(CAST(message AS BLOB)) <= 200000 AND length(CAST(key AS BLOB)) <= 200000)
 ) STRICT;
 
 -- Never has a row. What a trigger would INSERT OR IGNORE here is passed over, unless the statement that fired the
@@ -604,14 +668,22 @@ BEGIN
 END;
 
 CREATE TRIGGER job_arrives AFTER INSERT ON worker_job_queue
-WHEN NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL
+WHEN NEW.held <> 0 OR NEW.run_at IS NOT NULL OR NEW.concurrency_key IS NOT NULL OR NEW.batch_id IS NOT NULL
      OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]'
 BEGIN
+    INSERT INTO batch (id, owner, priority)
+    SELECT NEW.batch_id, NEW.owner, NEW.priority
+     WHERE NEW.batch_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM batch WHERE id = NEW.batch_id);
+    UPDATE batch SET state = 'active' WHERE id = NEW.batch_id AND state IN ('done', 'failed');
     UPDATE worker_job_queue
        SET created_at = strftime('%Y-%m-%d %H:%M:%f', created_at),
            run_at = strftime('%Y-%m-%d %H:%M:%f', run_at),
            held = (run_at IS NOT NULL) | (concurrency_key IS NOT NULL) * 8
-     WHERE id = NEW.id;
+                  | EXISTS (SELECT 1 FROM batch b WHERE b.id = NEW.batch_id AND b.state IN ('stopped', 'waiting')) * 16
+     WHERE id = NEW.id
+       AND (NEW.batch_id IS NULL OR held <> 0 OR run_at IS NOT NULL OR concurrency_key IS NOT NULL
+            OR created_at NOT GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]'
+            OR EXISTS (SELECT 1 FROM batch b WHERE b.id = NEW.batch_id AND b.state IN ('stopped', 'waiting')));
 END;
 
 -- Any run_at holds the job; the claim frees what is due.
@@ -664,7 +736,7 @@ END;
 -- The moves of the state diagram, and nothing else. A running job moves only after its attempt was closed, which is
 -- what the holder of the lease does first.
 CREATE TRIGGER job_guard BEFORE UPDATE ON worker_job_queue
-WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation
+WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation OR NEW.batch_id IS NOT OLD.batch_id
   OR (NEW.payload IS NOT OLD.payload AND length(NEW.payload) >= 1000)
   OR NOT ifnull(CASE
     WHEN OLD.status = 'pending' AND NEW.status = 'pending'
@@ -677,7 +749,7 @@ WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generat
         THEN NEW.fence = OLD.fence AND NEW.worker_id = OLD.worker_id AND NEW.started_at = OLD.started_at
              AND NEW.job_type = OLD.job_type AND NEW.owner = OLD.owner AND NEW.run_at IS OLD.run_at
              AND NEW.concurrency_key IS OLD.concurrency_key AND NEW.unique_key IS OLD.unique_key
-             AND NEW.priority = OLD.priority AND NEW.id = OLD.id
+             AND NEW.id = OLD.id
              AND NEW.progress_percent >= OLD.progress_percent
              AND (OLD.cancel_requested_at IS NULL OR NEW.cancel_requested_at IS NOT NULL)
     WHEN OLD.status = 'running'
@@ -694,6 +766,8 @@ BEGIN
     SELECT CASE
         WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation
             THEN RAISE(ABORT, 'document_id and generation of a job are given when it is inserted, and do not change')
+        WHEN NEW.batch_id IS NOT OLD.batch_id
+            THEN RAISE(ABORT, 'batch_id of a job is given when it is inserted, and does not change')
         WHEN NEW.payload IS NOT OLD.payload
              AND length(CAST(NEW.payload AS BLOB))
                  > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
@@ -741,12 +815,17 @@ BEGIN
             THEN RAISE(ABORT, 'created_at is when the job was inserted: to change its turn, set priority or run_at')
         WHEN (NEW.held & 3 > OLD.held & 3 AND NEW.run_at IS NULL)
              OR (NEW.held & 8 > OLD.held & 8 AND NEW.concurrency_key IS NULL)
+             OR (NEW.held & 16 > OLD.held & 16
+                 AND NOT EXISTS (SELECT 1 FROM batch b WHERE b.id = OLD.batch_id AND b.state IN ('stopped', 'waiting')))
              OR (NEW.held & 4 > OLD.held & 4
                  AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.id AND NOT w.is_met))
             THEN RAISE(ABORT, 'held is kept by the table: to hold a job, set its run_at')
         WHEN OLD.held & 4 AND NOT NEW.held & 4
              AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.id AND NOT w.is_met)
             THEN RAISE(ABORT, 'held is kept by the table: this job waits for others (see worker_job_dependency)')
+        WHEN OLD.held & 16 AND NOT NEW.held & 16
+             AND EXISTS (SELECT 1 FROM batch b WHERE b.id = OLD.batch_id AND b.state IN ('stopped', 'waiting'))
+            THEN RAISE(ABORT, 'held is kept by the table: the batch of this job is stopped or waits (see batch)')
         WHEN OLD.held & 8 AND NOT NEW.held & 8
              AND EXISTS (SELECT 1 FROM worker_job_queue r
                           WHERE r.concurrency_key = OLD.concurrency_key AND r.concurrency_key IS NOT NULL
@@ -823,7 +902,8 @@ BEGIN
                           AND r.status = 'running');
 END;
 
--- What follows from a move: its event, the attempt that a claim opens, and work for the next transaction of ours.
+-- What follows from a move: its event, the attempt that a claim opens, the hold of its batch, and work for the next
+-- transaction of ours.
 CREATE TRIGGER job_moved AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
 BEGIN
@@ -844,6 +924,72 @@ BEGIN
     INSERT OR IGNORE INTO document_unsettled (document_id)
     SELECT id FROM document
      WHERE id = NEW.document_id AND index_generation = NEW.generation AND index_status <> 'success';
+    UPDATE worker_job_queue SET held = held | 16
+     WHERE id = NEW.id AND NEW.batch_id IS NOT NULL AND NEW.status = 'pending'
+       AND EXISTS (SELECT 1 FROM batch b WHERE b.id = NEW.batch_id AND b.state IN ('stopped', 'waiting'));
+    UPDATE batch SET state = 'active'
+     WHERE id = NEW.batch_id AND NEW.batch_id IS NOT NULL AND NEW.status = 'pending' AND state IN ('done', 'failed');
+    INSERT OR IGNORE INTO batch_unsettled (batch_id)
+    SELECT NEW.batch_id
+     WHERE NEW.batch_id IS NOT NULL AND NEW.status NOT IN ('pending', 'running')
+       AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                        WHERE q.batch_id = NEW.batch_id AND q.status IN ('pending', 'running'));
+    INSERT OR IGNORE INTO notice (at, kind, owner, job_id, document_id, batch_id, generation, code, message, key)
+    SELECT NEW.completed_at, 'job.failed', NEW.owner, NEW.id, NEW.document_id, NEW.batch_id, NEW.generation,
+           NEW.error_code, NEW.error_message, 'job.failed:' || NEW.id || ':' || NEW.fence || ':' || NEW.completed_at
+     WHERE NEW.status = 'failed' AND NEW.completed_at IS NOT NULL;
+END;
+
+-- While it is stopped or waits, its pending jobs are held. What by hand ends or begins again is seen to as well.
+CREATE TRIGGER batch_moved AFTER UPDATE OF state ON batch
+WHEN NEW.state <> OLD.state
+BEGIN
+    UPDATE worker_job_queue SET held = held | 16
+     WHERE batch_id = NEW.id AND status = 'pending' AND NOT held & 16 AND NEW.state IN ('stopped', 'waiting');
+    UPDATE worker_job_queue SET held = held & ~16
+     WHERE batch_id = NEW.id AND status = 'pending' AND held & 16 AND NEW.state NOT IN ('stopped', 'waiting');
+    UPDATE batch
+       SET round = round + (OLD.state IN ('done', 'failed')),
+           note = CASE WHEN NEW.state IN ('stopped', 'waiting') AND NEW.note IS NOT OLD.note THEN NEW.note END,
+           ended_at = CASE WHEN NEW.state IN ('done', 'failed')
+                           THEN ifnull(NEW.ended_at, strftime('%Y-%m-%d %H:%M:%f', 'now')) END
+     WHERE id = NEW.id;
+    INSERT INTO notice (at, kind, owner, batch_id, generation, message)
+    SELECT CASE WHEN b.ended_at IS NULL THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE b.ended_at END,
+           'batch.' || CASE WHEN b.state <> 'active' THEN b.state WHEN OLD.state = 'waiting' THEN 'started' ELSE 'resumed' END,
+           b.owner, b.id, b.round, b.note
+      FROM batch b WHERE b.id = NEW.id;
+    INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (NEW.id);
+END;
+
+CREATE TRIGGER batch_guard BEFORE UPDATE OF id, state ON batch
+BEGIN
+    SELECT CASE
+        WHEN NEW.id IS NOT OLD.id THEN RAISE(ABORT, 'the id of a batch never changes')
+        WHEN NEW.state <> OLD.state AND NEW.state IN ('done', 'failed')
+             AND EXISTS (SELECT 1 FROM worker_job_queue WHERE batch_id = OLD.id AND status IN ('pending', 'running'))
+            THEN RAISE(ABORT, 'a batch ends by itself, once its jobs have ended: to stop it, set state to stopped')
+    END;
+END;
+
+-- Else INSERT OR REPLACE would remove one.
+CREATE TRIGGER batch_insert_guard BEFORE INSERT ON batch
+WHEN EXISTS (SELECT 1 FROM batch WHERE id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'there is a batch with this id: leave the id out of the INSERT');
+END;
+
+CREATE TRIGGER batch_begins AFTER INSERT ON batch
+BEGIN
+    INSERT INTO notice (at, kind, owner, batch_id, generation, message)
+    VALUES (NEW.created_at, 'batch.' || CASE NEW.state WHEN 'active' THEN 'started' ELSE NEW.state END, NEW.owner, NEW.id,
+            NEW.round, NEW.note);
+END;
+
+CREATE TRIGGER batch_delete_guard BEFORE DELETE ON batch
+WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE batch_id = OLD.id AND status IN ('pending', 'running'))
+BEGIN
+    SELECT RAISE(ABORT, 'this batch has jobs that have not ended: cancel them first');
 END;
 
 -- Else its jobs would belong to nobody. Who can prove that it is gone takes them back first.
@@ -877,6 +1023,8 @@ BEGIN
     SELECT id, 'job ' || OLD.id || ' (' || OLD.job_type || ') was deleted before it ran' FROM document
      WHERE OLD.status = 'pending' AND id = OLD.document_id AND index_generation = OLD.generation
         ON CONFLICT (document_id) DO UPDATE SET lost = excluded.lost;
+    INSERT OR IGNORE INTO batch_unsettled (batch_id)
+    SELECT OLD.batch_id WHERE OLD.batch_id IS NOT NULL AND OLD.status = 'pending';
     -- Write to one that waits for the key: job_key_turn does the rest.
     UPDATE worker_job_queue SET held = held
      WHERE id = (SELECT w.id FROM worker_job_queue w
@@ -973,7 +1121,7 @@ SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
 
 CREATE VIEW v_jobs AS
 SELECT id, job_type, platform, account, owner, priority,
-       CASE WHEN status = 'running' AND cancel_requested_at IS NOT NULL THEN 'stopping'
+       CASE WHEN status = 'running' AND cancel_requested_at IS NOT NULL THEN 'stopping' WHEN held & 16 THEN 'stopped'
             WHEN held & 1 THEN 'scheduled' WHEN held & 2 THEN 'backoff'
             WHEN held & 4 THEN 'waiting' WHEN held & 8 THEN 'key-busy' ELSE status END AS state,
        ifnull(name, '') AS name, progress_percent AS percent, ifnull(progress_message, '') AS message,

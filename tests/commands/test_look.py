@@ -83,8 +83,8 @@ def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
         (["--since", "2026-13-01"], "is not a time"),
         (["--older-than", "99999999999w"], "longer than time is kept"),
         (["--match", "file_id=abc"], "write it like payload.file_id=abc"),
-        (["abc"], "is not the id of a job"),
-        (["99999999999999999999"], "is not the id of a job"),
+        (["abc"], "names no job: write its id"),
+        (["99999999999999999999"], "names no job: write its id"),
         (["--limit", "0"], "0 is not in the range"),
         (["--statsu", "failed"], "did you mean --status?"),
     ],
@@ -215,8 +215,8 @@ def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon:
 
 def test_each_gate_has_a_next_move() -> None:
     gates = (
-        "WORKER_DOWN PAUSED DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL"
-        " CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
+        "WORKER_DOWN PAUSED BATCH_STOPPED BATCH_WAITING DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY"
+        " TYPE_FULL SLOTS_FULL CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
     )
 
     assert list(NEXT_MOVES) == gates.split()

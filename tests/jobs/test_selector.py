@@ -82,6 +82,6 @@ def test_a_column_that_is_declared_is_one_of_jobs_and_can_be_written_and_chosen_
     assert {column.name for column in WRITTEN} <= set(NewJob.__match_args__)
 
     chosen_by = [column.chosen_by for column in CHOSEN_BY]
-    by_other_means = {"ids", "statuses", "since", "older_than", "match"}
+    by_other_means = {"ids", "batch_ids", "document_ids", "statuses", "since", "older_than", "match"}
     assert {*chosen_by} | by_other_means == {*Selector.__match_args__}
     assert len({*chosen_by}) == len(chosen_by)

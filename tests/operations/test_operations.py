@@ -89,5 +89,5 @@ def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:
         plan(session, "cancel", read_selector(now=now, ids=[42]))
     with pytest.raises(BadInput, match="say which jobs to retry"):
         plan(session, "retry", read_selector(now=now))
-    with pytest.raises(BadInput, match="only jobs that are pending can be reprioritised"):
+    with pytest.raises(BadInput, match="only jobs that are pending or running can be reprioritised"):
         plan(session, "priority", read_selector(now=now, statuses=["failed"]), priority=1)

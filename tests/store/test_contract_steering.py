@@ -191,16 +191,19 @@ def test_an_id_is_never_used_twice(store: Store, enqueue: Enqueue) -> None:
 # ── priority ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_priority_moves_pending_jobs(store: Store, enqueue: Enqueue) -> None:
-    running = enqueue(priority=1)
-    claim_one(store)
+def test_priority_moves_pending_jobs_and_what_a_running_one_will_ask_for(store: Store, enqueue: Enqueue) -> None:
+    ended, running = enqueue(priority=1), enqueue(priority=1)
+    store.leases.complete(claim_one(store).lease)
+    lease = claim_one(store).lease
     first, second = enqueue(), enqueue()
 
-    changed = store.steering.priority(ids(running, second), 2, actor="ann")
+    changed = store.steering.priority(ids(ended, running, second), 2, actor="ann")
+    store.leases.complete(lease, None, [NewJob("assemble")])
 
-    assert list(changed.job_ids) == [second]
-    assert store.reading.get(running).priority == 1
-    assert claimed_ids(store) == [second, first]
+    assert (list(changed.job_ids), list(changed.asked)) == ([running, second], [])
+    assert list(changed.refused) == [ended]
+    assert store.reading.get(running).priority == 2
+    assert claimed_ids(store) == [second, second + 1, first]
 
 
 @pytest.mark.parametrize("priority", [0, 11, -1])

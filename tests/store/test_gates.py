@@ -16,6 +16,7 @@ from tests.store.kit import (
     FAR_FUTURE,
     KINDS,
     AddWorker,
+    ByHand,
     Enqueue,
     Kind,
     MovableClock,
@@ -29,8 +30,8 @@ from worker_service.jobs.model import WATCHING, Failure, Report, Status
 from worker_service.store.base import Store
 
 ORDER = (
-    "WORKER_DOWN PAUSED DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL "
-    "CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
+    "WORKER_DOWN PAUSED BATCH_STOPPED BATCH_WAITING DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL "
+    "SLOTS_FULL CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
 ).split()
 
 
@@ -38,8 +39,8 @@ ORDER = (
 
 
 class _Scene:
-    def __init__(self, store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> None:
-        self.store, self.enqueue, self.worker, self.clock = store, enqueue, worker, clock
+    def __init__(self, store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand) -> None:
+        self.store, self.enqueue, self.worker, self.clock, self.by_hand = store, enqueue, worker, clock, by_hand
 
     def held_by(self, code: str) -> int:
         """A job that this gate holds, and no other."""
@@ -72,6 +73,10 @@ class _Scene:
                 fields["after"] = (self.enqueue(),)
             case "AHEAD_IN_QUEUE":
                 self.enqueue()
+            case "BATCH_STOPPED" | "BATCH_WAITING":
+                fields["batch_id"] = 7
+                self.by_hand("INSERT INTO batch (id) VALUES (6)")
+                self.by_hand(f"INSERT INTO batch (id, state) VALUES (7, '{code[6:].lower()}')")
             case "SOURCE_RESTING":
                 store.leases.rest_source("drive", self.clock.after(1), "quota")
                 fields["source"] = "drive"
@@ -79,8 +84,8 @@ class _Scene:
 
 
 @pytest.fixture
-def scene(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock) -> _Scene:
-    return _Scene(store, enqueue, worker, clock)
+def scene(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, by_hand: ByHand) -> _Scene:
+    return _Scene(store, enqueue, worker, clock, by_hand)
 
 
 @pytest.mark.parametrize("code", ORDER)

@@ -112,6 +112,7 @@ def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
     assert migrate(path)
 
     after = _rows(earlier)
+    after["sqlite_sequence"] = [row for row in after["sqlite_sequence"] if row["name"] != "batch"]
     # What only the undo of a delete needed is gone.
     items = [(row["action_id"], row["job_id"]) for row in before.pop("worker_action_item")]
     assert [(row["action_id"], row["item_id"]) for row in after["worker_action_item"]] == items
@@ -122,6 +123,19 @@ def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
         assert kept == rows, table
     assert {row["status"] for row in before["worker_job_queue"]} == {str(status) for status in Status}
     assert (schema_version(path), migrate(path)) == (SCHEMA_VERSION, [])
+
+
+def test_a_number_that_jobs_had_becomes_a_batch(earlier: ByHand, path: Path) -> None:
+    insert = "INSERT INTO worker_job_queue (job_type, platform, owner, batch_id) VALUES ('ocr_pages', 'local', 'ann',"
+    earlier(f"{insert} 7); {insert} 8); UPDATE worker_job_queue SET status = 'cancelled' WHERE batch_id = 8")
+
+    migrate(path)
+
+    assert earlier("SELECT id, owner, state FROM batch") == [
+        {"id": 7, "owner": "ann", "state": "active"},
+        {"id": 8, "owner": "ann", "state": "failed"},
+    ]
+    assert earlier("SELECT * FROM notice") == []
 
 
 # Each breaks a bound that is newer than its schema.

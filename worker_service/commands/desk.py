@@ -16,11 +16,11 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.config import Settings, load_settings
-from worker_service.errors import Refused
+from worker_service.errors import BadInput, Refused
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
-from worker_service.operations.words import read_selector
+from worker_service.operations.words import read_name, read_selector
 
 if TYPE_CHECKING:
     from worker_service.operations.database import Session
@@ -162,7 +162,17 @@ class DocumentId(JobId):
     prefix = "document:"
 
 
-_JOB_ID = JobId()
+class _Name(click.ParamType[str]):
+    """42, batch:7 or document:3."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            read_name(value)
+        except BadInput as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
 
 
 def job_or_problem_argument(function: Function) -> Function:
@@ -209,17 +219,17 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 )
 
 
-def selecting(function: Function, *, ids: click.ParamType[Any] = _JOB_ID) -> Function:
+def selecting(function: Function) -> Function:
     """Give the verb the selectors; its function gets a `Selector` after the desk."""
 
     @functools.wraps(function)
     def run(desk: Desk, **values: Any) -> Any:
-        words = {name: values.pop(name) for name in Selector.__match_args__}
+        words = {name: values.pop(name) for name in Selector.__match_args__ if name in values}
         return function(desk, read_selector(now=wall_clock(), **words), **values)
 
     for option in reversed(_SELECTORS):
         option(run)
-    return click.argument("ids", metavar="[ID]...", nargs=-1, type=ids, shell_complete=completes("id"))(run)
+    return click.argument("ids", metavar="[ID]...", nargs=-1, type=_Name(), shell_complete=completes("id"))(run)
 
 
 def confirming(function: Function) -> Function:

@@ -82,9 +82,11 @@ def delete(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
 def priority(desk: Desk, selector: Selector, level: int, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill priority 1 42
+    pagemill priority 1 batch:7 document:3 --yes
     pagemill priority 10 --type extract_rows --owner alice --yes
 
-    Give pending jobs another priority: 1 is the highest, 10 the lowest.
+    Give jobs another priority: 1 is the highest, 10 the lowest. It reaches what they will ask for, so running ones have
+    it as well.
     """
     return _change(desk, "priority", selector, dry_run=dry_run, yes=yes, level=level)
 

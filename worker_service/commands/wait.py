@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import click
 
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, DocumentId, JobId, selecting, verb
+from worker_service.commands.desk import Desk, selecting, verb
 from worker_service.commands.progress import await_reading, watch_jobs
 from worker_service.errors import BadInput
 from worker_service.jobs.selector import Selector
@@ -21,26 +17,8 @@ from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
 
-class _OfDocument(int):
-    """The id of a document, and not of a job, which may have the same number."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _OfDocument) and int(self) == int(other)
-
-    __hash__ = int.__hash__
-
-
-class _Id(JobId):
-    """Of a job, or document:7."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if not str(value).startswith("document:"):
-            return super().convert(value, param, ctx)
-        return _OfDocument(DocumentId().convert(value, param, ctx))
-
-
 @verb
-@partial(selecting, ids=_Id())
+@selecting
 @click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
 @click.option("--follow", is_flag=True, help="And for the jobs that come of them.")
 @click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
@@ -58,9 +36,8 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
 
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
-    documents = [one for one in selector.ids if isinstance(one, _OfDocument)]
-    if documents:
-        return _wait_for_documents(desk, documents, selector, timeout=timeout, is_watched=progress)
+    if selector.document_ids:
+        return _wait_for_documents(desk, selector, timeout=timeout, is_watched=progress)
     watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
     waited = wait_for_jobs(desk.session, selector, timeout=timeout, watch=watch, follows=follow)
     exit_code = 0 if waited.is_good else 1
@@ -77,11 +54,9 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
     return exit_code
 
 
-def _wait_for_documents(
-    desk: Desk, ids: Sequence[int], selector: Selector, *, timeout: str | None, is_watched: bool
-) -> int:
-    if replace(selector, ids=()) != Selector() or len(selector.ids) > len(ids):
+def _wait_for_documents(desk: Desk, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
+    if selector != Selector(document_ids=selector.document_ids):
         raise BadInput("wait for documents or for jobs, not for both at once: pagemill wait document:7 document:8")
-    documents = [document(desk.session, document_id) for document_id in dict.fromkeys(ids)]
+    documents = [document(desk.session, document_id) for document_id in selector.document_ids]
     awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
     return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

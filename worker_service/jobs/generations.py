@@ -37,17 +37,19 @@ def decide(
     still_seconds: float,
     same_content: bool,
     same_settings: bool,
+    is_held_up: bool = False,
     is_forced: bool,
     patience: Patience,
 ) -> Decision:
-    """`still_seconds`: since the document, or any page of it, last moved."""
+    """`still_seconds`: since the document, or any page of it, last moved. `is_held_up`: nobody works on it, for whoever
+    asked for it has stopped."""
     is_same = same_content and same_settings
     match status:
         case IndexStatus.QUEUED | IndexStatus.INDEXING:
             if not is_same:
                 return Decision.ACCEPTED
             waits = patience.queued_seconds if status is IndexStatus.QUEUED else patience.indexing_seconds
-            return Decision.TAKEN_OVER if still_seconds >= waits else Decision.UNDER_WAY
+            return Decision.TAKEN_OVER if is_held_up or still_seconds >= waits else Decision.UNDER_WAY
         case IndexStatus.SUCCESS if is_same and not is_forced:
             return Decision.UNCHANGED
         case _:

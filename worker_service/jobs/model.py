@@ -38,7 +38,8 @@ class NewJob:
     platform: str = "local"
     account: str | None = None
     payload: str | None = None
-    priority: int = 5
+    priority: int | None = None
+    """None: that of the job which asks for it, else 5."""
     owner: str = ""
     source: str = ""
     run_at: datetime | None = None

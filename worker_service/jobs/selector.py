@@ -59,6 +59,7 @@ class Selector:
     """Jobs that match everything that is given. Times are UTC text; an empty selector matches every job."""
 
     ids: Sequence[int] = ()
+    """These jobs, and those of `batch_ids` and `document_ids`: what is named adds up, all else narrows it down."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
@@ -72,10 +73,17 @@ class Selector:
     """Ended before this time; of live jobs: created before it."""
     match: Sequence[tuple[str, object]] = ()
     """Path into the payload (`file_id`, `page_range[0]`) and the JSON value that must stand there."""
+    batch_ids: Sequence[int] = ()
+    document_ids: Sequence[int] = ()
 
     @property
     def is_empty(self) -> bool:
         return self == Selector()
+
+    @property
+    def names_more(self) -> bool:
+        """Than jobs by their ids."""
+        return bool(self.batch_ids or self.document_ids)
 
 
 S = TypeVar("S", bound=StrEnum)

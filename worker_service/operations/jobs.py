@@ -21,12 +21,23 @@ _FOLLOW_SECONDS = 0.05
 _LOOKED_AT_MOST = 100
 
 # Where no other gate holds a job, it starts by itself.
-_BY_ITSELF = {"NOT_YET", "WAITS_FOR", "OWNER_BUSY", "KEY_BUSY", "TYPE_FULL", "SLOTS_FULL", "AHEAD_IN_QUEUE"}
+_BY_ITSELF = {
+    "NOT_YET",
+    "WAITS_FOR",
+    "OWNER_BUSY",
+    "KEY_BUSY",
+    "TYPE_FULL",
+    "SLOTS_FULL",
+    "AHEAD_IN_QUEUE",
+    "BATCH_WAITING",
+}
 
 _AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
 NEXT_MOVES = {
     "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
     "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
+    "BATCH_STOPPED": "to go on with it: pagemill batch resume {batch_id}",
+    "BATCH_WAITING": "its turn comes; to see what is before it: pagemill batch ls --owner '{owner}'",
     "DRAINING": "wait until the worker is back, or start another one",
     "NOT_YET": _AT_ONCE,
     "BACKOFF": "to see what failed: pagemill show {id}; " + _AT_ONCE,
@@ -207,7 +218,7 @@ def _helps(job: Job) -> str:
 
 def _next_move(gate: Gate, job: Job) -> str:
     move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
-    return move.format(id=job.id, job_type=job.job_type, owner=job.owner)
+    return move.format(id=job.id, job_type=job.job_type, owner=job.owner, batch_id=job.batch_id)
 
 
 # ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,6 +228,8 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
     """One word for where a job is: its status, or what keeps a pending one from being looked at."""
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
+    if job.held & 16:
+        return "stopped"
     is_due = job.run_at is None or from_text(job.run_at) <= (now or wall_clock())
     for bit, word in ((1, "scheduled"), (2, "backoff"), (4, "waiting"), (8, "key-busy")):
         if job.held & bit and not (bit < 4 and is_due):

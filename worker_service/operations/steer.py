@@ -36,7 +36,7 @@ _MEANT = {
     "cancel": (LIVE, LIVE),
     "retry": ((Status.FAILED, Status.CANCELLED), ENDED),
     "delete": ((Status.PENDING, *ENDED), (Status.PENDING, *ENDED)),
-    "priority": ((Status.PENDING,), (Status.PENDING,)),
+    "priority": (LIVE, LIVE),
     "prune": (ENDED, ENDED),
 }
 
@@ -130,13 +130,17 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require(session, selector.ids)
-    if selector.ids and not selector.statuses:
+    if selector.ids and not selector.statuses and not selector.names_more:
         return selector
     meant, possible = _MEANT[verb]
     statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else meant
     if not statuses:
         words = " or ".join(possible)
         raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")
+    if selector.ids and selector.names_more and not selector.statuses and verb != "priority":
+        # Jobs that were named are meant whatever they are.
+        others = session.store.reading.ids(replace(selector, ids=(), statuses=statuses))
+        return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
 
 

@@ -88,7 +88,7 @@ def wait_for_jobs(
     ids = reading.ids(selector)
     if not ids:
         raise JobNotFound("no job matches: there is nothing to wait for")
-    if not (selector.ids or selector.statuses or selector.batch_id is not None):
+    if not (selector.ids or selector.names_more or selector.statuses or selector.batch_id is not None):
         ids = reading.ids(replace(selector, statuses=LIVE))
     awaited: Sequence[int] = ()
     while len(ids) > len(awaited):

@@ -22,6 +22,7 @@ from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, p
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
 _KEYS = {"unique_key": "--unique", "concurrency_key": "--key"}
+_NAMES = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
 _EARLIEST = 1970
 _LARGEST = 2**31 - 1
 
@@ -183,23 +184,42 @@ def _read_timeout(text: str) -> int:
 def read_selector(
     *,
     now: datetime,
-    ids: Sequence[int] = (),
+    ids: Sequence[int | str] = (),
     statuses: Sequence[str] = (),
     since: str | None = None,
     older_than: str | None = None,
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """`chosen`: by the fields of `Selector` that `CHOSEN_BY` names, as they were written."""
+    """`ids`: 42, batch:7 or document:3. `chosen`: by the fields of `Selector` that `CHOSEN_BY` names, as they were
+    written."""
+    named = [read_name(word) for word in ids]
     columns = {column.chosen_by: column for column in CHOSEN_BY}
     return Selector(
-        ids=tuple(dict.fromkeys(ids)),
+        ids=_numbers(named, "ids"),
+        batch_ids=_numbers(named, "batch_ids"),
+        document_ids=_numbers(named, "document_ids"),
         statuses=tuple(dict.fromkeys(map(parse_status, _divided(statuses)))),
         since=None if since is None else as_text(read_past(since, now=now)),
         older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
         match=tuple(_read_match(text) for text in match),
         **{name: _chosen(columns[name], words) for name, words in chosen.items() if words is not None},
     )
+
+
+def read_name(word: int | str) -> tuple[str, int]:
+    """The field of `Selector`, and the number: 42, #42, batch:7, document:3."""
+    what, _, number = str(word).rpartition(":")
+    number = number if what else number.removeprefix("#")
+    if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):
+        raise BadInput(f"{word!r} names no job: write its id as pagemill ls shows it, or batch:7, or document:3")
+    if not int(number) and what != "batch":
+        raise BadInput(f"{word!r} names no job: ids begin at 1")
+    return _NAMES[what], int(number)
+
+
+def _numbers(named: Sequence[tuple[str, int]], field: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(number for of, number in named if of == field))
 
 
 def _chosen(column: Column, words: Any) -> Any:

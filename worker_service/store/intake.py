@@ -105,6 +105,8 @@ class SqliteIntake:
     ) -> Enqueued:
         """The document is the key of its work: a unique_key is not looked at."""
         document_id, way, decision = self._decide(job, request)
+        if job.batch_id is not None:
+            self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
             if self._db.write("rename_document", document_id=document_id, name=request.name):
                 self._db.write("link_is_due", document_id=document_id)
@@ -118,6 +120,8 @@ class SqliteIntake:
             name=request.name,
             now=self._db.now(),
         )
+        if decision is Decision.TAKEN_OVER:
+            self._db.write("tell_of_takeover", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
         # P11: older work is stale at once.
         newest: dict[str, object] = {"document_id": document_id, "generation": generation, "now": self._db.now()}
         self._db.write("link_is_due", document_id=document_id)
@@ -143,6 +147,7 @@ class SqliteIntake:
                 still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
                 same_settings=way == canonical(json.loads(settings or "{}")),
+                is_held_up=self._db.write("held_up", document_id=document_id, batch_id=job.batch_id) == [(1,)],
                 is_forced=request.is_forced,
                 patience=self._patience,
             )
@@ -180,8 +185,8 @@ def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, Re
 
 
 def settle(db: Database) -> None:
-    """Act on the jobs whose end others wait for, wave by wave; then let documents follow their jobs. What is left over
-    waits for the next claim."""
+    """Act on the jobs whose end others wait for, wave by wave; then let documents follow their jobs, and batches both.
+    What is left over waits for the next claim."""
     moved = 0
     while moved < _SETTLED_MOST and (settled := db.write("settled")):
         [(needs_id,)] = settled
@@ -196,8 +201,24 @@ def settle(db: Database) -> None:
         moved += 1 + wave
     if documents := db.write("unsettled_documents", most=_SETTLED_MOST):
         document_ids = json.dumps([document_id for (document_id,) in documents])
-        db.write("documents_follow", document_ids=document_ids, now=db.now())
+        before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
+        after = db.write("documents_follow", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
+        documents_moved(db, [document_id for document_id, state in after if before[document_id] != state])
+    # What begins because another has ended may have nothing to do, and end as well.
+    while batches := db.write("unsettled_batches", most=_SETTLED_MOST):
+        batch_ids = json.dumps([batch_id for (batch_id,) in batches])
+        db.write("end_batches", batch_ids=batch_ids, now=db.now())
+        db.write("forget_unsettled_batches", batch_ids=batch_ids)
+        db.write("begin_next_batches", batch_ids=batch_ids)
+
+
+def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
+    """They are in another state than before: people are told, and the batches that asked for them are looked at."""
+    if document_ids:
+        moved = json.dumps(list(document_ids))
+        db.write("tell_of_documents", document_ids=moved, now=db.now())
+        db.write("batches_may_have_ended", document_ids=moved)
 
 
 def make_ready(db: Database, now: object) -> None:

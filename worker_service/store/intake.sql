@@ -85,10 +85,41 @@ UPDATE document
           LEFT JOIN v_document_error e
             ON e.document_id = d.id
            AND e.job_id = (SELECT o.job_id FROM v_document_error o WHERE o.document_id = d.id LIMIT 1)) f
- WHERE document.id = f.id;
+ WHERE document.id = f.id
+RETURNING id, index_status;
+
+-- name: states_of_documents
+SELECT id, index_status FROM document WHERE id IN (SELECT value FROM json_each(:document_ids));
+
+-- name: tell_of_documents
+INSERT OR IGNORE INTO notice (at, kind, owner, document_id, batch_id, generation, code, message, key)
+SELECT :now, 'document.' || s.word, d.owner, d.id,
+       (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id), d.index_generation,
+       d.error_code, d.error_message,
+       -- One that fails, is retried and fails again is told again.
+       CASE WHEN s.word <> 'failed' THEN 'document.' || s.word || ':' || d.id || ':' || d.index_generation END
+  FROM json_each(:document_ids) w JOIN document d ON d.id = w.value
+  JOIN (SELECT 'indexing' AS state, 'started' AS word UNION ALL SELECT 'success', 'ready' UNION ALL SELECT 'failed', 'failed') s
+    ON s.state = d.index_status;
+
+-- name: tell_of_takeover
+INSERT INTO notice (at, kind, owner, document_id, batch_id, generation, message)
+SELECT :now, 'document.taken_over', owner, id, :batch_id, index_generation,
+       'work of generation ' || (index_generation - 1) || ' did not move, or was of a batch that is stopped'
+  FROM document WHERE id = :document_id;
 
 -- name: forget_unsettled
 DELETE FROM document_unsettled WHERE document_id IN (SELECT value FROM json_each(:document_ids));
+
+-- name: held_up
+-- Nobody works on it: all live work is of batches that are stopped or wait; unless the wish itself would wait.
+SELECT EXISTS (SELECT 1 FROM worker_job_queue q JOIN batch b ON b.id = q.batch_id AND b.state IN ('stopped', 'waiting')
+                WHERE q.document_id = d.id AND q.generation = d.index_generation AND q.status IN ('pending', 'running'))
+       AND NOT EXISTS (SELECT 1 FROM worker_job_queue q LEFT JOIN batch b ON b.id = q.batch_id
+                        WHERE q.document_id = d.id AND q.generation = d.index_generation
+                          AND q.status IN ('pending', 'running') AND ifnull(b.state NOT IN ('stopped', 'waiting'), 1))
+       AND NOT EXISTS (SELECT 1 FROM batch b WHERE b.id = :batch_id AND b.state IN ('stopped', 'waiting'))
+  FROM document d WHERE d.id = :document_id;
 
 -- name: rename_document
 UPDATE document SET name = :name, gone_at = NULL
@@ -100,6 +131,48 @@ SELECT q.id FROM document d
   JOIN worker_job_queue q ON q.document_id = d.id AND q.generation = d.index_generation
                          AND q.status IN ('pending', 'running')
  WHERE d.id = :document_id ORDER BY q.id LIMIT 1;
+
+
+-- ── Batches ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: add_to_batch
+INSERT OR IGNORE INTO batch_document (batch_id, document_id) VALUES (:batch_id, :document_id);
+
+-- name: batches_may_have_ended
+INSERT OR IGNORE INTO batch_unsettled (batch_id)
+SELECT b.batch_id FROM json_each(:document_ids) w CROSS JOIN batch_document b ON b.document_id = w.value;
+
+-- name: unsettled_batches
+SELECT batch_id FROM batch_unsettled LIMIT :most;
+
+-- name: end_batches
+-- It has ended once none of its jobs lives and none of its documents is still to be read, whoever reads it. What a newer
+-- wish made stale did not fail, nor did work for a document that could be read all the same.
+UPDATE batch
+   SET ended_at = :now,
+       state = CASE WHEN EXISTS (SELECT 1 FROM worker_job_queue q
+                                  WHERE q.batch_id = batch.id AND q.status IN ('failed', 'cancelled')
+                                    AND ifnull(q.error_code, '') <> 'STALE_GENERATION'
+                                    AND NOT EXISTS (SELECT 1 FROM document d
+                                                     WHERE d.id = q.document_id AND q.generation IS NOT NULL
+                                                       AND d.index_status = 'success'))
+                      OR EXISTS (SELECT 1 FROM batch_document b JOIN document d ON d.id = b.document_id
+                                  WHERE b.batch_id = batch.id AND d.index_status = 'failed')
+                    THEN 'failed' ELSE 'done' END
+ WHERE id IN (SELECT value FROM json_each(:batch_ids)) AND state = 'active'
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = batch.id AND q.status IN ('pending', 'running'))
+   AND NOT EXISTS (SELECT 1 FROM batch_document b JOIN document d ON d.id = b.document_id
+                    WHERE b.batch_id = batch.id AND d.index_status IN ('queued', 'indexing'));
+
+-- name: begin_next_batches
+-- Of the owners of these that have no active batch any more, the one that has waited longest.
+UPDATE batch SET state = 'active'
+ WHERE id IN (SELECT (SELECT min(w.id) FROM batch w WHERE w.owner = b.owner AND w.state = 'waiting')
+                FROM json_each(:batch_ids) i JOIN batch b ON b.id = i.value
+               WHERE NOT EXISTS (SELECT 1 FROM batch a WHERE a.owner = b.owner AND a.state = 'active'));
+
+-- name: forget_unsettled_batches
+DELETE FROM batch_unsettled WHERE batch_id IN (SELECT value FROM json_each(:batch_ids));
 
 
 -- ── Jobs that wait ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,6 +229,7 @@ DELETE FROM worker_job_settled WHERE job_id = :needs_id;
 -- Would a claim first have to settle or free something?
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
+       OR EXISTS (SELECT 1 FROM batch_unsettled)
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
 

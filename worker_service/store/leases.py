@@ -65,7 +65,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.database import Database, Mended, Row
-from worker_service.store.intake import SqliteIntake, make_ready, settle
+from worker_service.store.intake import SqliteIntake, documents_moved, make_ready, settle
 from worker_service.store.library import page_from
 from worker_service.store.reading import claim_values, job_from
 
@@ -87,6 +87,8 @@ class Work:
     owner: str
     platform: str
     name: str | None
+    batch_id: int | None
+    priority: int
 
     @property
     def place(self) -> dict[str, object]:
@@ -497,10 +499,12 @@ class SqliteLeases:
             forget_files(self._db, "forget_older_files", **work.place)
             if not self._db.write("publish", **work.place, now=now):
                 raise RuleBroken(f"generation {work.generation} of document {work.document_id} is no longer the newest")
+            documents_moved(self._db, [done_for for done_for in (work.document_id,) if done_for is not None])
             self._db.write("link_is_due", document_id=work.document_id)
             return
         self._db.write("document_moved", **work.place, now=now)
-        self._db.write("led_nowhere", **work.place, now=now, job_id=lease.job_id, skipped=_skipped(done.result))
+        values = {**work.place, "now": now, "job_id": lease.job_id, "skipped": _skipped(done.result)}
+        documents_moved(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
 
     def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
         row = {**of(lease), "document_id": work.document_id, "owner": work.owner, "now": now}
@@ -512,8 +516,9 @@ class SqliteLeases:
             raise FileForgotten(f"there is no file {file.file_id} any more: publish the content itself")
 
     def _insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """They belong to what their parent works for, unless they ask for a document of their own; and to its owner."""
-        if work.generation is not None or work.owner or work.name:
+        """They belong to what their parent works for, unless they ask for a document of their own; to its owner and its
+        batch; and are as urgent, unless they say otherwise."""
+        if jobs:
             jobs = [_inheriting(job, work) for job in jobs]
         return self._intake.insert_many(jobs, parent_id)
 
@@ -614,8 +619,8 @@ def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
 
 
 def work_from(row: Row) -> Work:
-    document_id, generation, owner, platform, name = row
-    return Work(document_id if generation is not None else None, generation, owner, platform, name)
+    document_id, generation, *rest = row
+    return Work(document_id if generation is not None else None, generation, *rest)
 
 
 def of(lease: Lease) -> dict[str, object]:
@@ -643,7 +648,12 @@ def _packed(layout: bytes) -> bytes:
 
 
 def _inheriting(job: NewJob, work: Work) -> NewJob:
-    job = replace(job, owner=job.owner or work.owner)
+    job = replace(
+        job,
+        owner=job.owner or work.owner,
+        batch_id=work.batch_id if job.batch_id is None else job.batch_id,
+        priority=job.priority or work.priority,
+    )
     if job.document is not None:
         return job
     job = replace(job, name=job.name or work.name)

@@ -263,7 +263,7 @@ DELETE FROM worker_job_log
 
 -- name: lease_held
 -- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
-SELECT q.document_id, q.generation, q.owner, q.platform, q.name FROM worker_job_queue q
+SELECT q.document_id, q.generation, q.owner, q.platform, q.name, q.batch_id, q.priority FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL
    AND (q.generation IS NULL
@@ -459,7 +459,7 @@ UPDATE worker_job_queue NOT INDEXED
        error_code = NULL, error_message = NULL
   FROM json_each(:done) d
  WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running'
-RETURNING id, document_id, generation, owner, platform, name;
+RETURNING id, document_id, generation, owner, platform, name, batch_id, priority;
 
 -- fragment: ended_early
 -- How fast it was and how long it would take is no longer true.
@@ -612,7 +612,8 @@ UPDATE document
  WHERE id = :document_id AND index_generation = :generation AND index_status IN ('queued', 'indexing')
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.document_id = :document_id AND q.generation = :generation
-                      AND q.status IN ('pending', 'running'));
+                      AND q.status IN ('pending', 'running'))
+RETURNING id;
 
 -- name: cancel_what_went
 -- Jobs for what is no longer there. The key is a prefix, and an id may have colons: the source_key tells exactly.

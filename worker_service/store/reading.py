@@ -284,6 +284,8 @@ def _worker_from(row: Row) -> WorkerState:
 
 # ── Selectors ──
 
+_NAMED_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{0} = w.value AND q.{0} IS NOT NULL"
+
 
 def where(selector: Selector) -> tuple[str, list[Any]]:
     terms: list[str] = ["1"]
@@ -297,8 +299,17 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
         if wanted:
             add(f"{column} IN ({', '.join('?' * len(wanted))})", *wanted)
 
-    if selector.ids:
-        add("id IN (SELECT value FROM json_each(?))", json.dumps(list(selector.ids)))
+    named = [
+        (ids, sql)
+        for ids, sql in (
+            (selector.ids, "SELECT value FROM json_each(?)"),
+            (selector.batch_ids, _NAMED_BY.format("batch_id")),
+            (selector.document_ids, _NAMED_BY.format("document_id")),
+        )
+        if ids
+    ]
+    if named:
+        add(f"id IN ({' UNION ALL '.join(sql for _, sql in named)})", *(json.dumps(list(ids)) for ids, _ in named))
     add_any("status", [str(status) for status in selector.statuses])
     for column in CHOSEN_BY:
         wanted = getattr(selector, column.chosen_by)

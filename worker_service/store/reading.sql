@@ -28,6 +28,16 @@ SELECT rank, code, detail, NULL AS worker_id FROM (
       LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'retry'
      WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
      UNION ALL
+    SELECT 2, CASE b.state WHEN 'waiting' THEN 'BATCH_WAITING' ELSE 'BATCH_STOPPED' END,
+           'batch ' || b.id || ifnull(' (' || nullif(b.name, '') || ')', '')
+           || CASE b.state WHEN 'waiting'
+                   THEN ' waits' || ifnull(' for batch ' || (SELECT min(a.id) FROM batch a
+                                                              WHERE a.owner = b.owner AND a.state = 'active')
+                                           || ' of the same owner', '')
+                   ELSE ' was ' || ifnull(b.note, 'stopped') END
+      FROM worker_job_queue q NOT INDEXED CROSS JOIN batch b ON b.id = q.batch_id
+     WHERE q.id = :job_id AND q.held & 16
+     UNION ALL
     SELECT 6, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
       FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
      WHERE v.job_id = :job_id AND NOT v.is_met AND q.held & 4 HAVING count(*) > 0
@@ -219,6 +229,7 @@ SELECT min(at) FROM (
              WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
       FROM level
     UNION ALL SELECT :now WHERE EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
+                                OR EXISTS (SELECT 1 FROM batch_unsettled)
     UNION ALL SELECT until FROM pause WHERE until > :now
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
 
@@ -226,7 +237,7 @@ SELECT min(at) FROM (
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                 WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
-                  AND NOT q.held & 4
+                  AND NOT q.held & 20
                   AND EXISTS (SELECT 1 FROM handler h
                                WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));
 

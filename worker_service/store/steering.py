@@ -6,6 +6,7 @@ Large selections are worked through in short transactions of the same action; ea
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ _POSSIBLE = {
     "cancel": "status IN ('pending', 'running')",
     "retry": "status IN ('completed', 'failed', 'cancelled')",
     "delete": "status <> 'running'",
-    "priority": "status = 'pending'",
+    "priority": "status IN ('pending', 'running')",
 }
 
 
@@ -58,6 +59,9 @@ class SqliteSteering:
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
         if level not in range(1, 11):
             raise RuleBroken("priority is 1 (highest) to 10 (lowest)")
+        if batch_ids := [*selector.batch_ids, *([] if selector.batch_id is None else [selector.batch_id])]:
+            with self._db.transaction():
+                self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), priority=level)
         return self._act(("priority",), selector, actor, level)
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
@@ -74,7 +78,7 @@ class SqliteSteering:
             self._refuse(verb, job)
             self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
 
-        done, asked, refused = self._each(list(items), take_back)
+        done, asked, refused = self._each(list(items), take_back, asks=verb == "cancel")
         if done:
             with self._db.transaction():
                 self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
@@ -99,11 +103,11 @@ class SqliteSteering:
             item = {"item_id": job.id, "left_as": left.standing if left else job.title}
             self._db.write("remember", action_id=action_id, **item, priority_before=job.priority)
 
-        done, asked, refused = self._each(job_ids, change)
+        done, asked, refused = self._each(job_ids, change, asks=verb == "cancel")
         return Changed(action_id, done, asked, refused)
 
     def _each(
-        self, job_ids: Sequence[int], change: Callable[[_Job], None]
+        self, job_ids: Sequence[int], change: Callable[[_Job], None], *, asks: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
         """Those that were changed, those that were asked to stop, and of each other one why it was not."""
         done: list[int] = []
@@ -121,7 +125,7 @@ class SqliteSteering:
                     except Refused as refusal:
                         refused[job_id] = str(refusal)
                     else:
-                        (asked if job.status is Status.RUNNING else done).append(job_id)
+                        (asked if asks and job.status is Status.RUNNING else done).append(job_id)
                 settle(self._db)
         return done, asked, refused
 
@@ -136,8 +140,8 @@ class SqliteSteering:
             raise Refused(f"it is already {job.status}")
         if verb == "delete" and job.status is Status.RUNNING:
             raise Refused("it is running: cancel it first")
-        if verb == "priority" and job.status is not Status.PENDING:
-            raise Refused(f"it is {job.status}, and waits for no turn")
+        if verb == "priority" and job.status.is_ended:
+            raise Refused(f"it is {job.status}, and asks for nothing more")
         if verb == "retry":
             self._refuse_retry(job)
 

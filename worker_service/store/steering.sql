@@ -46,7 +46,10 @@ SELECT l.id FROM worker_job_queue q JOIN worker_job_queue l ON l.unique_key = q.
 DELETE FROM worker_job_queue WHERE id = :job_id AND status <> 'running';
 
 -- name: priority
-UPDATE worker_job_queue SET priority = :priority WHERE id = :job_id AND status = 'pending';
+UPDATE worker_job_queue SET priority = :priority WHERE id = :job_id AND status IN ('pending', 'running');
+
+-- name: batch_priority
+UPDATE batch SET priority = :priority WHERE id IN (SELECT value FROM json_each(:batch_ids));
 
 -- name: undoable_verb
 SELECT verb FROM worker_action

@@ -53,6 +53,9 @@ SELECT substr(owner || ' ' || platform || ' ' || source_key || ' ' || name, 1, 2
 -- name: remove_document
 DELETE FROM document WHERE id = :document_id;
 
+-- name: leave_batches
+DELETE FROM batch_document WHERE document_id = :document_id;
+
 -- name: remember_gone
 -- Its pages go later, a little at a time.
 INSERT INTO document_gone (document_id) VALUES (:document_id);

@@ -3,7 +3,8 @@
 `schema.sql` alone says what today's schema is: what differs from it is made anew, and what stands in the tables is
 carried over, column by column. Only what that cannot do has a file, ``0003_what_it_does.sql`` for the step to version
 3, which runs first, while no trigger is there to object: bounds that older rows break, names that are gone.
-Version 0 is the original proposal's plain table, whose rows `adopt.sql` takes over.
+`batches.sql` makes the batches that jobs named while batches had no table. Version 0 is the original proposal's plain
+table, whose rows `adopt.sql` takes over.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ def _bring_to_today(connection: Connection, version: int) -> list[str]:
     for name, (kind, _, sql) in today.items():
         if kind == "table" and (sentence := _bring_table(connection, name, sql)):
             done.append(sentence)
+    if "batch" not in present:
+        connection.execute(_read("batches.sql")).fetchall()
     theirs = {name: made for name, made in hanging.items() if name not in today and name not in _GONE}
     present = _made_of(connection)
     for name, (_, _, sql) in (today | theirs).items():
