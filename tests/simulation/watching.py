@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 from worker_service.clock import Clock, wall_clock
 from worker_service.errors import RuleBroken
 from worker_service.jobs import retries
+from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Beat, Changed, Completion, Failure, Job, Lease, Report, Usage
 from worker_service.jobs.selector import Selector
-from worker_service.store.database import Database, _Transaction
+from worker_service.store.database import Database, Transaction
 from worker_service.store.leases import SqliteLeases
 from worker_service.store.sqlite import SqliteStore
 from worker_service.store.steering import SqliteSteering
@@ -95,7 +96,7 @@ class WatchedDatabase(Database):
             self.world.moment(self.actor, self._deed.verb, sql, may_enter=may_enter)
         return True
 
-    def transaction(self) -> _Transaction:
+    def transaction(self) -> Transaction:
         return _Watched(super().transaction(), self)
 
     def rows(self) -> Rows:
@@ -131,7 +132,7 @@ class WatchedStore(SqliteStore):
     database: WatchedDatabase
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
-        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds))
+        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), Patience(), {})
         self.leases = _WatchedLeases(self.database, self.intake)
         self.steering = _WatchedSteering(self.database, self.reading)
 
@@ -205,10 +206,10 @@ class _WatchedSteering(SqliteSteering):
             return super().retry(selector, actor=actor)
 
 
-class _Watched(_Transaction):
+class _Watched(Transaction):
     """A transaction that is looked at when it commits."""
 
-    def __init__(self, real: _Transaction, database: WatchedDatabase) -> None:
+    def __init__(self, real: Transaction, database: WatchedDatabase) -> None:
         self._real = real
         self._database = database
 

@@ -26,15 +26,12 @@ from worker_service.errors import CancelRequested, LeaseLost, PagemillError, Wor
 from worker_service.jobs.model import (
     Child,
     Completion,
-    Course,
     Failure,
-    HandlerFacts,
     Lease,
     NewJob,
     Report,
     Status,
     Usage,
-    Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
@@ -380,20 +377,6 @@ def test_p6_a_job_fails_for_good_after_max_retries(store: Store, enqueue: Enqueu
     assert claimed_ids(store) == []
 
 
-def test_how_a_running_job_is_getting_on_is_told_by_its_worker_and_its_limits(
-    store: Store, enqueue: Enqueue, clock: MovableClock
-) -> None:
-    store.leases.register(Worker("w1", "here", "boot", 1, "0", 8, 8, [HandlerFacts("ocr_pages", timeout_seconds=90)]))
-    usual, own, waiting = enqueue(), enqueue(timeout_seconds=3600), enqueue()
-    leases = [claim_one(store).lease for _ in range(2)]
-    clock.advance(30)
-    store.leases.report([Report(leases[1], lines=["a line"])])
-
-    assert store.reading.course(usual) == Course("2026-11-18 10:00:00.000", "2026-11-18 10:01:30.000")
-    assert store.reading.course(own) == Course("2026-11-18 10:00:30.000", "2026-11-18 11:00:00.000")
-    assert store.reading.course(waiting) is None
-
-
 def test_p6_a_release_and_a_snooze_cost_no_retry(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
     job_id = enqueue(max_retries=0)
 
@@ -653,6 +636,18 @@ def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enque
     assert [line.id for line in lines] == sorted(line.id for line in lines)
     page = store.reading.logs(job_id, after_id=lines[99].id, most=10)
     assert list(page) == list(lines[100:110])
+
+
+def test_an_attempt_tells_when_its_handler_last_said_something(
+    store: Store, enqueue: Enqueue, clock: MovableClock
+) -> None:
+    job_id = enqueue()
+    lease = claim_one(store).lease
+    clock.advance(30)
+
+    store.leases.report([Report(lease, lines=["a line"])])
+
+    assert [attempt.heard_at for attempt in store.reading.attempts(job_id)] == [clock.text]
 
 
 # ── Beats ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -299,16 +299,6 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """How a job that runs is getting on. Times are UTC text."""
-
-    heard_at: str
-    """When its handler last said something, or began."""
-    deadline_at: str | None
-    """When it is stopped, if it has not ended by then."""
-
-
-@dataclass(frozen=True, slots=True)
 class Event:
     id: int
     job_id: int

@@ -41,7 +41,6 @@ from worker_service.jobs.model import (
     Checkpoint,
     Completion,
     Counts,
-    Course,
     Enqueued,
     ErrorCount,
     Event,
@@ -247,9 +246,6 @@ class Reading(Protocol):
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
         """What keeps all ready jobs from starting, and those that a resting source has put off. Nothing, if one may
         start now, or waits for no more than its turn."""
-
-    def course(self, job_id: int) -> Course | None:
-        """How a job is getting on; None: it does not run."""
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]: ...
 

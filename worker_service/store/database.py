@@ -163,9 +163,9 @@ class Database:
             except UnicodeDecodeError:
                 return mended_rows(self.reader, sql, values)
 
-    def transaction(self) -> _Transaction:
+    def transaction(self) -> Transaction:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
-        return _Transaction(lambda: self.writer, self.path, self.pauses)
+        return Transaction(lambda: self.writer, self.path, self.pauses)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -399,10 +399,12 @@ class spoken_errors:
             raise spoken from error
 
 
-class _Transaction:
+class Transaction:
     """A class and not a generator, because this is around every claim."""
 
-    def __init__(self, connection: Callable[[], apsw.Connection], path: Path, pauses: WritePauses | None) -> None:
+    def __init__(
+        self, connection: Callable[[], apsw.Connection], path: Path, pauses: WritePauses | None = None
+    ) -> None:
         self._connect = connection
         self._errors = spoken_errors(path)
         self._pauses = pauses

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
-from types import MappingProxyType
 
 from worker_service.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
@@ -39,13 +38,7 @@ FREED_MOST = 1000
 
 
 class SqliteIntake:
-    def __init__(
-        self,
-        database: Database,
-        *,
-        patience: Patience = Patience(),  # noqa: B008  frozen
-        retries: Mapping[str, RetryRule] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, database: Database, patience: Patience, retries: Mapping[str, RetryRule]) -> None:
         self._db = database
         self._patience = patience
         self._retries = retries

@@ -19,6 +19,7 @@ from worker_service.store.database import (
     SQLITE_VERSION,
     Database,
     OnLongWait,
+    Transaction,
     WritePauses,
     connect,
     connect_to_read,
@@ -94,7 +95,7 @@ def open_store(
     except BaseException:
         database.close()
         raise
-    return SqliteStore(database, patience=patience, retries=retries)
+    return SqliteStore(database, patience, retries)
 
 
 def initialise(
@@ -106,19 +107,13 @@ def initialise(
     _make_file(path)
     connection = create(path, on_long_wait)
     try:
-        with spoken_errors(path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                version = schema_version_of(connection)
-                if version is None:
-                    connection.execute(schema_sql())
-                else:
-                    _refuse_other_version(path, version)
-                connection.execute(sqlite_statements()["set_payload_limit"], {"most": payload_bytes_max})
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
+        with Transaction(lambda: connection, path):
+            version = schema_version_of(connection)
+            if version is None:
+                connection.execute(schema_sql())
+            else:
+                _refuse_other_version(path, version)
+            connection.execute(sqlite_statements()["set_payload_limit"], {"most": payload_bytes_max})
     finally:
         connection.close()
     return version is None

@@ -21,7 +21,6 @@ from worker_service.jobs.model import (
     Action,
     AttemptRow,
     Counts,
-    Course,
     ErrorCount,
     Event,
     Gate,
@@ -104,10 +103,6 @@ class SqliteReading:
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
         return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
-
-    def course(self, job_id: int) -> Course | None:
-        rows = self._db.read("course", job_id=job_id)
-        return Course(*rows[0]) if rows else None
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:
         return [AttemptRow(*row) for row in self._db.read("attempts", job_id=job_id)]

@@ -108,14 +108,6 @@ WITH RECURSIVE family(id) AS (
 )
 SELECT id FROM family ORDER BY id;
 
--- name: course
-SELECT ifnull(a.heard_at, a.started_at),
-       strftime('%Y-%m-%d %H:%M:%f', a.started_at, ifnull(q.timeout_seconds, h.timeout_seconds) || ' seconds')
-  FROM worker_job_queue q
-  JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence
-  LEFT JOIN handler h ON h.worker_id = q.worker_id AND h.job_type = q.job_type
- WHERE q.id = :job_id AND q.status = 'running';
-
 -- name: attempts
 SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
        memory_peak_bytes, pid, pid_started, sandbox, heard_at

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib.resources import files
-from types import MappingProxyType
 
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
@@ -32,15 +31,9 @@ _PLACE = re.compile(r"\{(\w+)\}")
 class SqliteStore:
     """For one thread; another thread opens a store of its own."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        patience: Patience = Patience(),  # noqa: B008  frozen
-        retries: Mapping[str, RetryRule] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, database: Database, patience: Patience, retries: Mapping[str, RetryRule]) -> None:
         self.database = database
-        self.intake = SqliteIntake(database, patience=patience, retries=retries)
+        self.intake = SqliteIntake(database, patience, retries)
         self.leases = SqliteLeases(database, self.intake)
         self.schedules = SqliteSchedules(database, self.intake)
         self.reading = SqliteReading(database)

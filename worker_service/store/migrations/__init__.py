@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from worker_service.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.database import Connection, OnLongWait, connect, create, in_memory, spoken_errors
+from worker_service.store.database import Connection, OnLongWait, Transaction, connect, create, in_memory
 
 SCHEMA_VERSION = 3
 
@@ -66,20 +66,15 @@ def migrate(path: Path, *, dry_run: bool = False, on_long_wait: OnLongWait | Non
     # A dry run leaves even the journal mode as it is.
     connection = connect(path, on_long_wait=on_long_wait) if dry_run else create(path, on_long_wait)
     try:
-        with spoken_errors(path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                version = schema_version_of(connection)
-                if version is None:
-                    raise StoreAbsent(f"{path} has no pagemill tables yet: make them with `pagemill init`")
-                if version > SCHEMA_VERSION:
-                    raise SchemaMismatch(newer(path, version))
-                done = _bring_to_today(connection, version)
-                connection.execute("ROLLBACK" if dry_run else "COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with Transaction(lambda: connection, path):
+            version = schema_version_of(connection)
+            if version is None:
+                raise StoreAbsent(f"{path} has no pagemill tables yet: make them with `pagemill init`")
+            if version > SCHEMA_VERSION:
+                raise SchemaMismatch(newer(path, version))
+            done = _bring_to_today(connection, version)
+            if dry_run:
+                connection.execute("ROLLBACK; BEGIN")  # so that nothing is committed
     finally:
         connection.close()
     return done
