@@ -14,6 +14,9 @@ _HERE = Path(__file__).parent
 _FIRST = (
     "systemd/test_documents.py",
     "systemd/test_service.py",
+    "system/test_readme.py",
+    "system/test_hostile.py",
+    "simulation/test_simulation.py",
     "system/test_daemon.py",
     "system/test_chaos.py",
     "system/test_bad_surroundings.py",

@@ -261,158 +261,77 @@ SOUND = {
     "tests/test_store.py": "import apsw\nfrom worker_service.store.sqlite import Store\nSQL = 'SELECT id FROM job'",
 }
 
-FLAWS: dict[str, tuple[str, str, str]] = {
-    "an import that points up": (
-        "worker_service/jobs/retries.py",
-        "from worker_service.store import Store",
-        "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.store points up",
-    ),
-    "inside a function, of a module by its package": (
-        "worker_service/operations/steer.py",
-        "def start():\n    if True:\n        from worker_service import daemon",
-        "worker_service/operations/steer.py:3: worker_service.operations.steer -> worker_service.daemon points up",
-    ),
-    "relative": (
-        "worker_service/jobs/retries.py",
-        "from ..operations.steer import plan",
-        "worker_service/jobs/retries.py:1: worker_service.jobs.retries -> worker_service.operations.steer points up",
-    ),
-    "relative, in a package's own file": (
-        "worker_service/handlers/__init__.py",
-        "from .. import children",
-        "worker_service/handlers/__init__.py:1: worker_service.handlers -> worker_service.children points up",
-    ),
-    "by name": (
-        "worker_service/clock.py",
-        "import importlib\nimportlib.import_module('worker_service.config')",
-        "worker_service/clock.py:2: worker_service.clock -> worker_service.config points up",
-    ),
-    "by a name that is put together": (
-        "worker_service/clock.py",
+# Where it stands, on which line (0: on none; -1: it is of no one file), what is written there, and what is said of it:
+# of an arrow, where it leads.
+# fmt: off
+FLAWS: dict[str, tuple[str, int, str, str]] = {
+    "an import that points up": ("worker_service/jobs/retries.py", 1, "from worker_service.store import Store",
+        "-> worker_service.store points up"),
+    "inside a function, of a module by its package": ("worker_service/operations/steer.py", 3,
+        "def start():\n    if True:\n        from worker_service import daemon", "-> worker_service.daemon points up"),
+    "relative": ("worker_service/jobs/retries.py", 1, "from ..operations.steer import plan",
+        "-> worker_service.operations.steer points up"),
+    "relative, in a package's own file": ("worker_service/handlers/__init__.py", 1, "from .. import children",
+        "-> worker_service.children points up"),
+    "by name": ("worker_service/clock.py", 2, "import importlib\nimportlib.import_module('worker_service.config')",
+        "-> worker_service.config points up"),
+    "by a name that is put together": ("worker_service/clock.py", 3,
         "from importlib import import_module\nfor n in 'ab':\n    import_module(f'worker_service.commands.{n}')",
-        "worker_service/clock.py:3: worker_service.clock -> worker_service.commands points up",
-    ),
-    "for types only": (
-        "worker_service/jobs/retries.py",
+        "-> worker_service.commands points up"),
+    "for types only": ("worker_service/jobs/retries.py", 3,
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import worker_service.operations.steer as q",
-        "worker_service/jobs/retries.py:3: worker_service.jobs.retries -> worker_service.operations.steer points up",
-    ),
-    "on one floor": (
-        "worker_service/web/pages.py",
-        "from worker_service.daemon import run",
-        "worker_service/web/pages.py:1: worker_service.web.pages -> worker_service.daemon points to a room on its own",
-    ),
-    "a child at the store": (
-        "worker_service/children/child.py",
-        "import worker_service.store.base",
-        "worker_service/children/child.py:1: worker_service.children.child -> worker_service.store.base: a child holds",
-    ),
-    "a room without a floor": (
-        "worker_service/attic.py",
-        "",
-        "worker_service/attic.py: the room attic stands on no floor",
-    ),
-    "an arrow to a room without a floor": (
-        "worker_service/operations/steer.py",
-        "import worker_service.cellar",
-        "worker_service/operations/steer.py:1: worker_service.operations.steer -> worker_service.cellar leads to",
-    ),
-    "a command inside the store": (
-        "worker_service/commands/ls.py",
-        "from worker_service.store import base",
-        "worker_service/commands/ls.py:1: worker_service.commands.ls -> worker_service.store.base goes past",
-    ),
-    "a page at the store": (
-        "worker_service/web/pages.py",
-        "from worker_service.store import base",
-        "worker_service/web/pages.py:1: worker_service.web.pages -> worker_service.store.base goes past",
-    ),
-    "a command that reaches through": (
-        "worker_service/commands/ls.py",
-        "def ls(desk):\n    return desk.session.store.reading.list()",
-        "worker_service/commands/ls.py:2: reaches through to the store",
-    ),
-    "a verb of others that reaches through": (
-        "job_handlers/crawl.py",
-        "def crawl(desk):\n    store = desk.session.store",
-        "job_handlers/crawl.py:2: reaches through to the store",
-    ),
-    "a handler at the operations": (
-        "job_handlers/ocr.py",
-        "from worker_service.operations import steer",
-        "job_handlers/ocr.py:1: job_handlers.ocr -> worker_service.operations.steer: a handler imports",
-    ),
-    "a handler at something called like its contract": (
-        "job_handlers/ocr.py",
-        "import worker_service.handlers_of_mine",
-        "job_handlers/ocr.py:1: job_handlers.ocr -> worker_service.handlers_of_mine: a handler imports",
-    ),
-    "the house at its guests": (
-        "worker_service/daemon/loop.py",
-        "import job_handlers.drive",
-        "worker_service/daemon/loop.py:1: worker_service.daemon.loop -> job_handlers.drive leads out",
-    ),
-    "the house at its tests": (
-        "worker_service/operations/steer.py",
-        "from tests.store import example",
-        "worker_service/operations/steer.py:1: worker_service.operations.steer -> tests.store leads out",
-    ),
-    "the door at a back room": (
-        "cli.py",
+        "-> worker_service.operations.steer points up"),
+    "on one floor": ("worker_service/web/pages.py", 1, "from worker_service.daemon import run",
+        "-> worker_service.daemon points to a room on its own"),
+    "a child at the store": ("worker_service/children/child.py", 1, "import worker_service.store.base",
+        "-> worker_service.store.base: a child holds"),
+    "a room without a floor": ("worker_service/attic.py", 0, "", "the room attic stands on no floor"),
+    "an arrow to a room without a floor": ("worker_service/operations/steer.py", 1, "import worker_service.cellar",
+        "-> worker_service.cellar leads to"),
+    "a command inside the store": ("worker_service/commands/ls.py", 1, "from worker_service.store import base",
+        "-> worker_service.store.base goes past"),
+    "a page at the store": ("worker_service/web/pages.py", 1, "from worker_service.store import base",
+        "-> worker_service.store.base goes past"),
+    "a command that reaches through": ("worker_service/commands/ls.py", 2,
+        "def ls(desk):\n    return desk.session.store.reading.list()", "reaches through to the store"),
+    "a verb of others that reaches through": ("job_handlers/crawl.py", 2,
+        "def crawl(desk):\n    store = desk.session.store", "reaches through to the store"),
+    "a handler at the operations": ("job_handlers/ocr.py", 1, "from worker_service.operations import steer",
+        "-> worker_service.operations.steer: a handler imports"),
+    "a handler at something called like its contract": ("job_handlers/ocr.py", 1,
+        "import worker_service.handlers_of_mine", "-> worker_service.handlers_of_mine: a handler imports"),
+    "the house at its guests": ("worker_service/daemon/loop.py", 1, "import job_handlers.drive",
+        "-> job_handlers.drive leads out"),
+    "the house at its tests": ("worker_service/operations/steer.py", 1, "from tests.store import example",
+        "-> tests.store leads out"),
+    "the door at a back room": ("cli.py", 2,
         "from worker_service.commands import main\nimport worker_service.operations.steer",
-        "cli.py:2: cli -> worker_service.operations.steer: the checkout's door",
-    ),
-    "a second file with apsw": (
-        "worker_service/store/other.py",
-        "from apsw import Connection",
-        "apsw is imported by 2 modules instead of one: worker_service.store.other, worker_service.store.sqlite",
-    ),
-    "no file with apsw": (
-        "worker_service/store/sqlite.py",
-        "",
-        "apsw is imported by 0 modules instead of one: none",
-    ),
-    "sqlite3 in a test": (
-        "tests/test_store.py",
-        "def test_it():\n    import sqlite3",
-        "tests/test_store.py:2: tests.test_store -> sqlite3: two SQLite libraries",
-    ),
-    "sqlite3 in a benchmark": (
-        "benchmarks/raw.py",
-        "from sqlite3 import connect",
-        "benchmarks/raw.py:1: benchmarks.raw -> sqlite3: two SQLite libraries",
-    ),
-    "a statement in a command": (
-        "worker_service/commands/ls.py",
+        "-> worker_service.operations.steer: the checkout's door"),
+    "a second file with apsw": ("worker_service/store/other.py", -1, "from apsw import Connection",
+        "apsw is imported by 2 modules instead of one: worker_service.store.other, worker_service.store.sqlite"),
+    "no file with apsw": ("worker_service/store/sqlite.py", -1, "",
+        "apsw is imported by 0 modules instead of one: none"),
+    "sqlite3 in a test": ("tests/test_store.py", 2, "def test_it():\n    import sqlite3",
+        "-> sqlite3: two SQLite libraries"),
+    "sqlite3 in a benchmark": ("benchmarks/raw.py", 1, "from sqlite3 import connect",
+        "-> sqlite3: two SQLite libraries"),
+    "a statement in a command": ("worker_service/commands/ls.py", 2,
         "def ls(q):\n    return q('SELECT id\\nFROM worker_job_queue')",
-        "worker_service/commands/ls.py:2: SQL outside worker_service/store: SELECT id FROM worker_job_queue",
-    ),
-    "a daemon that knows the store's files": (
-        "worker_service/daemon/chores.py",
-        "def log_of(path):\n    return f'{path}-wal'",
-        "worker_service/daemon/chores.py:2: outside worker_service/store: return f'{path}-wal'",
-    ),
-    "a statement in small letters that is put together": (
-        "worker_service/operations/steer.py",
+        "SQL outside worker_service/store: SELECT id FROM worker_job_queue"),
+    "a daemon that knows the store's files": ("worker_service/daemon/chores.py", 2,
+        "def log_of(path):\n    return f'{path}-wal'", "outside worker_service/store: return f'{path}-wal'"),
+    "a statement in small letters that is put together": ("worker_service/operations/steer.py", 2,
         "table = 'job'\ntext = f'update {table} set status = 1'",
-        "worker_service/operations/steer.py:2: SQL outside worker_service/store: update x set status = 1",
-    ),
-    "a statement beside a line that is only shown": (
-        "worker_service/commands/database.py",
-        """HELP = 'sqlite3 pagemill.db "SELECT 1 FROM a"; DELETE FROM job'""",
-        "worker_service/commands/database.py:1: SQL outside worker_service/store: sqlite3 pagemill.db",
-    ),
-    "half a statement": (
-        "worker_service/operations/steer.py",
-        "text = 'and then WHERE id = ' + '3'",
-        "worker_service/operations/steer.py:1: SQL outside worker_service/store: and then WHERE id =",
-    ),
-    "a file of statements beside the operations": (
-        "worker_service/operations/steer.sql",
-        "SELECT 1;",
-        "worker_service/operations/steer.sql: SQL outside worker_service/store",
-    ),
+        "SQL outside worker_service/store: update x set status = 1"),
+    "a statement beside a line that is only shown": ("worker_service/commands/database.py", 1,
+        'HELP = \'sqlite3 pagemill.db "SELECT 1 FROM a"; DELETE FROM job\'',
+        "SQL outside worker_service/store: sqlite3 pagemill.db"),
+    "half a statement": ("worker_service/operations/steer.py", 1, "text = 'and then WHERE id = ' + '3'",
+        "SQL outside worker_service/store: and then WHERE id ="),
+    "a file of statements beside the operations": ("worker_service/operations/steer.sql", 0, "SELECT 1;",
+        "SQL outside worker_service/store"),
 }
+# fmt: on
 
 
 def test_a_house_in_order_is_left_alone(tmp_path: Path) -> None:
@@ -423,13 +342,15 @@ def test_a_house_in_order_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_a_flaw_is_reported_by_its_arrow(flaw: str, tmp_path: Path) -> None:
-    path, text, sentence = FLAWS[flaw]
+    path, line, text, said = FLAWS[flaw]
     build(tmp_path, {**SOUND, path: text})
 
     reported = complaints(tmp_path)
 
+    module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    place = "" if line < 0 else f"{path}:{line}: " if line else f"{path}: "
     assert len(reported) == 1, reported
-    assert reported[0].startswith(sentence)
+    assert reported[0].startswith(f"{place}{module} {said}" if said.startswith("->") else f"{place}{said}")
 
 
 def test_apsw_outside_the_store_is_reported_even_if_it_is_the_only_one(tmp_path: Path) -> None:

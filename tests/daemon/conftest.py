@@ -28,6 +28,21 @@ def clock() -> MovableClock:
     return MovableClock()
 
 
+class Watch:
+    """Stands still until it is moved; in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "pagemill.db"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, ended, tools_in
+from tests.daemon.conftest import MakeAttempt, Watch, ended, tools_in
 from tests.store.kit import MovableClock, ids
 from worker_service.children.messages import How, Publication
 from worker_service.daemon.attempts import Attempt, CannotLand
@@ -17,19 +17,6 @@ from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAg
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.base import Store
-
-
-class Watch:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def watch() -> Watch:
-    return Watch()
 
 
 @pytest.fixture

@@ -7,26 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import tools_in
+from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand
 from tests.store.papers import wish, work_as
 from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, name_the_last
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.model import Checkpoint, Completion, NewJob
 from worker_service.store.base import Store
-
-
-class Watch:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def watch() -> Watch:
-    return Watch()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, MovableClock, ids, new_worker
+from tests.system.conftest import wait_until
 from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import GAP
 from worker_service.clock import Clock
@@ -42,14 +42,6 @@ from worker_service.operations.health import Level, examine, judge
 from worker_service.operations.overview import CheckedWorker, Overview, workers
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
-
-
-def until(is_so: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.002)
-
 
 # ── Slots ──
 
@@ -178,7 +170,7 @@ def test_a_beat_that_fails_is_no_sign_of_life(log: Any) -> None:
     heart = Heartbeat(broken, "w1", log, 0.001, lambda: now[0])
     heart.start()
     now[0] = 250.0
-    until(lambda: "beat.failed" in log.heard)
+    wait_until(lambda: "beat.failed" in log.heard)
     heart.close()
 
     assert (heart.committed, heart.silent_seconds()) == (0, 250.0)

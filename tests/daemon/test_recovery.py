@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import tools_in
+from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NewJob, Status
@@ -63,22 +63,9 @@ def test_the_fate_of_a_worker(known: Seen, expected: Fate) -> None:
     assert fate(known, orphan_after_seconds=300) is expected
 
 
-class Boot:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def boot() -> Boot:
-    return Boot()
-
-
-@pytest.fixture
-def recovery(store: Store, database: Path, tmp_path: Path, boot: Boot, clock: MovableClock, log: Any) -> Recovery:
-    return Recovery(tools_in(tmp_path, store, log, clock, own=OWN), boot)
+def recovery(store: Store, database: Path, tmp_path: Path, watch: Watch, clock: MovableClock, log: Any) -> Recovery:
+    return Recovery(tools_in(tmp_path, store, log, clock, own=OWN), watch)
 
 
 @pytest.fixture
@@ -118,7 +105,7 @@ def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
 
 
 def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
-    recovery: Recovery, store: Store, database: Path, boot: Boot, clock: MovableClock, job: int
+    recovery: Recovery, store: Store, database: Path, watch: Watch, clock: MovableClock, job: int
 ) -> None:
     # Its pid is ours, so it is there.
     store.leases.requeue("w1")
@@ -126,7 +113,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
     store.leases.claim("w1", 1)
     lock = LifeLock(lock_path(database, "w1"))
     for _ in range(10):
-        boot.now += 100
+        watch.now += 100
         clock.advance(100)
         store.leases.beat("w1", ())
         assert recovery.run() == 60
@@ -208,7 +195,7 @@ def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: St
 
 
 def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
-    recovery: Recovery, store: Store, database: Path, boot: Boot, by_hand: ByHand
+    recovery: Recovery, store: Store, database: Path, watch: Watch, by_hand: ByHand
 ) -> None:
     lock = LifeLock(lock_path(database, "w1"))
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[lock.fd])
@@ -221,7 +208,7 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     _remove_row(by_hand, name)
 
     recovery.run()
-    boot.now += 301
+    watch.now += 301
     recovery.run()
 
     assert store.reading.get(job_id).status is Status.PENDING
@@ -231,7 +218,7 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
 
 
 def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
-    recovery: Recovery, store: Store, boot: Boot, job: int, holder: subprocess.Popen[bytes]
+    recovery: Recovery, store: Store, watch: Watch, job: int, holder: subprocess.Popen[bytes]
 ) -> None:
     # pid 4242 of the fixture's worker may be anybody's: one that was is not.
     gone = subprocess.Popen(["true"])
@@ -242,7 +229,7 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
 
     assert recovery.run() < 1
     assert store.reading.get(job).status is Status.RUNNING
-    boot.now += 10
+    watch.now += 10
     recovery.run()
     assert holder.wait(10) == -signal.SIGKILL
     recovery.run()

@@ -740,16 +740,6 @@ def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: 
     assert by_hand("SELECT document_id FROM page") == [{"document_id": 2}]
 
 
-def test_p7_nothing_lands_after_a_request_to_stop(store: Store) -> None:
-    ask_for(store)
-    job = claim(store)
-    store.steering.cancel(ids(job.id), actor="ann")
-
-    with pytest.raises(CancelRequested):
-        store.leases.checkpoint(job.lease, Checkpoint("1"))
-    assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
-
-
 def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_retry(store: Store) -> None:
     ask_for(store)
     job = claim(store)

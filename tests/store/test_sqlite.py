@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
+from tests.system.conftest import locked
 from worker_service.errors import DiskFull, StoreBusy
 from worker_service.jobs.model import NewJob, Report
 from worker_service.store import database
@@ -27,22 +27,6 @@ def sqlite(path: Path, clock: MovableClock) -> Iterator[SqliteStore]:
     assert isinstance(store, SqliteStore)
     yield store
     store.close()
-
-
-@contextmanager
-def _write_lock(path: Path) -> Iterator[int]:
-    """A person at a `sqlite3` prompt who began a transaction and went for lunch."""
-    person = subprocess.Popen(
-        ["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert person.stdin is not None
-    assert person.stdout is not None
-    person.stdin.write("BEGIN IMMEDIATE;\nSELECT 'locked';\n")
-    assert person.stdout.readline() == "locked\n"
-    try:
-        yield person.pid
-    finally:
-        person.communicate("ROLLBACK;\n", timeout=30)
 
 
 @pytest.fixture
@@ -129,7 +113,7 @@ def test_readers_never_wait_for_a_writer(
     sqlite.leases.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
     reader = open_store(path, clock=clock)
 
-    with _write_lock(path):
+    with locked(path):
         assert [job.id for job in reader.reading.list(EVERY_JOB)] == [ready, running]
         assert reader.reading.get(running).progress_percent == 10
         assert (
@@ -153,7 +137,7 @@ def test_p12_explain_tells_the_truth_while_another_program_writes(
     ready = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
     after = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
 
-    with _write_lock(path):
+    with locked(path):
         assert codes(sqlite, after) == ["AHEAD_IN_QUEUE"]
         assert codes(sqlite, ready) == []
 
@@ -161,7 +145,7 @@ def test_p12_explain_tells_the_truth_while_another_program_writes(
 def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
     sqlite: SqliteStore, path: Path, waits: list[int]
 ) -> None:
-    with _write_lock(path) as pid, pytest.raises(StoreBusy, match=rf"by process {pid} \(sqlite3 .*try again"):
+    with locked(path) as pid, pytest.raises(StoreBusy, match=rf"by process {pid} \(sqlite3 .*try again"):
         sqlite.intake.enqueue(NewJob("ocr_pages"))
 
     assert waits

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.store.kit import ByHand
+from tests.system.conftest import wait_until
 from worker_service.store.base import Store
 from worker_service.store.database import FileWatch, WritePauses
 from worker_service.store.opening import back_up
-
-
-def until(is_so: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.002)
 
 
 @contextmanager
@@ -74,13 +66,13 @@ def test_after_one_long_write_the_door_is_open_for_as_long_as_it_was_shut() -> N
 
 def test_a_commit_by_the_sqlite3_program_is_noticed(store: Store, path: Path) -> None:
     watch = store.watch()
-    until(lambda: not watch.has_changed())
+    wait_until(lambda: not watch.has_changed())
     ByHand(path)("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'local')")
 
     fd = watch.fileno()
     assert fd is not None
     assert select.select([fd], [], [], 10)[0]
-    until(watch.has_changed)
+    wait_until(watch.has_changed)
     watch.close()
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.drive_server import Fault
+from tests.drive_server import DriveServer, Fault
+from tests.drive_server.answers import Plain
 from tests.job_handlers.fetching import drive_for, pdf
 from tests.system.conftest import System, wait_until
+from tests.system.test_commands import give
 from worker_service.jobs.model import NewJob, Status
 
 SIZE = 100_000_000
@@ -25,60 +27,78 @@ def system(tmp_path: Path) -> Iterator[System]:
     made.close()
 
 
-def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(
-    system: System, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
     with drive_for(monkeypatch, tmp_path) as server:
-        content = pdf(SIZE)
-        item = server.store.add("report.pdf", content)
-        payload = json.dumps({"source": item.id, "ingest": False})
-        job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
-        keep = system.workspace / "keep"
-        lengths: list[int] = []
+        yield server
 
-        for kills in range(1, 5):
-            # Silent after so much, so that each daemon is met in the middle of a chunk.
-            server.arm(Fault("stall", skip=2, at=(1 << 20) * kills))
-            daemon = system.start(drive_endpoint=server.url)
-            wait_until(lambda: not server.faults.left(), "the Drive has fallen silent", seconds=60)
-            begin = server.asked("media")[-1].begin
-            wait_until(partial(_is_at, keep, begin + (1 << 20) * kills), "what it said is kept")
-            lengths.append(begin + (1 << 20) * kills)
-            daemon.signal(signal.SIGKILL)
-            daemon.ends()
-            assert list((system.workspace / "objects").rglob("*.pdf")) == []
 
+def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(system: System, server: DriveServer) -> None:
+    content = pdf(SIZE)
+    item = server.store.add("report.pdf", content)
+    payload = json.dumps({"source": item.id, "ingest": False})
+    job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
+    keep = system.workspace / "keep"
+    lengths: list[int] = []
+
+    for kills in range(1, 5):
+        # Silent after so much, so that each daemon is met in the middle of a chunk.
+        server.arm(Fault("stall", skip=2, at=(1 << 20) * kills))
         daemon = system.start(drive_endpoint=server.url)
-        wait_until(lambda: system.status(job).is_ended, "it has ended", seconds=90)
+        wait_until(lambda: not server.faults.left(), "the Drive has fallen silent", seconds=60)
+        begin = server.asked("media")[-1].begin
+        wait_until(partial(_is_at, keep, begin + (1 << 20) * kills), "what it said is kept")
+        lengths.append(begin + (1 << 20) * kills)
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        assert list((system.workspace / "objects").rglob("*.pdf")) == []
 
-        assert system.status(job) is Status.COMPLETED, system.job(job).error_message
-        [published] = (system.workspace / "objects").rglob("*.pdf")
-        assert published.read_bytes() == content
-        begins = [one.begin for one in server.asked("media")]
-        assert begins == sorted(begins)
-        # Each daemon went on at the byte where the one before was killed.
-        assert set(lengths) <= set(begins)
-        assert list(keep.rglob("file.*")) == []
-        system.assert_sound()
+    daemon = system.start(drive_endpoint=server.url)
+    wait_until(lambda: system.status(job).is_ended, "it has ended", seconds=90)
+
+    assert system.status(job) is Status.COMPLETED, system.job(job).error_message
+    [published] = (system.workspace / "objects").rglob("*.pdf")
+    assert published.read_bytes() == content
+    begins = [one.begin for one in server.asked("media")]
+    assert begins == sorted(begins)
+    # Each daemon went on at the byte where the one before was killed.
+    assert set(lengths) <= set(begins)
+    assert list(keep.rglob("file.*")) == []
+    system.assert_sound()
 
 
 def test_a_cancel_ends_a_download_that_waits_for_a_silent_drive_and_its_bytes_stay(
-    system: System, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    system: System, server: DriveServer
 ) -> None:
-    with drive_for(monkeypatch, tmp_path) as server:
-        item = server.store.add("report.pdf", pdf(20_000_000))
-        server.arm(Fault("stall", at=3 << 20))
-        payload = json.dumps({"source": item.id, "ingest": False})
-        job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
-        system.start(drive_endpoint=server.url)
-        wait_until(partial(_is_at, system.workspace / "keep", 3 << 20), "the Drive has fallen silent", seconds=60)
+    item = server.store.add("report.pdf", pdf(20_000_000))
+    server.arm(Fault("stall", at=3 << 20))
+    payload = json.dumps({"source": item.id, "ingest": False})
+    job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id
+    system.start(drive_endpoint=server.url)
+    wait_until(partial(_is_at, system.workspace / "keep", 3 << 20), "the Drive has fallen silent", seconds=60)
 
-        system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job}")
-        system.wait_for(job, Status.CANCELLED)
+    system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job}")
+    system.wait_for(job, Status.CANCELLED)
 
-        # It ended by itself: the grace is longer than the test's patience, and nobody had to use force.
-        assert system.store.reading.attempts(job)[0].signal is None
-        assert _is_at(system.workspace / "keep", 3 << 20)
+    # It ended by itself: the grace is longer than the test's patience, and nobody had to use force.
+    assert system.store.reading.attempts(job)[0].signal is None
+    assert _is_at(system.workspace / "keep", 3 << 20)
+
+
+def test_a_document_whose_file_nobody_named_a_digest_of_says_so(system: System, server: DriveServer) -> None:
+    server.plain["report.pdf"] = Plain(pdf(5000))
+    item = server.store.add("known.pdf", pdf(6000))
+    system.start(download_allow="127.0.0.0/8", drive_endpoint=server.url)
+    for platform, source in (("https", f"{server.url}/plain/report.pdf"), ("gdrive", item.id)):
+        job = NewJob("download", platform=platform, payload=json.dumps({"source": source}))
+        system.wait_for(system.store.intake.enqueue(job).job_id, Status.COMPLETED)
+
+    listed = json.loads(give(system, "documents", "--json").stdout)["items"]
+    [marked] = [one for one in listed if one["name"] == "report.pdf"]
+    shown = give(system, "show", f"document:{marked['id']}").stdout
+
+    assert {one["name"]: one["note"] for one in listed} == {"report.pdf": "nobody named a digest", "known.pdf": None}
+    assert "nobody named a digest" in shown
 
 
 def _is_at(keep: Path, length: int) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import installed
+from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_against
 
 FILES = ROOT / "systemd"
@@ -31,14 +31,6 @@ argv = ["/bin/sh", "-c", "echo ran >>/var/lib/pagemill/touched"]
 argv = ["/bin/sh", "-c", "echo begun >>/var/lib/pagemill/naps; sleep \\"$0\\"; echo ended >>/var/lib/pagemill/naps", \
 "{payload.seconds}"]
 """
-
-
-def wait_until(is_so: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds:g} s: {what}")
-        time.sleep(0.05)
 
 
 class Service:

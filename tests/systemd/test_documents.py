@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from job_handlers.reading.ocr.tesseract import DATA
+from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
-from tests.systemd.conftest import Service, wait_until
+from tests.systemd.conftest import Service
 from tests.systemd.sources import SAID
 
 # In a directory that children with a network may read: there lies the authority as well.

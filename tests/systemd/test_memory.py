@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHONPATH, Box
-from tests.systemd.conftest import Service, wait_until
+from tests.systemd.conftest import Service
 
 MOST_BYTES = 256 << 20
 HANDLER = """

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box
-from tests.systemd.conftest import STATE, Service, chosen, wait_until
+from tests.systemd.conftest import STATE, Service, chosen
 
 PROGRAM = "/opt/pagemill/bin/python"
 

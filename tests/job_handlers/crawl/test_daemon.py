@@ -16,7 +16,7 @@ from time import monotonic
 import pytest
 
 from tests.drive_server import DriveServer, Fault, Item
-from tests.job_handlers.fetching import drive_for, pdf
+from tests.job_handlers.fetching import pdf
 from tests.system import conftest
 from tests.system.conftest import Daemon, System
 from worker_service.jobs.model import Job, NewJob, Status
@@ -31,12 +31,6 @@ def system(tmp_path: Path) -> Iterator[System]:
     made = System(tmp_path, shipped=("adopt", "download", "drive_crawl"))
     yield made
     made.close()
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
-    with drive_for(monkeypatch, tmp_path) as server:
-        yield server
 
 
 def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_changed(system: System) -> None:

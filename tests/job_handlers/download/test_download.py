@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.local.file import LocalFile
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
-from tests.job_handlers.fetching import SOON, Here, drive_for, pdf
+from tests.job_handlers.fetching import SOON, Here, pdf
 from worker_service.handlers import (
     Context,
     Done,
@@ -51,12 +51,6 @@ quick = replace(download.download, run=run_quickly)
 
 Download = Callable[..., Run]
 Here_ = Callable[..., Done | HandlerError]
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
-    with drive_for(monkeypatch, tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

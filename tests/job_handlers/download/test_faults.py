@@ -31,7 +31,7 @@ from job_handlers.sources.local.file import LocalFile
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
-from tests.job_handlers.fetching import SOON, Fetching, drive_for, pdf
+from tests.job_handlers.fetching import SOON, Fetching, pdf
 from tests.length import short
 from worker_service.handlers import Context, Done, HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
 from worker_service.testing import How, run_handler
@@ -40,12 +40,6 @@ CHUNK = SOON.chunk_bytes
 CONTENT = pdf(4 * CHUNK + 5000)
 SOURCES = ("drive", "https")
 PLACES = {"first": 0, "middle": 2, "last": 4}
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
-    with drive_for(monkeypatch, tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pymupdf as partly_typed
 import pytest
 
-from tests.job_handlers.reading.documents import bomb, digital, jpeg, picture, prose, scan, tiff, workbook
+from tests.job_handlers.reading.documents import digital, picture, prose, scan, tiff, workbook
 from tests.job_handlers.reading.kit import Library
 from worker_service.testing import How
 
@@ -130,23 +130,6 @@ def test_a_monstrous_page_costs_that_page_and_not_the_document(library: Library,
     assert library.by_number[3].text.split() == words.split()
     assert run.ended.document is not None
     assert "left out as broken or too large: pages 1-2" in (run.ended.document.note or "")
-
-
-def test_a_page_that_unpacks_to_gigabytes_costs_that_page(library: Library, tmp_path: Path) -> None:
-    run = library.read(bomb(tmp_path / "bomb.pdf"))
-
-    assert run.how is How.DONE, run.ended
-    assert library.methods == ["layer", "too_large"]
-
-
-def test_a_poster_is_read_at_a_resolution_that_fits(library: Library, tmp_path: Path) -> None:
-    image = picture("POSTER", dpi=100)
-    with pymupdf.open() as document:
-        page = document.new_page(width=2384, height=3370)
-        page.insert_image(page.rect, stream=jpeg(image))
-        document.save(tmp_path / "a0.pdf")
-
-    assert library.run("ingest", {}, tmp_path / "a0.pdf").how is How.DONE
 
 
 def seeds(tmp_path: Path) -> list[bytes]:

@@ -16,14 +16,8 @@ from job_handlers.sources.drive.client import Drive
 from job_handlers.sources.drive.pacer import Pacer
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.model import ME
-from tests.job_handlers.fetching import SOON, drive_for
+from tests.job_handlers.fetching import SOON
 from worker_service.handlers import Stopped
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
-    with drive_for(monkeypatch, tmp_path) as server:
-        yield server
 
 
 @pytest.fixture
