@@ -208,5 +208,23 @@ def end(store: Store, lease: Lease, how: Status) -> None:
         store.leases.confirm_cancel(lease)
 
 
+def requeue(store: Store, lease: Lease) -> None:
+    """As after the death of its worker, which comes back."""
+    store.leases.requeue(lease.worker_id)
+    store.leases.register(new_worker(lease.worker_id))
+
+
+# Each way in which an attempt can end.
+ENDINGS: dict[str, Callable[[Store, Lease], object]] = {
+    "complete": lambda store, lease: end(store, lease, Status.COMPLETED),
+    "fail": lambda store, lease: end(store, lease, Status.FAILED),
+    "cancel": lambda store, lease: end(store, lease, Status.CANCELLED),
+    "retry": lambda store, lease: store.leases.fail(lease, Failure("X", "x"), retry_at=FAR_FUTURE),
+    "snooze": lambda store, lease: store.leases.snooze(lease, FAR_FUTURE),
+    "release": lambda store, lease: store.leases.release(lease),
+    "requeue": requeue,
+}
+
+
 def fields_of(job_type: str, fields: dict[str, object]) -> NewJob:
     return NewJob(job_type, **fields)  # type: ignore[arg-type]

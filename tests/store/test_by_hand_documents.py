@@ -104,28 +104,23 @@ def test_a_cancel_and_a_retry_by_hand_are_carried_to_the_document_with_the_next_
     assert store.upkeep.audit() == []
 
 
-def test_a_pending_job_cancelled_by_hand_fails_its_document_with_the_next_commit_of_ours(
-    store: Store, by_hand: ByHand
+@pytest.mark.parametrize(
+    ("deed", "code"),
+    [
+        ("UPDATE worker_job_queue SET status = 'cancelled'", "CANCELLED"),
+        ("DELETE FROM worker_job_queue", "JOB_DELETED"),
+    ],
+)
+def test_a_pending_job_cancelled_or_deleted_by_hand_fails_its_document_with_the_next_commit_of_ours(
+    store: Store, by_hand: ByHand, deed: str, code: str
 ) -> None:
     asked = ask_for(store, "third.pdf")
 
-    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {asked.job_id}")
+    by_hand(f"{deed} WHERE id = {asked.job_id}")
     assert store.upkeep.audit() == []
     the_next_commit_of_ours(store)
 
-    assert state(by_hand, 3) == ("failed", 1, None, "CANCELLED")
-
-
-def test_a_pending_job_deleted_by_hand_fails_its_document_with_the_next_commit_of_ours(
-    store: Store, by_hand: ByHand
-) -> None:
-    asked = ask_for(store, "third.pdf")
-
-    by_hand(f"DELETE FROM worker_job_queue WHERE id = {asked.job_id}")
-    assert store.upkeep.audit() == []
-    the_next_commit_of_ours(store)
-
-    assert state(by_hand, 3) == ("failed", 1, None, "JOB_DELETED")
+    assert state(by_hand, 3) == ("failed", 1, None, code)
 
 
 def test_p11_what_worked_for_an_older_generation_cannot_be_retried_by_hand(store: Store, by_hand: ByHand) -> None:

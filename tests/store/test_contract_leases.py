@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from tests.store.kit import (
+    ENDINGS,
     AddWorker,
     ByHand,
     Enqueue,
@@ -19,6 +20,7 @@ from tests.store.kit import (
     everything,
     ids,
     new_worker,
+    requeue,
     status_of,
 )
 from worker_service.clock import from_text
@@ -120,11 +122,6 @@ def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue) -> N
 Loss = Callable[[Store, Lease], object]
 
 
-def _requeued(store: Store, lease: Lease) -> None:
-    store.leases.requeue(lease.worker_id)
-    store.leases.register(new_worker(lease.worker_id))
-
-
 def _ended_and(then: Callable[[Store, Selector], object]) -> Loss:
     def lose(store: Store, lease: Lease) -> None:
         store.leases.complete(lease)
@@ -143,16 +140,11 @@ def _and_claimed_again(lose: Loss, worker_id: str = "slow") -> Loss:
     return both
 
 
-LATER = from_text("2030-01-01 00:00:00.000")
 LOSSES: dict[str, Loss] = {
-    "requeued": _requeued,
-    "requeued and claimed by another": _and_claimed_again(_requeued, "other"),
-    "requeued and claimed again by the same": _and_claimed_again(_requeued),
-    **{str(how): lambda store, lease, how=how: end(store, lease, how) for how in Status if how.is_ended},  # type: ignore[misc]
-    "released": lambda store, lease: store.leases.release(lease),
-    "released and claimed again": _and_claimed_again(lambda store, lease: store.leases.release(lease)),
-    "snoozed": lambda store, lease: store.leases.snooze(lease, LATER),
-    "backing off": lambda store, lease: store.leases.fail(lease, BROKEN, retry_at=LATER),
+    **ENDINGS,
+    "requeue, and claimed by another": _and_claimed_again(requeue, "other"),
+    "requeue, and claimed again by the same": _and_claimed_again(requeue),
+    "release, and claimed again": _and_claimed_again(ENDINGS["release"]),
     "deleted": _ended_and(lambda store, which: store.steering.delete(which, actor="ann")),
     "pruned": _ended_and(lambda store, which: store.steering.prune(which)),
     "retried and claimed again": _and_claimed_again(

@@ -7,6 +7,7 @@ from collections import Counter, deque
 import pytest
 
 from tests.store.kit import (
+    ENDINGS,
     AddWorker,
     ByHand,
     Enqueue,
@@ -18,7 +19,7 @@ from tests.store.kit import (
     ids,
     status_of,
 )
-from worker_service.jobs.model import Failure, Job, NewJob, Status
+from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.store.base import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
@@ -38,32 +39,14 @@ def test_p8_one_running_job_for_each_concurrency_key(store: Store, enqueue: Enqu
     assert claimed_ids(store) == [second]
 
 
-@pytest.mark.parametrize("ending", ["complete", "fail", "retry", "snooze", "release", "requeue", "cancel"])
-def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(
-    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock, ending: str
-) -> None:
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_p8_whatever_ends_the_holder_of_a_key_frees_its_next_job(store: Store, enqueue: Enqueue, ending: str) -> None:
     holder, following = enqueue(concurrency_key="k", priority=5), enqueue(concurrency_key="k", priority=9)
     lease = claim_one(store).lease
     assert lease.job_id == holder
     store.steering.priority(ids(following), 1, actor="ann")
 
-    match ending:
-        case "complete":
-            store.leases.complete(lease)
-        case "fail":
-            store.leases.fail(lease, Failure("X", "x"), retry_at=None)
-        case "retry":
-            store.leases.fail(lease, Failure("X", "x"), retry_at=clock.after(60))
-        case "snooze":
-            store.leases.snooze(lease, clock.after(60))
-        case "release":
-            store.leases.release(lease)
-        case "requeue":
-            store.leases.requeue("w1")
-            worker("w1")
-        case _:
-            store.steering.cancel(ids(holder), actor="ann")
-            store.leases.confirm_cancel(lease)
+    ENDINGS[ending](store, lease)
 
     assert codes(store, following) == []
     assert claimed_ids(store) == [following]

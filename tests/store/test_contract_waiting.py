@@ -74,37 +74,53 @@ def test_a_job_that_needs_one_that_has_completed_is_ready_at_once(store: Store, 
     assert claimed_ids(store) == [after]
 
 
-@pytest.mark.parametrize("how", [FAILED, CANCELLED])
-def test_when_a_need_fails_or_is_cancelled_the_waiting_job_fails(store: Store, enqueue: Enqueue, how: Status) -> None:
-    first = enqueue()
-    waiting = enqueue(after=(first,))
+Fate = Callable[[Store, int, ByHand], object]
+FATES: dict[str, Fate] = {
+    "completed": lambda store, need, by_hand: _run(store, need, COMPLETED),
+    "failed": lambda store, need, by_hand: _run(store, need, FAILED),
+    "cancelled": lambda store, need, by_hand: _run(store, need, CANCELLED),
+    "cancelled by hand": lambda store, need, by_hand: by_hand(
+        f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {need}"
+    ),
+    "deleted": lambda store, need, by_hand: store.steering.delete(ids(need), actor="ann"),
+    "deleted by hand": lambda store, need, by_hand: by_hand(f"DELETE FROM worker_job_queue WHERE id = {need}"),
+    "pruned": lambda store, need, by_hand: store.steering.prune(ids(need)),
+}
+UNMET = ["failed", "cancelled", "cancelled by hand", "deleted", "deleted by hand"]
 
-    _run(store, first, how)
-    _settle(store)
+
+@pytest.mark.parametrize("fate", UNMET)
+def test_when_a_need_will_not_be_met_the_waiting_job_fails(
+    store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
+) -> None:
+    first = enqueue()
+    waiting = enqueue(after=(first,), priority=9)
+
+    FATES[fate](store, first, by_hand)
+    assert claimed_ids(store) == []
 
     job = store.reading.get(waiting)
     assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
     assert str(first) in (job.error_message or "")
     assert job.completed_at
+    if "deleted" not in fate:
+        late = enqueue(after=(first,))
+        assert claimed_ids(store) == []
+        assert store.reading.get(late).error_code == "DEPENDENCY_FAILED"
+        by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {first}")
+        assert claimed_ids(store) == [first]
+        assert status_of(store, waiting) is PENDING
 
 
-def test_a_job_that_needs_one_that_has_already_failed_fails(store: Store, enqueue: Enqueue) -> None:
-    first = enqueue()
-    _run(store, first, FAILED)
-
-    waiting = enqueue(after=(first,))
-    _settle(store)
-
-    assert store.reading.get(waiting).error_code == "DEPENDENCY_FAILED"
-
-
-@pytest.mark.parametrize("how", [COMPLETED, FAILED, CANCELLED])
-def test_with_after_any_the_job_runs_however_its_need_ended(store: Store, enqueue: Enqueue, how: Status) -> None:
+@pytest.mark.parametrize("fate", ["completed", *UNMET])
+def test_with_after_any_the_job_runs_however_its_need_ended(
+    store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
+) -> None:
     first = enqueue()
     waiting = enqueue(after=(first,), after_any=True)
     assert codes(store, waiting) == ["WAITS_FOR"]
 
-    _run(store, first, how)
+    FATES[fate](store, first, by_hand)
 
     assert codes(store, waiting) == []
     assert claimed_ids(store) == [waiting]
@@ -124,59 +140,17 @@ def test_a_retry_of_the_need_by_backoff_does_not_fail_the_waiting_job(
     assert codes(reopen(), waiting) == ["WAITS_FOR"]
 
 
-def _delete(store: Store, job_id: int, by_hand: ByHand) -> None:
-    store.steering.delete(ids(job_id), actor="ann")
-
-
-def _delete_by_hand(store: Store, job_id: int, by_hand: ByHand) -> None:
-    by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
-
-
-def _prune(store: Store, job_id: int, by_hand: ByHand) -> None:
-    store.steering.prune(ids(job_id))
-
-
-Removal = Callable[[Store, int, ByHand], None]
-
-
-@pytest.mark.parametrize("remove", [_delete, _delete_by_hand], ids=["verb", "by hand"])
-def test_when_a_pending_need_is_deleted_the_waiting_job_fails(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, remove: Removal
-) -> None:
-    first = enqueue()
-    waiting = enqueue(after=(first,))
-
-    remove(store, first, by_hand)
-    _settle(store)
-
-    job = store.reading.get(waiting)
-    assert (job.status, job.error_code) == (FAILED, "DEPENDENCY_FAILED")
-
-
-@pytest.mark.parametrize("remove", [_delete, _delete_by_hand, _prune], ids=["delete", "by hand", "prune"])
+@pytest.mark.parametrize("fate", ["deleted", "deleted by hand", "pruned"])
 def test_a_need_that_was_met_stays_met_when_its_job_is_removed(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, remove: Removal
+    store: Store, enqueue: Enqueue, by_hand: ByHand, fate: str
 ) -> None:
     first, second = enqueue(), enqueue()
     waiting = enqueue(after=(first, second))
     _run(store, first, COMPLETED)
 
-    remove(store, first, by_hand)
+    FATES[fate](store, first, by_hand)
     assert codes(store, waiting) == ["WAITS_FOR"]
     _run(store, second, COMPLETED)
-
-    assert codes(store, waiting) == []
-    assert claimed_ids(store) == [waiting]
-
-
-@pytest.mark.parametrize("remove", [_delete, _delete_by_hand], ids=["verb", "by hand"])
-def test_with_after_any_a_deleted_need_is_an_ended_one(
-    store: Store, enqueue: Enqueue, by_hand: ByHand, remove: Removal
-) -> None:
-    first = enqueue()
-    waiting = enqueue(after=(first,), after_any=True)
-
-    remove(store, first, by_hand)
 
     assert codes(store, waiting) == []
     assert claimed_ids(store) == [waiting]
@@ -321,17 +295,3 @@ def test_key_and_need_both_hold_a_job(store: Store, enqueue: Enqueue) -> None:
     assert claimed_ids(store) == [waiting]
     store.leases.complete(store.reading.get(waiting).lease)
     assert claimed_ids(store) == [last]
-
-
-def test_a_need_broken_by_hand_is_settled_by_the_next_claim(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
-    first = enqueue()
-    waiting = enqueue(after=(first,), priority=1)
-
-    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {first}")
-    assert codes(store, waiting) == ["WAITS_FOR"]
-    assert claimed_ids(store) == []
-    assert store.reading.get(waiting).error_code == "DEPENDENCY_FAILED"
-    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {first}")
-
-    assert claimed_ids(store) == [first]
-    assert status_of(store, waiting) is PENDING
