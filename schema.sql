@@ -697,8 +697,11 @@ BEGIN
      WHERE id = NEW.id;
 END;
 
-CREATE TRIGGER job_cancel_by_hand BEFORE UPDATE OF status ON worker_job_queue
-WHEN NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running')
+-- By hand: a cancel; and a retry, a person's wish: the budget, the error and the times begin anew. The fence does not, nor a
+-- start that was set and was still to come when the job ended; when its last attempt was to be tried again is no such start.
+CREATE TRIGGER job_by_hand BEFORE UPDATE OF status ON worker_job_queue
+WHEN (NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running'))
+  OR (NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled'))
 BEGIN
     UPDATE worker_job_queue
        SET cancel_requested_at = ifnull(cancel_requested_at, strftime('%Y-%m-%d %H:%M:%f', 'now'))
@@ -707,16 +710,9 @@ BEGIN
        SET status = 'cancelled', held = 0, completed_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
            cancel_requested_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
      WHERE id = OLD.id AND status = 'pending';
-    SELECT RAISE(IGNORE);
-END;
-
--- A person's wish: the budget, the error and the times begin anew. The fence does not, nor a start that was set and
--- was still to come when the job ended; when its last attempt was to be tried again is no such start.
-CREATE TRIGGER job_retry_by_hand BEFORE UPDATE OF status ON worker_job_queue
-WHEN NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled')
-BEGIN
     SELECT RAISE(ABORT, 'a live job has the same unique_key: that one will do the work')
-     WHERE EXISTS (SELECT 1 FROM worker_job_queue
+     WHERE NEW.status = 'pending'
+       AND EXISTS (SELECT 1 FROM worker_job_queue
                     WHERE unique_key = OLD.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running'));
     UPDATE worker_job_queue
        SET status = 'pending', completed_at = NULL, started_at = NULL, heartbeat_at = NULL, worker_id = NULL,
@@ -729,7 +725,7 @@ BEGIN
                                           WHERE a.job_id = OLD.id AND a.fence = OLD.fence
                                             AND a.outcome IN ('retry', 'snoozed'))
                         THEN OLD.run_at END AS start) t
-     WHERE worker_job_queue.id = OLD.id;
+     WHERE worker_job_queue.id = OLD.id AND NEW.status = 'pending';
     SELECT RAISE(IGNORE);
 END;
 
@@ -866,33 +862,21 @@ BEGIN
     UPDATE worker_job_queue
        SET held = 0
      WHERE id IN (
-        SELECT (SELECT w.id FROM worker_job_queue w
-                 WHERE w.concurrency_key = NEW.concurrency_key AND w.concurrency_key IS NOT NULL
-                   AND w.job_type = l.job_type AND w.owner = l.owner AND w.source = l.source
-                   AND w.status = 'pending' AND w.held = 8
-                 ORDER BY w.priority, w.created_at, w.id LIMIT 1)
-          FROM (WITH RECURSIVE lane(job_type, owner, source) AS (
-                    SELECT * FROM (SELECT q.job_type, q.owner, q.source FROM worker_job_queue q
-                                    WHERE q.concurrency_key = NEW.concurrency_key AND q.concurrency_key IS NOT NULL
-                                      AND q.status = 'pending' AND q.held = 8
-                                    ORDER BY q.job_type, q.owner, q.source LIMIT 1)
-                     UNION ALL
-                    SELECT q.job_type, q.owner, q.source
-                      FROM lane CROSS JOIN worker_job_queue q
-                     WHERE q.id = coalesce(
-                           (SELECT n.id FROM worker_job_queue n
-                             WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
-                               AND n.status = 'pending' AND n.held = 8 AND n.job_type = lane.job_type AND n.owner = lane.owner
-                               AND n.source > lane.source ORDER BY n.source LIMIT 1),
-                           (SELECT n.id FROM worker_job_queue n
-                             WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
-                               AND n.status = 'pending' AND n.held = 8 AND n.job_type = lane.job_type AND n.owner > lane.owner
-                             ORDER BY n.owner, n.source LIMIT 1),
-                           (SELECT n.id FROM worker_job_queue n
-                             WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
-                               AND n.status = 'pending' AND n.held = 8 AND n.job_type > lane.job_type
-                             ORDER BY n.job_type, n.owner, n.source LIMIT 1)))
-                SELECT job_type, owner, source FROM lane) l
+        -- As the claim walks over its lanes: each seek finds the first job of the next lane.
+        WITH RECURSIVE lane(head, job_type, owner, source) AS (
+            SELECT * FROM (SELECT q.id, q.job_type, q.owner, q.source FROM worker_job_queue q
+                            WHERE q.concurrency_key = NEW.concurrency_key AND q.concurrency_key IS NOT NULL
+                              AND q.status = 'pending' AND q.held = 8
+                            ORDER BY q.job_type, q.owner, q.source, q.priority, q.created_at, q.id LIMIT 1)
+             UNION ALL
+            SELECT q.id, q.job_type, q.owner, q.source
+              FROM lane CROSS JOIN worker_job_queue q
+             WHERE q.id = (SELECT n.id FROM worker_job_queue n
+                            WHERE n.concurrency_key = NEW.concurrency_key AND n.concurrency_key IS NOT NULL
+                              AND n.status = 'pending' AND n.held = 8
+                              AND (n.job_type, n.owner, n.source, n.priority) > (+lane.job_type, +lane.owner, +lane.source, 11)
+                            ORDER BY n.job_type, n.owner, n.source, n.priority, n.created_at, n.id LIMIT 1))
+        SELECT l.head FROM lane l
          WHERE NOT EXISTS (SELECT 1 FROM worker_job_queue h
                             WHERE h.concurrency_key = NEW.concurrency_key AND h.concurrency_key IS NOT NULL
                               AND h.job_type = l.job_type AND h.owner = l.owner AND h.source = l.source
@@ -902,8 +886,7 @@ BEGIN
                           AND r.status = 'running');
 END;
 
--- What follows from a move: its event, the attempt that a claim opens, the hold of its batch, and work for the next
--- transaction of ours.
+-- What follows from a move: its event, and the attempt that a claim opens.
 CREATE TRIGGER job_moved AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
 BEGIN
@@ -915,6 +898,14 @@ BEGIN
                      strftime('%Y-%m-%d %H:%M:%f', 'now')));
     INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at)
     SELECT NEW.id, NEW.fence, NEW.worker_id, NEW.started_at WHERE NEW.status = 'running';
+END;
+
+-- And the hold of its batch, and work for the next transaction of ours; most jobs pass by the WHEN alone.
+CREATE TRIGGER job_settles AFTER UPDATE OF status ON worker_job_queue
+WHEN NEW.status <> OLD.status
+     AND (NEW.document_id IS NOT NULL OR NEW.batch_id IS NOT NULL OR NEW.held & 4 OR NEW.status = 'failed'
+          OR (NEW.status <> 'running' AND EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)))
+BEGIN
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT NEW.id WHERE NEW.status <> 'running' AND EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id);
     -- A job that waits, back from its end: look again at what it waits for.

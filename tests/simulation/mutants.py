@@ -176,14 +176,13 @@ MUTANTS = (
     Mutant("progress may fall", "P10", "simulation", (
         ("progress_percent = max(progress_percent, :percent)", "progress_percent = :percent"),)),
     Mutant("completion in two transactions", "P5", "simulation", (
-        ("            for done in landed.values():\n                self._land(done",
-         "        with self._db.transaction():\n            for done in landed.values():\n"
-         "                self._land(done"),)),
+        ("            for done, work in landed.values():\n",
+         "        with self._db.transaction():\n            for done, work in landed.values():\n"),)),
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
-        ('            rows = self._db.write("complete", now=now',
-         "            for lost in (d for d in completions if d.lease not in landed):\n"
-         "                self._insert_follow_ups(1, Work(None, None, '', '', None), lost.follow_ups)\n"
-         '            rows = self._db.write("complete", now=now'),)),
+        ('            self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))',
+         "            for lost in (d for d in completions if d.lease.job_id not in landed):\n"
+         "                self._insert_follow_ups(1, Work(None, None, '', '', None, None, 5), lost.follow_ups)\n"
+         '            self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))'),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("        # Last: if that cannot be written now, all is done once more, and needs the files.\n"
          "        self.publisher.retract(ended)\n", ""),)),

@@ -96,8 +96,11 @@ def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("claim", "job_ready"),
-        ("claim_one", "job_ready"),
+        ("lanes_of_worker", "job_ready"),
+        ("lanes_of_jobs", "job_ready"),
+        ("behind", "job_ready"),
+        ("claim", "INTEGER PRIMARY KEY"),
+        ("claim_one", "INTEGER PRIMARY KEY"),
         ("next_turn", "job_ready"),
         ("free_due", "job_due"),
         ("next_deadline", "job_due"),

@@ -261,6 +261,11 @@ class Completion:
     child: Child | None = None
     """Where no report has told it before."""
 
+    @property
+    def brings(self) -> bool:
+        """More than its result."""
+        return bool(self.files or self.follow_ups or self.publishes)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -120,9 +120,9 @@ class Database:
             self._reading = connect_to_read(self.path)
         return self._reading
 
-    def write(self, name: str, /, **values: object) -> list[Row]:
+    def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
         """Of what RETURNING gives, text that is not UTF-8 is a `UnicodeDecodeError`: see `mending`."""
-        sql = self.statements[name]
+        sql, values = self.statements[name], named if row is None else row
         if self.is_mending:
             return mended_rows(self.writer, sql, values)
         try:
@@ -260,6 +260,8 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
         try:
             _set_up(connection, path, on_long_wait)
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+            # Else what takes back a statement of a hundred rows is a file of its own, for each such statement.
+            connection.execute("PRAGMA temp_store = MEMORY")
             connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
         except BaseException:
             connection.close()

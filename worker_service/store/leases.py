@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from math import isfinite
+from operator import attrgetter, itemgetter
 from typing import TypeVar, cast
 
 import msgspec
@@ -64,7 +68,7 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.database import Database, Mended, Row
+from worker_service.store.database import Database, Mended, Row, chunks
 from worker_service.store.intake import SqliteIntake, documents_moved, make_ready, settle
 from worker_service.store.library import page_from
 from worker_service.store.reading import claim_values, job_from
@@ -74,6 +78,15 @@ STALE = "STALE_GENERATION"
 _SMALL_BYTES = 1 << 12
 
 _ITEMS_MOST = 1000
+
+_order = attrgetter("priority", "created_at", "id")
+
+COMPLETED_AT_ONCE = 25
+CLOSING_WIDTH, COMPLETED_WIDTH = 9, 4
+_CLOSE = {1: "close_completed_one", COMPLETED_AT_ONCE: "close_completed"}
+_COMPLETE = {1: "complete_one", COMPLETED_AT_ONCE: "complete"}
+# The values of jobs that are not there, where a statement has room for more.
+_NOTHING = (None,) * COMPLETED_AT_ONCE * CLOSING_WIDTH
 
 A = TypeVar("A", bound=Answer)
 
@@ -119,10 +132,12 @@ class SqliteLeases:
     def __init__(self, database: Database, intake: SqliteIntake) -> None:
         self._db = database
         self._intake = intake
+        self._turns = _Turns(database)
 
     # ── Workers ──
 
     def register(self, worker: Worker) -> None:
+        self._turns.forget()
         with self._db.transaction():
             self._db.write(
                 "register",
@@ -179,28 +194,27 @@ class SqliteLeases:
 
     def _claim(self, worker_id: str, most: int, job_class: str, behind: int, only: Sequence[str] | None) -> list[Job]:
         claimed: list[Job] = []
-        with self._db.transaction():
-            values = claim_values(self._db, worker_id, job_class) | {"behind": behind}
-            types = None if only is None else json.dumps(list(only))
-            make_ready(self._db, values["now"])
-            while (room := most - len(claimed)) > 0:
-                # A second round only where a limit cut the first one short, or the queue is empty.
-                is_one = room == 1 and only is None
-                rows = (
-                    self._db.write("claim_one", **values)
-                    if is_one
-                    else self._db.write("claim", most=room, only=types, **values)
-                )
-                if not rows:
-                    break
-                claimed += self._readable(list(map(job_from, rows)))
-            if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
-                raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
-            if any(job.generation is not None for job in claimed):
-                settle(self._db)
-            if claimed:
-                claimed.sort(key=lambda job: (job.priority, job.created_at, job.id))
-                self._db.write("served", owners=json.dumps(list(dict.fromkeys(job.owner for job in claimed))))
+        try:
+            with self._db.transaction():
+                values = claim_values(self._db, worker_id, job_class) | {"behind": behind}
+                make_ready(self._db, values["now"])
+                while rows := self._turns.claim(values, most - len(claimed), only):
+                    claimed += self._readable(list(map(job_from, rows)))
+                    # A second round only where one of them has ended here.
+                    if len(claimed) == most or not self._db.is_mending:
+                        break
+                if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
+                    raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
+                if any(job.generation is not None for job in claimed):
+                    settle(self._db)
+                if claimed:
+                    claimed.sort(key=_order)
+                    owners = json.dumps(list(dict.fromkeys(job.owner for job in claimed)))
+                    self._turns.served(self._db.write("served", owners=owners))
+        except BaseException:
+            # What was seen in a transaction that came to nothing was never so.
+            self._turns.forget()
+            raise
         return claimed
 
     def _readable(self, jobs: list[Job]) -> list[Job]:
@@ -381,18 +395,25 @@ class SqliteLeases:
                 return self._complete_many(completions)
 
     def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        # A lease that is named twice lands once.
+        once: dict[Row, Completion] = dict(zip(map(_key_of, completions), completions, strict=True))
+        at_once = 1 if len(once) == 1 else COMPLETED_AT_ONCE
+        landed: dict[int, tuple[Completion, Row]] = {}
         with self._db.transaction():
             now = self._db.now()
-            closed = set(self._db.write("close_completed", now=now, done=_completed(completions)))
-            # A lease that is named twice lands once.
-            landed = {done.lease: done for done in completions if (done.lease.job_id, done.lease.fence) in closed}
-            rows = self._db.write("complete", now=now, done=_completed(landed.values()))
-            works = {row[0]: work_from(row[1:]) for row in rows}
-            self._db.write("forget_checkpoints", job_ids=json.dumps(list(works)))
-            for done in landed.values():
-                self._land(done, works[done.lease.job_id], now)
+            for some in chunks([*once.items()], at_once):
+                missing = at_once - len(some)
+                closing = chain(*(_closing_row(key, done) for key, done in some), _NOTHING[: missing * CLOSING_WIDTH])
+                self._db.write(_CLOSE[at_once], (*closing, now))
+                rows = chain(*((*key, done.result) for key, done in some), _NOTHING[: missing * COMPLETED_WIDTH])
+                works = {row[:2]: row[2:] for row in self._db.write(_COMPLETE[at_once], (*rows, now))}
+                landed |= {key[0]: (done, works[key[:2]]) for key, done in some if key[:2] in works}
+            self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))
+            for done, work in landed.values():
+                if done.brings or work[0] is not None:
+                    self._land(done, work_from(work), now)
             settle(self._db)
-        return [done.lease for done in completions if landed.get(done.lease) is not done]
+        return [done.lease for done in completions if landed.get(done.lease.job_id, (None,))[0] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         error = {"error_code": failure.code, "error_message": failure.message}
@@ -585,23 +606,14 @@ def _closing(
     }
 
 
-def _completed(completions: Iterable[Completion]) -> str:
-    """For `close_completed` and `complete`, by position."""
-    return json.dumps(
-        [
-            (
-                done.lease.job_id,
-                done.lease.fence,
-                done.lease.worker_id,
-                done.usage.signal,
-                done.usage.cpu_seconds,
-                done.usage.memory_peak_bytes,
-                done.result,
-                *((done.child.pid, done.child.pid_started, done.child.sandbox) if done.child else (None, None, None)),
-            )
-            for done in completions
-        ]
-    )
+_key_of = attrgetter("lease.job_id", "lease.fence", "lease.worker_id")
+_usage_of = attrgetter("usage.signal", "usage.cpu_seconds", "usage.memory_peak_bytes")
+
+
+def _closing_row(key: Row, done: Completion) -> Row:
+    child = done.child
+    place = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
+    return (*key, *_usage_of(done), *place)
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
@@ -670,3 +682,210 @@ def _skipped(result: str | None) -> str | None:
     found = json.loads(result) if result else None
     reason = found.get("skipped") if isinstance(found, dict) else None
     return None if reason is None else str(reason)
+
+
+# ── Whose turn it is ──
+
+_Claim = Mapping[str, object]
+
+_Head = tuple[int, bytes, int]
+"""Priority, created_at and id of the first ready job of a lane. Text is bytes here: a row may hold what is no UTF-8."""
+
+_LANES_KNOWN_LEAST = 4
+"""To walk over fewer costs no more than to ask what was written since."""
+_TOUCHED_MOST = 1000
+
+
+@dataclass(slots=True)
+class _Known:
+    """The lanes as the last walk found them, all of them open, and what has been written to since."""
+
+    worker_id: object
+    job_class: object
+    version: int
+    heads: dict[Row, _Head]
+    served: dict[bytes, int]
+    touched: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Rooms:
+    """How many more jobs may run, of each type and of each owner."""
+
+    by_owner: Counter[bytes]
+    by_type: Counter[bytes]
+    limits: dict[tuple[str, bytes], int]
+
+    def of_type(self, job_type: bytes, most: int) -> int:
+        limit = self.limits.get(("type", job_type))
+        return most if limit is None else limit - self.by_type[job_type]
+
+    def of_owner(self, owner: bytes, most: int) -> int:
+        limit = self.limits.get(("owner", owner), self.limits.get(("owner", b"*")) if owner else None)
+        return most if limit is None else limit - self.by_owner[owner]
+
+
+class _Turns:
+    """Among the owners whose lanes are open, the one with the fewest running jobs is next, then the one served longest
+    ago (P9); then priority, age, id. No limit is passed (P8).
+
+    A claim of one job does not walk over the lanes again while it can know that they are as it left them: nobody else
+    has committed, and what this connection has written since is told by SQLite. That is only a guess at the order: the
+    statement that claims asks the gates of the job once more.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._known: _Known | None = None
+
+    def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> list[Row]:
+        """Inside the transaction of a claim. `only`: up to the first whose type is none of these."""
+        types = None if only is None else {job_type.encode() for job_type in only}
+        if most == 1 and (known := self._still_known(values)) is not None:
+            found = self._first(known, types)
+            if found is not None and (rows := self._db.write("claim_one", id=found, **values)):
+                return rows
+            self.forget()
+        ids = self._in_turn(values, most, types)
+        return self._db.write("claim", ids=json.dumps(ids), **values) if ids else []
+
+    def served(self, rows: Sequence[Row]) -> None:
+        if self._known is not None:
+            self._known.served |= dict(rows)
+
+    def forget(self) -> None:
+        if self._known is not None:
+            self._known = None
+            self._db.writer.set_update_hook(None)
+
+    # ── By a walk over the lanes ──
+
+    def _in_turn(self, values: _Claim, most: int, types: set[bytes] | None) -> list[int]:
+        lanes = self._db.write("lanes_of_worker", **values)
+        is_open = [lane for lane in lanes if lane[-1]]
+        if not is_open:
+            return []
+        if len(is_open) == len(lanes) >= _LANES_KNOWN_LEAST:
+            self._know(values, lanes)
+        if most > 1:
+            [(class_room,)] = self._db.write("class_room", **values)
+            most = min(most, class_room)
+        if len(is_open) > 1:
+            return self._merged(is_open, self._rooms(), most, types)
+        [(_, _, job_id, _, job_type, owner, *_)] = is_open
+        if types is not None and job_type not in types:
+            return []
+        if most > 1:
+            rooms = self._rooms()
+            most = min(most, rooms.of_type(job_type, most), rooms.of_owner(owner, most))
+        return [job_id, *map(itemgetter(2), self._behind(job_id, most - 1))]
+
+    def _merged(self, lanes: Sequence[Row], rooms: _Rooms, most: int, types: set[bytes] | None) -> list[int]:
+        # A heap for each owner, with the next job of each of its lanes; and one of the owners.
+        heads: dict[bytes, list[tuple[Row, bytes, list[Row], int]]] = defaultdict(list)
+        served: dict[bytes, int] = {}
+        for *head, key, job_type, owner, _, owner_served, _ in lanes:
+            heads[owner].append(((*head, key), job_type, [], 1))
+            served[owner] = owner_served
+        for own in heads.values():
+            heapify(own)
+        turns = [(rooms.by_owner[owner], served[owner], own[0][0][:3], owner) for owner, own in heads.items()]
+        heapify(turns)
+        taken: list[int] = []
+        keys: set[object] = set()
+        while turns and len(taken) < most:
+            running, _, _, owner = turns[0]
+            own = heads[owner]
+            (_, _, job_id, key), job_type, ready, asked = own[0]
+            is_free = rooms.of_type(job_type, 1) > 0
+            if is_free and (key is None or key not in keys):
+                if types is not None and job_type not in types:
+                    break
+                taken.append(job_id)
+                keys.add(key)
+                running += 1
+                rooms.by_owner[owner] += 1
+                rooms.by_type[job_type] += 1
+            if is_free and not ready and asked:
+                # Of a lane that is asked again, twice as many: few are read that nobody takes.
+                ready = self._behind(job_id, asked)[::-1]
+                asked = 2 * asked if len(ready) == asked else 0
+            if is_free and ready:
+                heapreplace(own, (ready.pop(), job_type, ready, asked))
+            else:
+                heappop(own)
+            if own and rooms.of_owner(owner, 1) > 0:
+                heapreplace(turns, (running, served[owner], own[0][0][:3], owner))
+            else:
+                heappop(turns)
+        return taken
+
+    def _behind(self, job_id: int, most: int) -> list[Row]:
+        """The ready jobs of its lane that come after it."""
+        return self._db.write("behind", job_id=job_id, most=most) if most > 0 else []
+
+    def _rooms(self) -> _Rooms:
+        by_owner, by_type = Counter[bytes](), Counter[bytes]()
+        for owner, job_type, count in self._db.write("running_by_lane"):
+            by_owner[owner] += count
+            by_type[job_type] += count
+        return _Rooms(by_owner, by_type, {(kind, name): most for kind, name, most in self._db.write("lane_limits")})
+
+    # ── By what is known ──
+
+    def _know(self, values: _Claim, lanes: Sequence[Row]) -> None:
+        heads = {lane[4:7]: lane[:3] for lane in lanes}
+        served = {owner: number for *_, owner, _, number, _ in lanes}
+        self._known = _Known(values["worker_id"], values["job_class"], self._version(), heads, served)
+        self._db.writer.set_update_hook(self._touch)
+
+    def _touch(self, kind: int, database: str, table: str, row_id: int) -> None:
+        if table == "worker_job_queue" and self._known is not None:
+            self._known.touched.add(row_id)
+
+    def _version(self) -> int:
+        [(version,)] = self._db.writer.execute("PRAGMA data_version").fetchall()
+        return int(str(version))
+
+    def _still_known(self, values: _Claim) -> _Known | None:
+        known = self._known
+        if known is None or self._db.is_mending:
+            return None
+        is_same = known.worker_id == values["worker_id"] and known.job_class == values["job_class"]
+        if not is_same or known.version != self._version() or len(known.touched) > _TOUCHED_MOST:
+            self.forget()
+            return None
+        if known.touched and not self._look_again(known, values):
+            self.forget()
+            return None
+        return known
+
+    def _look_again(self, known: _Known, values: _Claim) -> bool:
+        """At the lanes of the jobs that were written to. False: a job has gone."""
+        touched, known.touched = known.touched, set()
+        rows = self._db.write("lanes_of_jobs", ids=json.dumps(list(touched)), **values)
+        for *head, job_type, owner, source, served, is_mine in rows:
+            touched.discard(head.pop())
+            if not is_mine:
+                continue
+            if head[2] is None:
+                known.heads.pop((job_type, owner, source), None)
+            else:
+                known.heads[job_type, owner, source] = (head[0], head[1], head[2])
+                known.served[owner] = served
+        return not touched
+
+    def _first(self, known: _Known, types: set[bytes] | None) -> int | None:
+        rooms = self._rooms()
+        running, served, limits = rooms.by_owner, known.served, rooms.limits
+        first = min(
+            (
+                (running[owner], served[owner], head, job_type)
+                for (job_type, owner, _), head in known.heads.items()
+                if not limits or (rooms.of_type(job_type, 1) > 0 and rooms.of_owner(owner, 1) > 0)
+            ),
+            default=None,
+        )
+        if first is None or (types is not None and first[3] not in types):
+            return None
+        return first[2][2]

@@ -39,26 +39,22 @@ INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
 -- ── Claim ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- fragment: lanes
--- A loose scan: one seek for each distinct (job_type, owner, source), however many jobs stand in it.
-SELECT q.job_type, q.owner, q.source
+-- A loose scan: one seek for each distinct (job_type, owner, source), however many jobs stand in it. The first entry of
+-- a lane is the job that is first in it. No priority is 11: the seek lands behind the whole lane. The plus keeps all four
+-- in the seek.
+lane(job_type, owner, source, head, priority, created_at) AS (
+SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at
   FROM worker_job_queue q
  WHERE q.id = (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
                 WHERE f.status = 'pending' AND f.held = 0
-                ORDER BY f.job_type, f.owner, f.source LIMIT 1)
+                ORDER BY f.job_type, f.owner, f.source, f.priority, f.created_at, f.id LIMIT 1)
  UNION ALL
-SELECT q.job_type, q.owner, q.source
+SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at
   FROM lane CROSS JOIN worker_job_queue q
- WHERE q.id = coalesce(
-       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
-         WHERE n.status = 'pending' AND n.held = 0
-           AND n.job_type = lane.job_type AND n.owner = lane.owner AND n.source > lane.source
-         ORDER BY n.source LIMIT 1),
-       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
-         WHERE n.status = 'pending' AND n.held = 0 AND n.job_type = lane.job_type AND n.owner > lane.owner
-         ORDER BY n.owner, n.source LIMIT 1),
-       (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
-         WHERE n.status = 'pending' AND n.held = 0 AND n.job_type > lane.job_type
-         ORDER BY n.job_type, n.owner, n.source LIMIT 1))
+ WHERE q.id = (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
+                WHERE n.status = 'pending' AND n.held = 0
+                  AND (n.job_type, n.owner, n.source, n.priority) > (+lane.job_type, +lane.owner, +lane.source, 11)
+                ORDER BY n.job_type, n.owner, n.source, n.priority, n.created_at, n.id LIMIT 1))
 
 -- fragment: running_in_class
 SELECT count(*) FROM worker_job_queue r CROSS JOIN handler c ON c.worker_id = r.worker_id AND c.job_type = r.job_type
@@ -122,18 +118,17 @@ SELECT 14, 'SOURCE_RESTING', {its_rest}
   FROM source_rest s
  WHERE s.source = lane.source AND s.until > :now
 
--- fragment: open_lanes
--- The lanes that this worker may take a job from now, in this class.
-  FROM lane
- CROSS JOIN worker w ON w.id = :worker_id
+-- fragment: may_start
+-- May this worker take a job of the lane now, in this class?
+FROM worker w
  CROSS JOIN handler mine ON mine.worker_id = w.id AND mine.job_type = lane.job_type AND mine.class = :job_class
- WHERE NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})
-
--- fragment: owner_running
-(SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner)
+ WHERE w.id = :worker_id AND NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})
 
 -- fragment: served
 ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0)
+
+-- fragment: lane_as_bytes
+CAST(lane.job_type AS BLOB), CAST(lane.owner AS BLOB), CAST(lane.source AS BLOB), {served}
 
 -- name: served
 -- Skipped where it would change nothing: one owner, served last time as well. A number that nobody can have counted up
@@ -143,81 +138,68 @@ SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000
   FROM json_each(:owners) o
  WHERE json_array_length(:owners) > 1
     OR o.value IS NOT (SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1)
-    ON CONFLICT (owner) DO UPDATE SET served = excluded.served;
+    ON CONFLICT (owner) DO UPDATE SET served = excluded.served
+RETURNING CAST(owner AS BLOB), served;
+
+-- name: lanes_of_worker
+-- The lanes of the types that it runs in this class: the first job of each, and whether it may be started.
+WITH RECURSIVE {lanes}
+SELECT lane.priority, CAST(lane.created_at AS BLOB), lane.head,
+       (SELECT CAST(q.concurrency_key AS BLOB) FROM worker_job_queue q WHERE q.id = lane.head),
+       {lane_as_bytes}, EXISTS (SELECT 1 {may_start})
+  FROM lane
+ CROSS JOIN handler h ON h.worker_id = :worker_id AND h.job_type = lane.job_type AND h.class = :job_class;
+
+-- name: lanes_of_jobs
+-- The same of the lanes that these jobs stand in, or stood in.
+SELECT h.priority, CAST(h.created_at AS BLOB), h.id, lane.id, {lane_as_bytes},
+       EXISTS (SELECT 1 FROM handler m
+                WHERE m.worker_id = :worker_id AND m.job_type = lane.job_type AND m.class = :job_class)
+  FROM json_each(:ids) w CROSS JOIN worker_job_queue lane ON lane.id = w.value
+  LEFT JOIN worker_job_queue h
+    ON h.id = (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
+                WHERE f.status = 'pending' AND f.held = 0
+                  AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
+                ORDER BY f.priority, f.created_at, f.id LIMIT 1);
+
+-- name: behind
+SELECT n.priority, CAST(n.created_at AS BLOB), n.id, CAST(n.concurrency_key AS BLOB)
+  FROM worker_job_queue o CROSS JOIN worker_job_queue n INDEXED BY job_ready
+    ON n.status = 'pending' AND n.held = 0 AND n.job_type = o.job_type AND n.owner = o.owner AND n.source = o.source
+   AND (n.priority, n.created_at, n.id) > (+o.priority, +o.created_at, +o.id)
+ WHERE o.id = :job_id
+ ORDER BY n.priority, n.created_at, n.id LIMIT :most;
+
+-- name: running_by_lane
+SELECT CAST(owner AS BLOB), CAST(job_type AS BLOB), count(*) FROM worker_job_queue WHERE status = 'running' GROUP BY 1, 2;
+
+-- name: lane_limits
+SELECT kind, CAST(name AS BLOB), most FROM job_limit WHERE kind IN ('type', 'owner');
+
+-- name: class_room
+-- How many more jobs of this class may run, here and anywhere (P8).
+SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END + :behind
+               - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
+           ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
+                     FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), 1000000))
+  FROM worker w WHERE w.id = :worker_id;
 
 -- fragment: taken
 status = 'running', fence = fence + 1, worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
        progress_percent = 0, progress_message = NULL
 
--- fragment: whose_turn
--- Who is next for this worker and class: of the open lanes, the first jobs; of their owners, the one with the fewest
--- running, then the one served longest ago (P9); then priority, age, id.
-WITH RECURSIVE lane(job_type, owner, source) AS ({lanes}),
-head AS (
-    SELECT (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
-             WHERE f.status = 'pending' AND f.held = 0
-               AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
-             ORDER BY f.priority, f.created_at, f.id LIMIT 1) AS id,
-           {owner_running} AS owner_running, {served} AS served
-    {open_lanes})
-SELECT q.id FROM head CROSS JOIN worker_job_queue q ON q.id = head.id
- ORDER BY head.owner_running, head.served, q.priority, q.created_at, q.id LIMIT 1;
-
 -- name: claim_one
-UPDATE worker_job_queue
+-- If it is still ready, and may be started.
+UPDATE worker_job_queue AS lane
    SET {taken}
- WHERE id = ({whose_turn})
+ WHERE id = :id AND status = 'pending' AND held = 0 AND EXISTS (SELECT 1 {may_start})
 RETURNING {job_columns};
 
 -- name: claim
--- As many turns at once. No limit is passed (P8): how much room type, owner, class and slots have left is counted
--- over the running rows, under the write lock. One statement chooses and takes; its trigger opens the attempts.
-WITH RECURSIVE lane(job_type, owner, source) AS ({lanes}),
-open AS MATERIALIZED (
-    SELECT lane.job_type, lane.owner, lane.source, {owner_running} AS owner_running, {served} AS served,
-           ifnull((SELECT l.most - (SELECT count(*) FROM worker_job_queue r
-                                     WHERE r.status = 'running' AND r.job_type = lane.job_type)
-                     FROM job_limit l WHERE l.kind = 'type' AND l.name = lane.job_type), :most) AS type_room,
-           ifnull((SELECT l.most - {owner_running}
-                     FROM job_limit l
-                    WHERE l.kind = 'owner' AND (l.name = lane.owner OR (l.name = '*' AND lane.owner <> ''))
-                    ORDER BY l.name = '*' LIMIT 1), :most) AS owner_room,
-           min(:most,
-               CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END + :behind
-                   - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
-               ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
-                         FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), :most)) AS room
-    {open_lanes}),
-sample(most) AS (SELECT min(:most, max(1, 2000 / max(1, count(*)))) FROM open),
-candidate AS MATERIALIZED (
-    SELECT q.id, q.job_type, q.owner, q.source, q.priority, q.created_at, ifnull(q.concurrency_key, q.id) AS key,
-           open.served, open.type_room, open.owner_room, open.owner_running,
-           row_number() OVER (PARTITION BY q.owner ORDER BY q.priority, q.created_at, q.id) AS nth
-      FROM open CROSS JOIN worker_job_queue q
-     WHERE q.id IN (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
-                     WHERE f.status = 'pending' AND f.held = 0 AND f.job_type = open.job_type
-                       AND f.owner = open.owner AND f.source = open.source
-                     ORDER BY f.priority, f.created_at, f.id LIMIT (SELECT most FROM sample))),
-turn AS MATERIALIZED (
-    SELECT id, job_type, owner, source, type_room,
-           row_number() OVER (PARTITION BY key
-                              ORDER BY owner_running + nth, served, priority, created_at, id) AS key_nth,
-           row_number() OVER (PARTITION BY job_type
-                              ORDER BY owner_running + nth, served, priority, created_at, id) AS type_nth,
-           row_number() OVER (ORDER BY owner_running + nth, served, priority, created_at, id) AS nth
-      FROM candidate WHERE nth <= owner_room)
+-- They were chosen under the same write lock. Its trigger opens the attempts.
 UPDATE worker_job_queue
    SET {taken}
- WHERE id IN (
-    SELECT id FROM turn
-     WHERE type_nth <= type_room AND key_nth = 1
-       -- Ahead of a free slot only as far as the turns are of types that have one: nobody is overtaken.
-       AND nth < ifnull((SELECT min(nth) FROM turn
-                          WHERE :only IS NOT NULL AND job_type NOT IN (SELECT value FROM json_each(:only))), nth + 1)
-       -- Behind the last one seen of a lane that has more, another of that lane may come first: the next round's.
-       AND nth <= ifnull((SELECT min(last) FROM (SELECT max(nth) AS last FROM turn GROUP BY job_type, owner, source
-                                                 HAVING count(*) >= (SELECT most FROM sample))), nth)
-     ORDER BY nth LIMIT ifnull((SELECT min(room) FROM open), 0))
+ WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING {job_columns};
 
 -- name: worker_is_known
@@ -440,26 +422,47 @@ UPDATE worker_job_attempt
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}
 RETURNING job_id, fence;
 
--- name: close_completed
+-- fragment: close_completed_rows
 -- `close_attempt` and its guards for many at once. NOT INDEXED: by rowid, never through all that run.
 UPDATE worker_job_attempt
-   SET ended_at = :now, outcome = 'completed', signal = d.value ->> 3, cpu_seconds = d.value ->> 4,
-       memory_peak_bytes = d.value ->> 5, pid = ifnull(d.value ->> 7, pid),
-       pid_started = ifnull(d.value ->> 8, pid_started), sandbox = ifnull(d.value ->> 9, sandbox)
-  FROM json_each(:done) d
+   SET ended_at = ?, outcome = 'completed', signal = d.signal, cpu_seconds = d.cpu_seconds,
+       memory_peak_bytes = d.memory_peak_bytes, pid = ifnull(d.pid, worker_job_attempt.pid),
+       pid_started = ifnull(d.pid_started, worker_job_attempt.pid_started),
+       sandbox = ifnull(d.sandbox, worker_job_attempt.sandbox)
+  FROM d
   CROSS JOIN worker_job_queue q NOT INDEXED
-    ON q.id = d.value ->> 0 AND q.fence = d.value ->> 1 AND q.worker_id = d.value ->> 2 AND q.status = 'running'
+    ON q.id = d.job_id AND q.fence = d.fence AND q.worker_id = d.worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL
  WHERE worker_job_attempt.job_id = q.id AND worker_job_attempt.fence = q.fence AND ended_at IS NULL
-RETURNING job_id, worker_job_attempt.fence;
+
+-- fragment: closing
+d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox)
+
+-- name: close_completed_one
+WITH {closing} AS (VALUES {closing_row})
+{close_completed_rows};
+
+-- name: close_completed
+-- Bound by position: to take each value out of JSON costs as much as the rest.
+WITH {closing} AS (VALUES {closing_rows})
+{close_completed_rows};
+
+-- fragment: complete_rows
+UPDATE worker_job_queue NOT INDEXED
+   SET status = 'completed', completed_at = ?, result = d.result, progress_percent = 100,
+       error_code = NULL, error_message = NULL
+  FROM d
+ WHERE worker_job_queue.id = d.job_id AND worker_job_queue.fence = d.fence AND worker_job_queue.worker_id = d.worker_id
+   AND status = 'running' AND cancel_requested_at IS NULL
+RETURNING id, fence, document_id, generation, owner, platform, name, batch_id, priority
+
+-- name: complete_one
+WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_row})
+{complete_rows};
 
 -- name: complete
-UPDATE worker_job_queue NOT INDEXED
-   SET status = 'completed', completed_at = :now, result = d.value ->> 6, progress_percent = 100,
-       error_code = NULL, error_message = NULL
-  FROM json_each(:done) d
- WHERE worker_job_queue.id = d.value ->> 0 AND worker_job_queue.fence = d.value ->> 1 AND status = 'running'
-RETURNING id, document_id, generation, owner, platform, name, batch_id, priority;
+WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows})
+{complete_rows};
 
 -- fragment: ended_early
 -- How fast it was and how long it would take is no longer true.

@@ -270,7 +270,9 @@ class SqliteReading:
 
 
 def job_from(row: Row) -> Job:
-    return Job._make((*row[:_STATUS], _STATUSES[row[_STATUS]], *row[_STATUS + 1 :]))
+    values = list(row)
+    values[_STATUS] = _STATUSES[row[_STATUS]]
+    return Job._make(values)
 
 
 def _worker_from(row: Row) -> WorkerState:

@@ -1,7 +1,13 @@
 -- What everyone looks at. The gates are the claim's own, from leases.sql.
 
 -- name: next_turn
-{whose_turn};
+-- Whom a worker's next claim takes: of the open lanes, the first jobs; of their owners, the one with the fewest running,
+-- then the one served longest ago (P9); then priority, age, id.
+WITH RECURSIVE {lanes}
+SELECT lane.head FROM lane
+ WHERE EXISTS (SELECT 1 {may_start})
+ ORDER BY (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner), {served},
+          lane.priority, lane.created_at, lane.head LIMIT 1;
 
 -- name: get
 SELECT {job_columns} FROM worker_job_queue WHERE id = :job_id;
@@ -55,7 +61,7 @@ SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
 
 -- name: standing
 -- What keeps each lane that has ready jobs from starting, on each worker.
-WITH RECURSIVE lane(job_type, owner, source) AS ({lanes})
+WITH RECURSIVE {lanes}
 SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, NULL
   FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail))
                           FROM (SELECT 99 AS rank, '' AS code, '' AS detail UNION ALL {lane_gates}))) g
@@ -91,7 +97,7 @@ FROM worker_job_queue f INDEXED BY job_ready
 -- name: ahead
 -- How many ready jobs come before this one by priority and age, counted up to :most in each lane.
 WITH RECURSIVE
-lane(job_type, owner, source) AS ({lanes}),
+{lanes},
 me AS (SELECT id, priority, created_at FROM worker_job_queue WHERE id = :job_id)
 SELECT sum((SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority < me.priority LIMIT :most))
            + (SELECT count(*) FROM (SELECT 1 {same_lane} AND f.priority = me.priority

@@ -15,7 +15,7 @@ from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.database import Database, FileWatch
 from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
-from worker_service.store.leases import SqliteLeases
+from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, SqliteLeases
 from worker_service.store.library import SqliteLibrary
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
 from worker_service.store.schedules import SqliteSchedules
@@ -51,12 +51,16 @@ class SqliteStore:
 
 
 def sqlite_statements() -> dict[str, str]:
-    new_row = f"({', '.join('?' * len(NEW_COLUMNS))})"
+    new_row, closing_row, completed_row = map(_row_of, (len(NEW_COLUMNS), CLOSING_WIDTH, COMPLETED_WIDTH))
     # What only Python can know.
     fragments = {
         "new_columns": ", ".join(NEW_COLUMNS),
         "new_row": new_row,
         "new_rows": ", ".join([new_row] * ROWS_AT_ONCE),
+        "closing_row": closing_row,
+        "closing_rows": ", ".join([closing_row] * COMPLETED_AT_ONCE),
+        "completed_row": completed_row,
+        "completed_rows": ", ".join([completed_row] * COMPLETED_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
     }
     statements: dict[str, str] = {}
@@ -66,3 +70,7 @@ def sqlite_statements() -> dict[str, str]:
             filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
             (fragments if kind == "fragment" else statements)[name] = filled
     return statements
+
+
+def _row_of(width: int) -> str:
+    return f"({', '.join('?' * width)})"

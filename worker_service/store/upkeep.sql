@@ -2,7 +2,7 @@
 
 -- name: unknown_types
 -- Of the jobs that are ready: the types for which no worker that lives has a handler.
-WITH RECURSIVE lane(job_type, owner, source) AS ({lanes})
+WITH RECURSIVE {lanes}
 SELECT DISTINCT job_type FROM lane
  WHERE NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
                     WHERE h.job_type = lane.job_type AND w.heartbeat_at > :stale_before)

@@ -21,11 +21,11 @@ SCHEMA_VERSION = 3
 # What an earlier schema had and today's has not. Whatever else hangs on our tables is somebody's own, and stays.
 _GONE: tuple[str, ...] = tuple(
     """
-    job_unique_live job_payload_guard job_starts job_settles job_waits_again job_document_insert_guard
-    job_document_guard job_stale_guard dependency_holds document_insert_guard document_guard document_generation
-    document_delete_guard document_deleted document_links document_follows document_loses_job
-    document_regains_job file_insert_guard file_guard file_tied file_deleted file_back page_result_guard
-    page_result_delete_guard page_result_added page_result_deleted page_insert_guard page_guard
+    job_unique_live job_payload_guard job_starts job_waits_again job_cancel_by_hand job_retry_by_hand
+    job_document_insert_guard job_document_guard job_stale_guard dependency_holds document_insert_guard
+    document_guard document_generation document_delete_guard document_deleted document_links document_follows
+    document_loses_job document_regains_job file_insert_guard file_guard file_tied file_deleted file_back
+    page_result_guard page_result_delete_guard page_result_added page_result_deleted page_insert_guard page_guard
     page_delete_guard page_added page_deleted page_changed checkpoint_guard checkpoint_done checkpoint_deleted
     crawl_item_moved schema_insert_guard job_delete_guard action_item_by_job v_undo v_undo_of_delete
     """.split()

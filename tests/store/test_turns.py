@@ -1,0 +1,165 @@
+"""A claim remembers the lanes that the last one saw: it takes whom a walk over all of them would find (P9, P12)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker
+from worker_service.jobs.model import Failure, Job, NewJob
+from worker_service.store.intake import make_ready
+from worker_service.store.opening import open_store
+from worker_service.store.reading import claim_values
+from worker_service.store.sqlite import SqliteStore
+
+TYPES = ("ocr_pages", "assemble", "scrape_account")
+OWNERS = ("", "ann", "bob", "cid", "dan", "eva")
+SOURCES = ("", "", "drive")
+
+
+class Queue:
+    """One file, the store of a daemon, and the store of somebody else; what the daemon's claims ran is counted."""
+
+    def __init__(self, path: Path) -> None:
+        lay_out(path)
+        self.clock = MovableClock()
+        self.daemon, self.somebody = self._opened(path), self._opened(path)
+        self.ran = Counter[str]()
+        written = self.daemon.database.write
+
+        def write(name: str, /, *row: object, **named: object) -> object:
+            self.ran[name] += 1
+            return written(name, *row, **named)  # type: ignore[arg-type]
+
+        self.daemon.database.write = write  # type: ignore[method-assign,assignment]
+        self.daemon.leases.register(new_worker(cpu=1000))
+        self.somebody.leases.register(new_worker("w2", cpu=1000))
+
+    def _opened(self, path: Path) -> SqliteStore:
+        store = open_store(path, clock=self.clock)
+        assert isinstance(store, SqliteStore)
+        return store
+
+    def next_by_a_walk(self) -> list[int]:
+        database = self.somebody.database
+        with database.rehearsal():
+            make_ready(database, database.now())
+            return [job_id for (job_id,) in database.write("next_turn", **claim_values(database, "w1", "cpu"))]
+
+    def close(self) -> None:
+        self.daemon.close()
+        self.somebody.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: int) -> None:
+    queue, random = Queue(tmp_path / "jobs.db"), Random(seed)
+    running: list[Job] = []
+
+    def enqueue(store: SqliteStore) -> None:
+        store.intake.enqueue_many(
+            [
+                NewJob(
+                    random.choice(TYPES),
+                    owner=random.choice(OWNERS),
+                    source=random.choice(SOURCES),
+                    priority=random.randint(1, 10),
+                    concurrency_key=random.choice((None, None, None, "k", "l")),
+                )
+                for _ in range(random.choice((1, 1, 30)))
+            ]
+        )
+
+    def anyone() -> int:
+        [(last,)] = queue.somebody.database.read_sql("SELECT ifnull(max(id), 1) FROM worker_job_queue", [])
+        return random.randint(1, last)
+
+    def claim(store: SqliteStore) -> None:
+        expected = queue.next_by_a_walk()
+        taken = store.leases.claim("w1", 1)
+        assert [job.id for job in taken] == expected
+        running.extend(taken)
+
+    def end(store: SqliteStore) -> None:
+        if not running:
+            return
+        lease = running.pop(random.randrange(len(running))).lease
+        match random.choice(("complete", "complete", "complete", "release", "fail", "later")):
+            case "complete":
+                store.leases.complete(lease)
+            case "release":
+                store.leases.release(lease)
+            case "fail":
+                store.leases.fail(lease, Failure("X", "x"), retry_at=None)
+            case _:
+                store.leases.fail(lease, Failure("X", "x"), retry_at=queue.clock.after(5))
+
+    def steer(store: SqliteStore) -> None:
+        steering, name = store.steering, random.choice(OWNERS[1:])
+        match random.choice((0, 1, 1, 2, 2, 4, 5, 6, 7, 3 if seed % 2 else 7)):
+            case 0:
+                steering.cancel(ids(anyone()), actor="x")
+                for job in [job for job in running if store.leases.beat("w1", [job.lease]).to_cancel]:
+                    running.remove(job)
+                    store.leases.confirm_cancel(job.lease)
+            case 1:
+                steering.priority(ids(anyone()), random.randint(1, 10), actor="x")
+            case 2:
+                job_id = anyone()
+                if job_id not in {job.id for job in running}:
+                    steering.delete(ids(job_id), actor="x")
+            case 3:
+                steering.pause("owner", name)
+            case 4:
+                steering.unpause("owner", name)
+            case 5:
+                store.leases.set_limits("owner", random.choice(({}, {"*": 1}, {name: 2})))
+            case 6:
+                store.leases.set_limits("type", random.choice(({}, {"assemble": 1})))
+            case _:
+                queue.clock.advance(2)
+
+    deeds: list[Callable[[SqliteStore], None]] = [enqueue, claim, claim, claim, claim, end, end, steer]
+    weights = [4, 4, 4, 4, 4, 3, 3, 1]
+    enqueue(queue.daemon)
+    for _ in range(250):
+        # Mostly the daemon's own doing, or what it knows would never last.
+        store = queue.daemon if random.random() < 0.9 else queue.somebody
+        deed = random.choices(deeds, weights)[0]
+        deed(queue.daemon if deed is claim else store)
+
+    # While something is paused, each claim walks.
+    assert queue.ran["claim_one"] > 10 or seed % 2, queue.ran
+    queue.close()
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Queue:
+    """Its lanes are known: one job for each of six owners, and the first of them has been claimed."""
+    queue = Queue(tmp_path / "jobs.db")
+    queue.daemon.intake.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in OWNERS])
+    assert claimed_ids(queue.daemon, most=1) == [1]
+    return queue
+
+
+def test_lanes_that_are_known_are_not_walked_over_again(known: Queue) -> None:
+    assert [claimed_ids(known.daemon, most=1) for _ in range(4)] == [[2], [3], [4], [5]]
+
+    assert (known.ran["lanes_of_worker"], known.ran["claim_one"]) == (1, 4)
+
+
+def test_a_job_that_anybody_inserts_is_seen_by_the_next_claim(known: Queue) -> None:
+    [mine] = known.daemon.intake.enqueue_many([NewJob("assemble", owner="fay", priority=1)])
+    assert claimed_ids(known.daemon, most=1) == [mine.job_id]
+    [theirs] = known.somebody.intake.enqueue_many([NewJob("assemble", owner="gus", priority=1)])
+    assert claimed_ids(known.daemon, most=1) == [theirs.job_id]
+
+
+def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(known: Queue) -> None:
+    known.daemon.steering.pause("owner", "ann")
+
+    assert claimed_ids(known.daemon, most=1) == [3]
