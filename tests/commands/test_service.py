@@ -63,6 +63,8 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
         "/etc/systemd/system/pagemill.service",
         "/etc/systemd/system/pagemill-commands.service",
         "/etc/systemd/system/pagemill-offline@.service",
+        "/etc/systemd/system/pagemill-schedule.service",
+        "/etc/systemd/system/pagemill-schedule.timer",
         "/etc/sysusers.d/pagemill.conf",
         "/etc/tmpfiles.d/pagemill.conf",
         "/etc/pagemill/pagemill.toml",

@@ -272,6 +272,34 @@ def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> Non
     assert "nothing of it is installed" in box.run(*words, "uninstall").stderr
 
 
+def test_the_timer_begins_what_is_scheduled_as_the_services_user_and_goes_with_the_rest(box: Box) -> None:
+    as_if_installed(box)
+    words = [PROGRAM, "-m", "worker_service.commands", "service"]
+    folder = '[[schedule]]\nname = "folder"\ncron = "* * * * *"\ncrawl = "/nowhere"\n'
+    job = '[[schedule]]\nname = "job"\ncron = "* * * * *"\njob = { type = "touch" }\n'
+    box.write("/etc/pagemill/pagemill.toml", folder + job)
+    box.must(*words, "install", "--python", PROGRAM)
+    database = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--groups=pagemill", "sqlite3", f"{STATE}/pagemill.db"]
+    past = "strftime('%Y-%m-%d %H:%M:00.000', 'now', '-1 minute')"
+    plans = f"('folder', '* * * * * UTC', {past}), ('job', '* * * * * UTC', {past})"
+    box.must(*database, f"INSERT INTO schedule_plan VALUES {plans}")
+
+    # It says what it could not begin, and the unit shows it as failed.
+    assert box.run("systemctl", "start", "pagemill-schedule.service").returncode == 1
+
+    assert box.must(*database, "SELECT job_type FROM worker_job_queue") == "touch\n"
+    wait_until(
+        lambda: "there is no directory /nowhere" in box.run("journalctl", "-u", "pagemill-schedule").stdout,
+        "it is told",
+    )
+    box.must("systemctl", "enable", "--now", "pagemill-schedule.timer")
+    box.must("systemctl", "is-active", "pagemill-schedule.timer")
+    box.must(*words, "uninstall")
+    for unit in ("pagemill-schedule.timer", "pagemill-schedule.service"):
+        assert box.run("systemctl", "cat", unit).returncode != 0
+    assert box.run("systemctl", "is-active", "pagemill-schedule.timer").stdout == "inactive\n"
+
+
 def test_an_older_database_is_upgraded_in_the_order_that_the_docs_tell(box: Box) -> None:
     as_if_installed(box)
     box.must("/opt/pagemill/bin/pagemill", "service", "install", "--python", PROGRAM)

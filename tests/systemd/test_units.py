@@ -13,7 +13,10 @@ from worker_service.config import every_setting, load_settings
 
 PLACE = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = sorted(path.name for path in PLACE.glob("*.service"))
-EXPOSURE_MOST = {"pagemill.service": 15, "pagemill-commands.service": 15, "pagemill-offline@.service": 5}
+TIMER = "pagemill-schedule.timer"
+EXPOSURE_MOST = {
+    "pagemill.service": 15, "pagemill-commands.service": 15, "pagemill-offline@.service": 5, "pagemill-schedule.service": 5,
+}  # fmt: skip
 """Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
 
 
@@ -34,6 +37,15 @@ def test_systemd_understands_each_unit(unit: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_systemd_understands_the_timer_and_what_it_begins(tmp_path: Path) -> None:
+    for name in (TIMER, TIMER.replace("timer", "service")):
+        (tmp_path / name).write_bytes((PLACE / name).read_bytes())
+
+    done = analyze("verify", str(tmp_path / TIMER))
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("unit", EXPOSURE_MOST)
 def test_each_unit_of_the_system_is_hardened(unit: str, tmp_path: Path) -> None:
     instance = tmp_path / unit.replace("@", "@ocr_pages")
@@ -48,7 +60,7 @@ def test_every_unit_is_hardened_but_that_of_a_user() -> None:
     assert set(UNITS) - set(EXPOSURE_MOST) == {"pagemill-user.service"}
 
 
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", sorted({*UNITS} - {"pagemill-schedule.service"}))
 def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
     """Else a fix of one would be forgotten in the others."""
     treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",

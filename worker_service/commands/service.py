@@ -28,7 +28,8 @@ from worker_service.errors import PagemillError, Refused
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")
-OFFLINE_UNIT = "pagemill-offline@.service"
+OFFLINE_UNIT, SCHEDULE_TIMER = "pagemill-offline@.service", "pagemill-schedule.timer"
+LEFT_UNITS = (OFFLINE_UNIT, "pagemill-schedule.service", SCHEDULE_TIMER)
 """Written, and left to the owner to enable."""
 USER_UNIT = "pagemill-user.service"
 _NAMES = {
@@ -44,6 +45,7 @@ _HINTS = (
     f"systemctl edit pagemill, with [Service] LoadCredential=drive:{CONFIGURATION}/drive.json",
     "to run a job type without a network, such as the one that reads pages: systemctl enable --now "
     "pagemill-offline@TYPE, and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!TYPE",
+    f"to begin each [[schedule]] of the settings at its times: systemctl enable --now {SCHEDULE_TIMER}",
 )
 _USER_HINTS = ("to have it run when you are not logged in: loginctl enable-linger",)
 # What ProtectHome hides from the unit.
@@ -227,7 +229,7 @@ def _install(python: str, root: Path | None) -> Iterator[Step]:
         return (root or Path("/")) / path.lstrip("/")
 
     below = [] if root is None else [f"--root={root}"]
-    for unit in (*UNITS, OFFLINE_UNIT):
+    for unit in (*UNITS, *LEFT_UNITS):
         yield Write(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
     for name, shipped in _NAMES.items():
         yield Write(at(f"/etc/{name}"), _file(shipped))
@@ -258,10 +260,13 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
     if units and root is None:
         yield Run(["systemctl", "disable", "--now", *units])
         yield Run(["systemctl", "disable", OFFLINE_UNIT])
+        # Older ones had none.
+        if (etc / "systemd/system" / SCHEDULE_TIMER).exists():
+            yield Run(["systemctl", "disable", "--now", SCHEDULE_TIMER])
         yield Run(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
     elif units:
-        yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT])
-    written = (*(f"systemd/system/{unit}" for unit in (*UNITS, OFFLINE_UNIT)), *_NAMES)
+        yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER])
+    written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
     yield from (Remove(etc / name) for name in written if (etc / name).exists())
     link = etc.parent / COMMAND.lstrip("/")
     if link.is_symlink() and link.readlink() == _script(sys.executable):
@@ -302,8 +307,9 @@ def unit_text(unit: str, python: str) -> str:
     # systemd reads % as the begin of a specifier and takes quoted words as they are.
     word = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     quote = '"' if re.search(r"[\s\"\\]", python) else ""
-    line = f"ExecStart={quote}{word}{quote} -m worker_service"
-    return re.sub(r"^ExecStart=.*$", lambda _: line, _file(unit), flags=re.MULTILINE)
+    return re.sub(
+        r"^ExecStart=/usr/bin/env python3", lambda _: f"ExecStart={quote}{word}{quote}", _file(unit), flags=re.MULTILINE
+    )
 
 
 def _file(name: str) -> str:
