@@ -15,8 +15,11 @@ PLACE = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = sorted(path.name for path in PLACE.glob("*.service"))
 TIMER = "pagemill-schedule.timer"
 EXPOSURE_MOST = {
-    "pagemill.service": 15, "pagemill-commands.service": 15, "pagemill-offline@.service": 5, "pagemill-schedule.service": 5,
-}  # fmt: skip
+    "pagemill.service": 15,
+    "pagemill-commands.service": 15,
+    "pagemill-offline@.service": 5,
+    "pagemill-schedule.service": 5,
+}
 """Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
 
 

@@ -36,7 +36,15 @@ def chores(
     tools: Tools, notifier: Notifier, known: Collection[str], tell_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
     """By name. `known`: the job types for which there is a handler here, wanted or not."""
+    settings = tools.settings
+    if settings.schedule and settings.schedule_in_daemon:
+        from worker_service.daemon.scheduled import BeginScheduled  # only where there is something
+
+        scheduled = {"begin_scheduled": BeginScheduled(tools).run}
+    else:
+        scheduled = {}
     return {
+        **scheduled,
         "disk_space": DiskSpace(tools, tell_disk_low).run,
         "tidy": partial(tidy, tools),
         "forget": partial(forget, tools),
