@@ -13,6 +13,8 @@ from worker_service.errors import BadTime
 
 Clock = Callable[[], datetime]
 
+PERIODS = ("hour", "day", "week", "month")
+
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -46,6 +48,14 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (OSError, KeyError, ValueError) as error:  # a directory of zones; none of that name; no name at all
         raise BadTime(f"{name!r} is no time zone of this machine: `timedatectl list-timezones` lists them") from error
+
+
+def period_of(moment: datetime, period: str, zone: str) -> str:
+    """The hour, day, week or month in which a moment is, by the clocks of a zone: ``day 2026-11-19``."""
+    here = moment.astimezone(zone_of(zone))
+    # Of an hour that comes twice there are two.
+    forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+    return f"{period} {here.strftime(forms[period])}"
 
 
 def parse_duration(text: str) -> timedelta:

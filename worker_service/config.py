@@ -131,7 +131,7 @@ class Settings:
         Kind("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
     )
     retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
-    zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none")
+    zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none, and of `enqueue --once-per`")
     schedule = Setting(
         Kind("a list of tables", _parse_schedules, _plans),
         [],

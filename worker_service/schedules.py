@@ -28,7 +28,6 @@ PRIORITY = 7
 """Below what a person waits for."""
 JOB, BATCH = "job", "batch"
 LATE = timedelta(minutes=5)
-PERIODS = ("hour", "day", "week", "month")
 
 _MISSED_SEEN = 1000
 _NAME = re.compile(r"\w[\w .-]{0,99}")
@@ -108,14 +107,6 @@ def to_begin(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequ
     if schedule.missed == "once":
         return in_time or missed[-1:]
     return [*missed[-schedule.missed_most :], *in_time]
-
-
-def period_of(moment: datetime, period: str, zone: str) -> str:
-    """The hour, day, week or month in which a moment is, by the clocks of a zone: ``day 2026-11-19``."""
-    here = moment.astimezone(zone_of(zone))
-    # Of an hour that comes twice there are two.
-    forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
-    return f"{period} {here.strftime(forms[period])}"
 
 
 def of_slot(job: NewJob, slot: datetime, zone: str) -> str | None:

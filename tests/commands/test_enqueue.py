@@ -217,3 +217,23 @@ def test_after_any_runs_once_the_other_has_failed(run: Run, daemon: Daemon) -> N
 
     assert [job(run, n)["state"] for n in (2, 3)] == ["running", "failed"]
     assert job(run, 3)["error_code"] == "DEPENDENCY_FAILED"
+
+
+def test_once_per_day_holds_after_the_job_has_ended_and_was_removed(run: Run, daemon: Daemon) -> None:
+    once = ("enqueue", "ocr_pages", "--unique", "nightly", "--once-per")
+    run(*once, "month")
+    daemon.fail()
+    run("delete", "1", "--yes")
+
+    again = run(*once, "month")
+
+    assert again.stdout == "1\n"
+    assert "was enqueued in this month, and has this unique key already: nothing was added" in again.stderr
+    # Another period is told by itself, and so is the key alone.
+    assert run(*once, "week").stdout == "2\n"
+    assert run(*once[:-1]).stdout == "2\n"
+
+
+def test_once_per_says_what_it_needs(run: Run, database: Path) -> None:
+    assert "needs a --unique KEY" in run("enqueue", "a", "--once-per", "day", fails=2).stderr
+    assert "'year' is not one of" in run("enqueue", "a", "--unique", "k", "--once-per", "year", fails=2).stderr

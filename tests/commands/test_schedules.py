@@ -50,7 +50,7 @@ def test_a_tick_is_a_process_for_cron_and_says_nothing_where_nothing_is_due(proc
 
 def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minutely: ByHand) -> None:
     run("schedule", "run-now", "minutely")
-    run("delete", "1")
+    run("delete", "1", "--yes")
     minutely("UPDATE schedule_plan SET until = strftime('%Y-%m-%d %H:%M:00.000', 'now', '-10 minutes')")
 
     listed = run("schedule", "ls")

@@ -39,6 +39,7 @@ WITH_PRIORITY = """
         INSERT INTO worker_job_queue (job_type, platform, account, priority, payload)
         VALUES ('scrape_account', 'instagram', 'user123', 1, '{"scrape_type": "full"}')
 """
+ROOT = Path(__file__).resolve().parents[2]
 ONLY_NOT_NULL = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
 CRON_LINE = (
     "INSERT INTO worker_job_queue (job_type, platform, account, payload) VALUES "
@@ -193,6 +194,30 @@ def test_a_unique_key_inserted_twice_by_hand_is_refused_or_passed_over_where_the
     by_hand(f"INSERT {rows.format('y')} ON CONFLICT DO NOTHING")
 
     assert [job.unique_key for job in everything(store).values()] == ["y", "x", "v", "u"]
+
+
+def test_one_statement_adds_a_job_once_a_day_whatever_has_become_of_it(by_hand: ByHand) -> None:
+    text = (ROOT / "docs/by-hand.md").read_text("utf-8")
+    [once_a_day] = [part for part in text.split("```") if "WHERE NOT EXISTS" in part]
+    statement = once_a_day.removeprefix("sql\n")
+
+    by_hand(statement)
+    by_hand("UPDATE worker_job_queue SET status = 'cancelled'")
+    by_hand(statement)
+    assert by_hand("SELECT id, status FROM worker_job_queue") == [{"id": 1, "status": "cancelled"}]
+
+    # A job of yesterday that is live is not doubled; one that has ended is no obstacle.
+    by_hand("DELETE FROM worker_job_queue")
+    by_hand(
+        "INSERT INTO worker_job_queue (job_type, platform, unique_key, created_at)"
+        " VALUES ('nightly_report', 'local', 'nightly', datetime('now', '-1 day'))"
+    )
+    by_hand(statement)
+    by_hand("UPDATE worker_job_queue SET status = 'cancelled'")
+    by_hand(statement)
+    assert [row["status"] for row in by_hand("SELECT status FROM worker_job_queue ORDER BY id")] == [
+        "cancelled", "pending",
+    ]  # fmt: skip
 
 
 def test_a_dependency_inserted_by_hand_holds_the_job(store: Store, by_hand: ByHand) -> None:

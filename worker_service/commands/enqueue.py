@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from worker_service.clock import PERIODS
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, completes, completes_type, read_stdin, verb
 from worker_service.jobs.selector import WRITTEN
@@ -36,6 +37,11 @@ def _columns(function: Function) -> Function:
 @click.option("--after", metavar="ID,ID", help="Not before these jobs have completed.")
 @click.option("--after-any", is_flag=True, help="With --after: once they have ended, in whatever way.")
 @click.option("--unique", "unique_key", metavar="KEY", help="Not if a live job has this key; that one's id is printed.")
+@click.option(
+    "--once-per",
+    type=click.Choice(PERIODS),
+    help="With --unique: nor if a job with this key was enqueued in this one before, whatever has become of it.",
+)
 @click.option("--key", "concurrency_key", metavar="KEY", help="Never two running jobs with this key.")
 @click.option("--max-retries", type=int, metavar="N", help="Unless given: as [retries.TYPE] says, else 3.")
 @click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m; a number means seconds, as in every LENGTH.")
@@ -46,6 +52,7 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     pagemill enqueue scrape_account --payload @job.json --priority 1
     echo '{"source": "/srv/a.pdf"}' | pagemill enqueue download --payload -
     pagemill enqueue download --set source=/srv/a.pdf --run-at +10m --unique nightly
+    pagemill enqueue nightly_report --unique nightly --once-per day
 
     Put a job into the queue and print its id. Once the id is printed, the job survives a power cut.
 
@@ -63,4 +70,5 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     if doubt:
         output.say(f"job {enqueued.job_id} waits: {doubt}")
     if enqueued.existing:
-        output.say(f"job {enqueued.job_id} is live and has this unique key already: nothing was added")
+        before = f" or was enqueued in this {words['once_per']}," if words["once_per"] else ""
+        output.say(f"job {enqueued.job_id} is live{before} and has this unique key already: nothing was added")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from worker_service.clock import PERIODS, period_of
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload
 from worker_service.jobs.model import Enqueued, NewJob
@@ -22,12 +23,18 @@ _TYPES_MOST = 10_000
 def enqueue(
     session: Session, words: Mapping[str, Any], stdin: Callable[[int], bytes], *, is_checked: bool = True
 ) -> Enqueued:
-    """`words`: see `read_job`. `is_checked`: refuse a payload that no worker which lives could give to its handler."""
-    job = read_job(words, session.settings, now=session.clock(), stdin=stdin)
+    """`words`: see `read_job`; and `once_per`, a period in which its unique key stands for one job, whatever has become
+    of it. `is_checked`: refuse a payload that no worker which lives could give to its handler."""
+    period, now = words.get("once_per"), session.clock()
+    job = read_job(words, session.settings, now=now, stdin=stdin)
+    if period is not None and (job.unique_key is None or period not in PERIODS):
+        raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY that it is remembered by")
     if is_checked:
         refuse_unfit(session, job, otherwise=", and --no-check puts it into the queue all the same")
     require(session, job.after)
-    return session.store.intake.enqueue(job)
+    if period is None or job.unique_key is None:
+        return session.store.intake.enqueue(job)
+    return session.store.schedules.enqueue_once(job.unique_key, period_of(now, period, session.settings.zone), job)
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
