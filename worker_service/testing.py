@@ -30,6 +30,7 @@ import msgspec
 
 from worker_service.children.messages import (
     Asked,
+    Begin,
     Checkpointed,
     Ended,
     Happening,
@@ -288,14 +289,16 @@ def _run(
     sandbox: str,
     path: Sequence[Path] = (),
 ) -> Run:
-    with nursery_in(
-        directory,
+    begin = Begin(
+        directory / "staging",
+        directory / "keep",
         commands=commands or {},
         sandbox=sandbox,
-        extra_path=[*path, *_path_of_tests()],
+        grace_seconds=1.0,
         extra_handlers=[] if spec is None else [spec],
         is_without_installed=spec is not None,
-    ) as (nursery, _):
+    )
+    with nursery_in(begin, extra_path=[*path, *_path_of_tests()]) as (nursery, _):
         nursery.launch(order)
         happenings: list[Happening] = []
         for one in heard(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):

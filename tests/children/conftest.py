@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from worker_service.children.messages import Ended, Happening, Logged, Order, Progressed
+from worker_service.children.messages import Begin, Ended, Happening, Logged, Order, Progressed
 from worker_service.children.nursery import Nursery
 
 SABOTEURS = ("tests.saboteurs.handlers:handlers",)
@@ -82,13 +82,12 @@ def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
         chosen: dict[str, Any] = {
             "staging_root": tmp_path / "staging",
             "keep_root": tmp_path / "keep",
-            "lock_fd": None,
             "grace_seconds": 0.5,
             "extra_handlers": SABOTEURS,
             "is_without_installed": True,
             **settings,
         }
-        nursery = Nursery(**chosen)
+        nursery = Nursery(Begin(**chosen))
         opened.append(nursery)
         nursery.start()
         return Desk(nursery)

@@ -194,14 +194,11 @@ def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
 DAEMON = """
 import json, select, sys
 from pathlib import Path
-from worker_service.children.messages import Order, Progressed
+from worker_service.children.messages import Begin, Order, Progressed
 from worker_service.children.nursery import Nursery
 
 root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-nursery = Nursery(
-    staging_root=root / "staging", keep_root=root / "keep", lock_fd=lock,
-    extra_handlers=[extra], is_without_installed=True,
-)
+nursery = Nursery(Begin(root / "staging", root / "keep", lock, extra_handlers=[extra], is_without_installed=True))
 nursery.start()
 payload = json.dumps({"path": str(root / "pid")})
 nursery.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))
@@ -230,7 +227,9 @@ handler = Handler("late", lambda context: None, dict)
 def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
     near, far = socket.socketpair()
-    begin = Begin(tmp_path / "s", tmp_path / "k", "house", {}, "strict", 1.0, 20.0, ("slow_to_load:handler",), True)
+    begin = Begin(
+        tmp_path / "s", tmp_path / "k", extra_handlers=["slow_to_load:handler"], is_without_installed=True, house="h"
+    )
     nursery = subprocess.Popen(
         [sys.executable, "-m", "worker_service.children.nursery_main", str(far.fileno())],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import SABOTEURS, Desk, MakeDesk
-from worker_service.children.messages import ChildError, Described, How
+from worker_service.children.messages import Begin, ChildError, Described, How
 from worker_service.children.nursery import Nursery
 
 BROKEN = (
@@ -22,8 +22,7 @@ BROKEN = (
 
 
 def open_nursery(tmp_path: Path, **more: object) -> Nursery:
-    settings = {"staging_root": tmp_path / "s", "keep_root": tmp_path / "k", "lock_fd": None, **more}
-    return Nursery(**settings)  # type: ignore[arg-type]
+    return Nursery(Begin(tmp_path / "s", tmp_path / "k", **more))  # type: ignore[arg-type]
 
 
 def by_name(described: object) -> dict[str, Described]:

@@ -145,7 +145,7 @@ def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypat
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
     monkeypatch.setattr(nursery_module, "_LEAVING_SECONDS", 0.2)
-    nursery = Nursery(staging_root=tmp_path / "s", keep_root=tmp_path / "k", lock_fd=None)
+    nursery = Nursery(messages.Begin(tmp_path / "s", tmp_path / "k"))
 
     with pytest.raises(ChildError, match="nonsense"):
         nursery.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from worker_service.children.messages import Ended, Happening, How, Logged, Order, Progressed
+from worker_service.children.messages import Begin, Ended, Happening, How, Logged, Order, Progressed
 from worker_service.children.nursery import Nursery
 
 PATIENCE_SECONDS = 30.0
@@ -36,15 +36,15 @@ class Bench:
 
     def launch(self, payload: object = None, *, account: str | None = "user123", name: str = "x") -> None:
         if self.nursery is None:
-            self.nursery = Nursery(
-                staging_root=self.root / "staging",
-                keep_root=self.root / "keep",
-                lock_fd=None,
+            begin = Begin(
+                self.root / "staging",
+                self.root / "keep",
                 commands=self.commands,
                 grace_seconds=0.5,
                 extra_handlers=["job_handlers.command:commands"],
                 is_without_installed=True,
             )
+            self.nursery = Nursery(begin)
             self.described = {one.facts.job_type: one for one in self.nursery.start()}
         text = payload if isinstance(payload, str) else json.dumps(payload or {})
         self.nursery.launch(Order(7, 1, name, "instagram", account, text, None))

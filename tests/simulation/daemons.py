@@ -131,8 +131,9 @@ def _loop(
     watch: Any = _Watch(machine.chance)
     signals: Any = _Signals()
     publisher: Any = _Publisher(published)
+    children: Any = nursery
     landing = Landing(tools, publisher)
-    return Loop(tools, nursery, wanted(DESCRIBED, ()), landing, heartbeat, watch, signals, Notifier({}))
+    return Loop(tools, children, wanted(DESCRIBED, ()), landing, heartbeat, watch, signals, Notifier({}))
 
 
 @cache

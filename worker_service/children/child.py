@@ -601,13 +601,6 @@ class Pipe:
             self._heard += map(to_child, self._inbox.feed(received))
 
     def _next_reply(self) -> Reply:
-        message = self._next()
-        if not isinstance(message, Reply):
-            raise RuntimeError("an order came where an answer was due")
-        self._answered += 1
-        return message
-
-    def _next(self) -> ToChild:
         while not self._heard:
             self._poll.poll()
             with self._held():
@@ -615,7 +608,11 @@ class Pipe:
                 if not received:
                     raise Retryable("nobody is there to answer", code="ASK_FAILED")
                 self._heard += map(to_child, self._inbox.feed(received))
-        return self._heard.popleft()
+        message = self._heard.popleft()
+        if not isinstance(message, Reply):
+            raise RuntimeError("an order came where an answer was due")
+        self._answered += 1
+        return message
 
 
 class ChildContext:

@@ -260,23 +260,28 @@ Happening = Started | Progressed | Logged | PagesRead | Checkpointed | Asked | E
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
+    """What a nursery is to be. Its own side of the line fills in `house` and `credentials`."""
+
     staging_root: Path
     keep_root: Path
-    house: str
-    commands: dict[str, dict[str, Any]]
-    sandbox: str
-    grace_seconds: float
-    import_seconds: float
-    extra_handlers: tuple[str, ...] = ()
-    is_without_installed: bool = False
     lock_fd: int | None = None
-    credentials: Path | None = None
-    idle_seconds: float = 10.0
-    wait_seconds: float = 0.1
-    types: tuple[str, ...] = ()
-    """Those that will be asked for, as WORKER_TYPES has it: the others are not kept warm."""
-    slots: dict[str, int] = {}
+    commands: Mapping[str, Mapping[str, Any]] = {}
+    sandbox: str = "strict"
+    slots: Mapping[str, int] = {}
     """By class, how many attempts run at once; what comes beyond that waits for a child that serves several."""
+    types: Sequence[str] = ()
+    """Those that will be asked for, as WORKER_TYPES has it: the others are not kept warm."""
+    grace_seconds: float = 10.0
+    import_seconds: float = 20.0
+    idle_seconds: float = 10.0
+    """After that a child that waits for another order is stopped."""
+    wait_seconds: float = 0.1
+    """So long an order waits for a child while none of its class is done; then it goes back."""
+    extra_handlers: Sequence[str] = ()
+    """``module:attribute``, for tests, where nothing is installed."""
+    is_without_installed: bool = False
+    house: str = ""
+    credentials: Path | None = None
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):

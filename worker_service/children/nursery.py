@@ -54,16 +54,8 @@ from worker_service.children.messages import (
 )
 from worker_service.jobs.documents import Answer, Question
 
-__all__ = ["ChildError", "Nursery", "describe", "heard", "nursery_in"]
-
-GRACE_SECONDS = 10.0
-IDLE_SECONDS = 10.0
-"""After that a child that waits for another order is stopped."""
-WAIT_SECONDS = 0.1
-"""So long an order waits for a child while none of its class is done; then it goes back."""
 ASK_SECONDS = 10.0
 SILENCES_MAX = 6
-_IMPORT_SECONDS = 20.0
 _START_SECONDS = 40.0
 """Beyond what the trials may take."""
 _CLOSE_SECONDS = 15.0
@@ -108,47 +100,18 @@ class _Line:
 
 
 class Nursery:
-    def __init__(
-        self,
-        *,
-        staging_root: Path,
-        keep_root: Path,
-        lock_fd: int | None,
-        commands: Mapping[str, Mapping[str, object]] | None = None,
-        sandbox: str = "strict",
-        slots: Mapping[str, int] | None = None,
-        grace_seconds: float = GRACE_SECONDS,
-        import_seconds: float = _IMPORT_SECONDS,
-        idle_seconds: float = IDLE_SECONDS,
-        wait_seconds: float = WAIT_SECONDS,
-        extra_path: Sequence[Path] = (),
-        extra_handlers: Sequence[str] = (),
-        is_without_installed: bool = False,
-        types: Sequence[str] = (),
-    ) -> None:
-        """`extra_path` and `extra_handlers` ("module:attribute") are for tests, where nothing is installed."""
-        if sandbox not in ("strict", "best-effort", "off"):
-            raise ValueError(f"sandbox is strict, best-effort or off, not {sandbox!r}")
-        self._staging_root = staging_root.absolute()
-        self._house = processes.house_of(self._staging_root)
+    def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
+        """`extra_path` is for tests, where nothing is installed."""
+        if begin.sandbox not in ("strict", "best-effort", "off"):
+            raise ValueError(f"sandbox is strict, best-effort or off, not {begin.sandbox!r}")
+        self._staging_root = begin.staging_root.absolute()
         self._extra_path = extra_path
-        self._start_seconds = _START_SECONDS + import_seconds
         credentials = os.environ.get("CREDENTIALS_DIRECTORY")
-        self._begin = Begin(
+        self._begin = msgspec.structs.replace(
+            begin,
             staging_root=self._staging_root,
-            keep_root=keep_root.absolute(),
-            house=self._house,
-            commands={name: dict(table) for name, table in (commands or {}).items()},
-            sandbox=sandbox,
-            grace_seconds=grace_seconds,
-            import_seconds=import_seconds,
-            idle_seconds=idle_seconds,
-            wait_seconds=wait_seconds,
-            extra_handlers=tuple(extra_handlers),
-            is_without_installed=is_without_installed,
-            types=tuple(types),
-            slots=dict(slots or {}),
-            lock_fd=lock_fd,
+            keep_root=begin.keep_root.absolute(),
+            house=processes.house_of(self._staging_root),
             credentials=Path(credentials) if credentials else None,
         )
         # One descriptor for ever, although nurseries come and go.
@@ -302,13 +265,14 @@ class Nursery:
 
     def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
         again_at = time.monotonic()
-        deadline = again_at + self._start_seconds
+        seconds = _START_SECONDS + self._begin.import_seconds
+        deadline = again_at + seconds
         while line.hello is None:
             if time.monotonic() >= again_at:
                 again_at = time.monotonic() + meanwhile()
             now = time.monotonic()
             if now >= deadline:
-                raise ChildError(f"the nursery has not described its handlers within {self._start_seconds:g} s")
+                raise ChildError(f"the nursery has not described its handlers within {seconds:g} s")
             left = max(0.0, min(deadline, again_at) - now)
             select.select([line.socket], [line.socket] if line.unsent else [], [], left)
             self._waiting += self._listen(line)
@@ -378,7 +342,7 @@ class Nursery:
         if line.process.poll() is None:
             line.process.kill()
         if not _until(lambda: line.process.poll() is not None, deadline) or not _until(
-            lambda: not processes.sweep(self._house), deadline
+            lambda: not processes.sweep(self._begin.house), deadline
         ):
             os.eventfd_write(self._bell, 1)
             return []
@@ -426,27 +390,9 @@ def _names(keys: set[Key]) -> str:
 
 
 @contextmanager
-def nursery_in(
-    directory: Path,
-    *,
-    commands: Mapping[str, Mapping[str, object]],
-    sandbox: str,
-    extra_path: Sequence[Path] = (),
-    extra_handlers: Sequence[str] = (),
-    is_without_installed: bool = False,
-) -> Iterator[tuple[Nursery, Sequence[Described]]]:
+def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[Nursery, Sequence[Described]]]:
     """A started nursery and what it found. When the block ends, so does everything that it started."""
-    nursery = Nursery(
-        staging_root=directory / "staging",
-        keep_root=directory / "keep",
-        lock_fd=None,
-        commands=commands,
-        sandbox=sandbox,
-        grace_seconds=1.0,
-        extra_path=extra_path,
-        extra_handlers=extra_handlers,
-        is_without_installed=is_without_installed,
-    )
+    nursery = Nursery(begin, extra_path=extra_path)
     try:
         yield nursery, nursery.start()
     finally:
@@ -455,11 +401,10 @@ def nursery_in(
 
 def describe(commands: Mapping[str, Mapping[str, object]], sandbox: str) -> Sequence[Described]:
     """What the handlers that are installed say of themselves, here and now."""
-    with (
-        tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
-        nursery_in(Path(directory), commands=commands, sandbox=sandbox) as (_, described),
-    ):
-        return described
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
+        begin = Begin(Path(directory) / "staging", Path(directory) / "keep", commands=commands, sandbox=sandbox)
+        with nursery_in(begin) as (_, described):
+            return described
 
 
 def heard(

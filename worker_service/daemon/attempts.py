@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.messages import Asked, Checkpointed, Newest, PagesRead, question_from
+from worker_service.children.messages import Asked, Checkpointed, Key, Newest, PagesRead, question_from
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import (
@@ -35,9 +35,6 @@ from worker_service.store.base import Store
 
 if TYPE_CHECKING:
     from worker_service.events import Log
-
-Key = tuple[int, int]
-"""Job id and fence: one attempt, for ever."""
 
 Kept = PagesRead | Checkpointed | Asked
 """What is not thrown away, and keeps its order."""
@@ -191,6 +188,9 @@ class Slots:
 
     def get(self, key: Key) -> Attempt | None:
         return self._attempts.get(key)
+
+    def of(self, lease: Lease) -> Attempt | None:
+        return self._attempts.get((lease.job_id, lease.fence))
 
     def take(self, attempt: Attempt) -> None:
         self._attempts[attempt.key] = attempt
@@ -367,7 +367,7 @@ class Reporter:
                 attempt.put_back(report)
             raise
         for lease in lost:
-            self._lost(self.tools.slots.get((lease.job_id, lease.fence)))
+            self._lost(self.tools.slots.of(lease))
 
     # ── Pages, all attempts' together ──
 
@@ -406,7 +406,7 @@ class Reporter:
         for attempt, said in batch:
             attempt.written(said)
         for lease in lost:
-            self._lost(self.tools.slots.get((lease.job_id, lease.fence)))
+            self._lost(self.tools.slots.of(lease))
 
     # ── Checkpoints and questions, one by one ──
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 from worker_service import events
-from worker_service.children.messages import Ended, How
-from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Key, Tools
+from worker_service.children.messages import Ended, How, Key
+from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools
 from worker_service.errors import (
     BadInput,
     BadPayload,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from worker_service import VERSION, events
 from worker_service.children.messages import Described
-from worker_service.daemon.attempts import Attempt, Tools
+from worker_service.daemon.attempts import Tools
 from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import Beat, Lease, Worker
 from worker_service.store.base import Store
@@ -149,9 +149,11 @@ class Ownership:
                 self.disown()
             elif answer.is_known:
                 for lease in answer.beat.lost:
-                    _lost(self.tools.slots.get((lease.job_id, lease.fence)))
+                    if (attempt := self.tools.slots.of(lease)) is not None:
+                        attempt.is_lost = True
                 for lease in answer.beat.to_cancel:
-                    _cancelled(self.tools.slots.get((lease.job_id, lease.fence)))
+                    if (attempt := self.tools.slots.of(lease)) is not None:
+                        attempt.is_cancelled = True
         silent = self.heartbeat.silent_seconds()
         was_fenced, self.is_fenced = self.is_fenced, self.is_silent
         if self.is_fenced and not was_fenced:
@@ -168,7 +170,7 @@ class Ownership:
             self.tools.log.error(events.LEASE_LOST, reason=reason, running=len(self.tools.slots))
         self.is_registered = False
         for attempt in self.tools.slots:
-            _lost(attempt)
+            attempt.is_lost = True
 
     def register(self, handlers: Iterable[Described]) -> None:
         """Also the first beat after others gave it up: what it held before stays lost."""
@@ -186,9 +188,9 @@ class Ownership:
         for attempt in self.tools.slots:
             row = held.pop(attempt.key, None)
             if row is None:
-                _lost(attempt)
+                attempt.is_lost = True
             elif row.is_cancelled:
-                _cancelled(attempt)
+                attempt.is_cancelled = True
                 attempt.without_grace = row.without_grace
         for row in held.values():
             # A claim that committed, and whose answer never came.
@@ -207,16 +209,6 @@ def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
     own, sizes = tools.identity, tools.slots.sizes
     facts = [described.facts for described in handlers]
     return Worker(own.worker_id, own.host, own.boot_id, own.pid, VERSION, sizes["cpu"], sizes["io"], facts)
-
-
-def _lost(attempt: Attempt | None) -> None:
-    if attempt is not None:
-        attempt.is_lost = True
-
-
-def _cancelled(attempt: Attempt | None) -> None:
-    if attempt is not None:
-        attempt.is_cancelled = True
 
 
 # ── What systemd is told ──────────────────────────────────────────────────────────────────────────────────────────────

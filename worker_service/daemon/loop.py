@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import FrameType
-from typing import Protocol
 
 from worker_service import events
 from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import (
-    Asked,
     ChildError,
     Described,
     Ended,
@@ -33,12 +31,12 @@ from worker_service.children.messages import (
     Progressed,
     Started,
 )
+from worker_service.children.nursery import Nursery
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat, Notifier, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
-from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import Child, Job, Status
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.store.base import Watch
@@ -53,23 +51,10 @@ EXIT_BUG = 70
 EXIT_IO = 74
 
 
-class Children(Protocol):
-    """What the loop needs of the nursery."""
-
-    @property
-    def is_alive(self) -> bool: ...
-    def fileno(self) -> int: ...
-    def launch(self, order: Order) -> None: ...
-    def stop(self, job_id: int, fence: int, *, now: bool = False) -> None: ...
-    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None: ...
-    def happened(self) -> list[Happening]: ...
-    def restart(self) -> Sequence[Described]: ...
-
-
 @dataclass(slots=True)
 class Loop:
     tools: Tools
-    nursery: Children
+    nursery: Nursery
     described: Mapping[str, Described]
     landing: Landing
     heartbeat: Heartbeat
@@ -371,7 +356,7 @@ CLASSES = ("cpu", "io")
 @dataclass(slots=True)
 class Claiming:
     tools: Tools
-    nursery: Children
+    nursery: Nursery
     landing: Landing
     ownership: Ownership
     is_deadline_known: bool = False
@@ -591,7 +576,7 @@ class Signals:
 @dataclass(slots=True)
 class Stopping:
     tools: Tools
-    nursery: Children
+    nursery: Nursery
     ownership: Ownership
     signals: Signals
     at: float | None = None

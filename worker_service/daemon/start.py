@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service import events
-from worker_service.children.messages import Described
+from worker_service.children.messages import Begin, Described
 from worker_service.children.nursery import Nursery
 from worker_service.config import Settings, load_settings
 from worker_service.daemon.attempts import Slots, Tools
@@ -78,13 +78,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     stack.callback(lock.close)
     settings.hand_to_handlers()
     nursery = Nursery(
-        staging_root=staging,
-        keep_root=keep,
-        lock_fd=lock.fd,
-        commands=settings.commands,
-        sandbox=settings.sandbox,
-        slots=slots.sizes,
-        types=settings.types,
+        Begin(staging, keep, lock.fd, settings.commands, settings.sandbox, slots=slots.sizes, types=settings.types)
     )
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from worker_service.children.messages import Described, Ended, Happening, How, Order
+from worker_service.children.messages import Begin, Described, Ended, Happening, How, Order
 from worker_service.children.nursery import describe, heard, nursery_in
 from worker_service.config import Settings
 from worker_service.errors import PagemillError
@@ -61,9 +61,14 @@ def run_one(
             # Children that were stopped may still be removing theirs.
             temporary = tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True)
             directory = Path(stack.enter_context(temporary))
-        nursery, described = stack.enter_context(
-            nursery_in(directory, commands=settings.commands, sandbox=settings.sandbox)
+        begin = Begin(
+            directory / "staging",
+            directory / "keep",
+            commands=settings.commands,
+            sandbox=settings.sandbox,
+            grace_seconds=1.0,
         )
+        nursery, described = stack.enter_context(nursery_in(begin))
         found = _chosen(job_type, described)
         if (reason := found.set_aside or found.facts.missing) is not None:
             raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
@@ -100,21 +105,21 @@ def examine_online(settings: Settings) -> Iterator[Finding]:
 
 
 def _ask(spec: str, settings: Settings) -> Ended | str:
-    with (
-        tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory,
-        nursery_in(
-            Path(directory),
-            commands={},
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
+        begin = Begin(
+            Path(place) / "staging",
+            Path(place) / "keep",
             sandbox=settings.sandbox,
+            grace_seconds=1.0,
             extra_handlers=[spec],
             is_without_installed=True,
-        ) as (nursery, [described]),
-    ):
-        if described.set_aside:
-            return described.set_aside
-        payload = json.dumps({"credentials": _credentials(described)})
-        nursery.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
-        return next(one for one in heard(nursery) if isinstance(one, Ended))
+        )
+        with nursery_in(begin) as (nursery, [described]):
+            if described.set_aside:
+                return described.set_aside
+            payload = json.dumps({"credentials": _credentials(described)})
+            nursery.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
+            return next(one for one in heard(nursery) if isinstance(one, Ended))
 
 
 def _credentials(described: Described) -> Sequence[str]:

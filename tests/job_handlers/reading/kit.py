@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from worker_service.children.messages import Ended, How, Order, PagesRead, answer_to_nothing
+from worker_service.children.messages import Begin, Ended, How, Order, PagesRead, answer_to_nothing
 from worker_service.children.nursery import Nursery, heard
 from worker_service.handlers import DocumentPages, IsCurrent, KnownDocument, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
@@ -28,15 +28,15 @@ def open_library(directory: Path, *, sandbox: str = "strict") -> Iterator[Librar
     credentials.mkdir()
     # As systemd would say where they are.
     with patch.dict(os.environ, CREDENTIALS_DIRECTORY=str(credentials)):
-        nursery = Nursery(
-            staging_root=directory / "staging",
-            keep_root=directory / "keep",
-            lock_fd=None,
+        begin = Begin(
+            directory / "staging",
+            directory / "keep",
             sandbox=sandbox,
             grace_seconds=1.0,
             extra_handlers=HANDLERS,
             is_without_installed=True,
         )
+        nursery = Nursery(begin)
     try:
         refused = [one.set_aside for one in nursery.start() if one.set_aside]
         assert not refused, refused
