@@ -299,6 +299,12 @@ CREATE TABLE notice (
                AND length(CAST(message AS BLOB)) <= 200000 AND length(CAST(key AS BLOB)) <= 200000)
 ) STRICT;
 
+-- How far each of those who tell people has read the notices.
+CREATE TABLE notice_reader (
+    name       TEXT PRIMARY KEY NOT NULL CONSTRAINT "name has at most 30000 bytes" CHECK (length(CAST(name AS BLOB)) <= 30000),
+    notice_id  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Never has a row. What a trigger would INSERT OR IGNORE here is passed over, unless the statement that fired the
 -- trigger is OR REPLACE: its way with conflicts is then the trigger's as well, and it is refused with this sentence.
 CREATE TABLE no_replacing (

@@ -70,6 +70,9 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "retries": {},
         "zone": "UTC",
         "schedule": (),
+        "notify": (),
+        "addresses": {},
+        "notify_old_after": 3600.0,
         "schedule_in_daemon": False,
         "prune": {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
     }

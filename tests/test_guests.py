@@ -17,7 +17,7 @@ import pytest
 
 from tests.installed import shipped
 from tests.test_layers import strings
-from worker_service.handlers import Handler
+from worker_service.handlers import NOTIFY, Handler
 from worker_service.handlers.registry import FoundEntry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,13 +32,14 @@ SHOWN_LINE = re.compile(r"\bpagemill \w+")
 
 def names() -> set[str]:
     """Job types, and the platforms of sources."""
-    return {*shipped(), *shipped("worker_service.sources"), "drive_identity"} - OWN - {"adopt", "command", "https"}
+    shipped_names = {*shipped(), *shipped("worker_service.sources"), "drive_identity"}
+    return shipped_names - OWN - {"adopt", "command", "https", NOTIFY}
 
 
 def keys() -> set[str]:
-    """Of payloads."""
+    """Of payloads. What NOTIFY takes is the core's own."""
     offered: list[Any] = [FoundEntry(name, spec, "pagemill").load() for name, spec in shipped().items()]
-    handlers = [one for one in offered if isinstance(one, Handler)]
+    handlers = [one for one in offered if isinstance(one, Handler) and one.job_type != NOTIFY]
     return {field.name for one in handlers for field in dataclasses.fields(one.payload)} - OWN
 
 

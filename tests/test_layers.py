@@ -23,7 +23,7 @@ FLOORS = (
     ("clock", "events", "filenames", "plurals"),
     ("jobs",),
     ("config_values",),
-    ("programs", "schedules"),
+    ("programs", "schedules", "notify"),
     ("config",),
     ("store", "handlers"),
     ("liveness", "workspace"),

@@ -11,6 +11,7 @@ silently does nothing is worse than none. What a value may be is told by its kin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from worker_service.config_values import Kind, Setting, length
 from worker_service.errors import ConfigError
 
 if TYPE_CHECKING:
+    from worker_service.notify import Rule
     from worker_service.schedules import Schedule
 
 HANDLERS_SETTINGS = "worker_service.settings"
@@ -53,6 +55,26 @@ def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
     return read_schedules(raw, label)
 
 
+def _parse_notify(raw: object, label: str, _: Path) -> tuple[Rule, ...]:
+    if raw == []:
+        return ()
+    from worker_service.notify import read_rules  # only where there are some
+
+    return tuple(read_rules(raw, label))
+
+
+def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
+    if raw == {}:
+        return {}
+    from worker_service.notify import read_addresses
+
+    return read_addresses(raw, label)
+
+
+def _told(rules: Sequence[Rule]) -> dict[str, str]:
+    return {one.name: f"{', '.join(one.when)}: {hidden(one.to)}" for one in rules}
+
+
 def _plans(schedules: Sequence[Schedule]) -> dict[str, str]:
     return {one.name: f"{one.cron} ({one.zone}): {one.what}" for one in schedules}
 
@@ -61,6 +83,11 @@ def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     # Only the program: an argument may be a secret, though it should not be.
     argvs = {name: table.get("argv") for name, table in commands.items()}
     return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argvs.items()}
+
+
+def hidden(address: str) -> str:
+    """Of an address what is no secret: a path of a URL may be one."""
+    return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
 Limits = Mapping[str, Mapping[str, int]]
@@ -147,6 +174,23 @@ class Settings:
         "how long ended jobs, by status, and log lines are kept; `never`: for ever",
         otherwise="90d; logs 30d",
         table="[prune]",
+    )
+
+    notify = Setting(
+        Kind("a list of tables", _parse_notify, _told),
+        [],
+        "who is told what: [notify.md](notify.md)",
+        otherwise="nobody",
+        table="[[notify]]",
+    )
+    addresses = Setting(
+        Kind("a table", _parse_addresses, lambda written: {one: hidden(to) for one, to in written.items()}),
+        {},
+        "where a `[[notify]]` whose `to` is `owner` finds each owner",
+        table="[addresses]",
+    )
+    notify_old_after_seconds = Setting(
+        kinds.INTERVAL, "1h", "a job that waits for longer is told by a `[[notify]]` of `queue.old`"
     )
 
     values: Mapping[str, Any]

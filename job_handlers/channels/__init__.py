@@ -1,12 +1,34 @@
-"""How people and programs are told: a handler for each way, and the job that carries one message to one address.
+"""How people and programs are told: a module for each way, and the registry that tells whose an address is.
 
-The entry points `worker_service.channels` name, by the scheme of an address, who makes that job.
+A channel is a module that the entry points `worker_service.channels` name by the scheme of its addresses. Its `send`
+returns what it did, as JSON, or raises one of the errors of handlers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Protocol
+
 from job_handlers.settings import credential_text
-from worker_service.handlers import Permanent
+from worker_service.handlers import Context, Message, Permanent, find
+
+GROUP = "worker_service.channels"
+
+
+class Channel(Protocol):
+    """A module of this kind."""
+
+    ENVIRONMENT: Sequence[str]
+    """The variables of the service that it looks at."""
+    CREDENTIALS: Sequence[str]
+    """Patterns of the credentials that it takes."""
+
+    def send(self, message: Message, context: Context[Any]) -> object: ...
+
+
+def channels() -> dict[str, Channel]:
+    """By the scheme of their addresses."""
+    return {point.name: point.load() for point in find(group=GROUP)}
 
 
 def credential_lines(name: str) -> list[str]:

@@ -1,6 +1,4 @@
-"""Send a message by e-mail, through the server that the settings name.
-
-    {"to": "ops@example.com", "subject": "3 jobs failed", "text": "…"}
+"""Addresses like `mailto:ops@example.com`: an e-mail, through the server that the settings name.
 
 With `mail_user` it logs in; the password is the credential `mail-password`. `Message-ID` is the same for every attempt,
 so that a server or a reader that has seen it can tell.
@@ -14,72 +12,50 @@ import smtplib
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
+from typing import Any
 
 from job_handlers.channels import credential_lines
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import (
-    BadInput,
     Context,
-    Done,
-    Handler,
     Lacking,
-    Limits,
     Message,
-    NewJob,
     Permanent,
     Retryable,
-    canonical,
 )
 
-_SETTINGS = (
-    HandlersSettings.mail_server,
-    HandlersSettings.mail_security,
-    HandlersSettings.mail_user,
-    HandlersSettings.mail_from,
-)
 _PASSWORD = "mail-password"
+ENVIRONMENT = [
+    HandlersSettings.mail_server.variable,
+    HandlersSettings.mail_security.variable,
+    HandlersSettings.mail_user.variable,
+    HandlersSettings.mail_from.variable,
+]
+CREDENTIALS = [_PASSWORD]
 _ANSWER_SECONDS = 30.0
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
-    to: str
-    """Whom it is for."""
-    subject: str
-    text: str
-
-
-def job_for(address: str, message: Message) -> NewJob:
-    """Of ``mailto:ops@example.com``."""
-    to = address.removeprefix("mailto:")
+def send(message: Message, context: Context[Any]) -> object:
+    to = message.to.removeprefix("mailto:")
     if not _ADDRESS.fullmatch(to):
-        raise BadInput(f"{to!r} is no e-mail address: write mailto:ops@example.com")
-    payload = {"to": to, "subject": message.subject, "text": message.text}
-    return NewJob("mail", payload=canonical(payload), name=message.subject)
-
-
-def run(context: Context[Payload]) -> Done:
-    payload = context.payload
-    if not _ADDRESS.fullmatch(payload.to):
-        raise Permanent("PAYLOAD_INVALID", "`to` is not one e-mail address")
+        raise Permanent("PAYLOAD_INVALID", "`to` is not one e-mail address: write mailto:ops@example.com")
     mail = EmailMessage()
     sender = value_of(HandlersSettings.mail_from) or f"pagemill@{os.uname().nodename}"
-    mail["From"], mail["To"] = sender, payload.to
+    mail["From"], mail["To"] = sender, to
     # A header is one line, whatever stood in the name of a file.
-    mail["Subject"] = " ".join(payload.subject.split())
+    mail["Subject"] = " ".join(message.subject.split())
     mail["Date"] = formatdate(usegmt=True)
     mail["Message-ID"] = f"<{context.idempotency_key}@{parseaddr(sender)[1].rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(payload.text)
+    mail.set_content(message.text)
     with _server() as server:
         server.send_message(mail)
-    context.log(f"{payload.to} was written to")
-    return Done({"to": payload.to})
+    context.log(f"{to} was written to")
+    return {"to": to}
 
 
 @contextmanager
@@ -121,14 +97,3 @@ def _refusal(host: str, code: int, words: bytes | str) -> Permanent | Retryable:
     sentence = f"{host} answered {code}: {said}"
     # RFC 5321: 4yz may be otherwise later, 5yz will not.
     return Retryable(sentence, code=f"SMTP_{code}") if 400 <= code < 500 else Permanent(f"SMTP_{code}", sentence)
-
-
-mail = Handler(
-    "mail",
-    run,
-    Payload,
-    job_class="io",
-    limits=Limits(cpu_seconds=60, wall_seconds=300, network=True),
-    environment=[setting.variable for setting in _SETTINGS],
-    credentials=[_PASSWORD],
-)

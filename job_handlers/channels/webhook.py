@@ -36,9 +36,11 @@ from job_handlers.sources.addresses import (
     read_url,
     retry_after,
 )
-from worker_service.handlers import Context, Done, Handler, Limits, Message, NewJob, Permanent, Retryable, canonical
+from worker_service.handlers import Context, Done, Handler, Limits, Message, Permanent, Retryable
 
 ALLOW = HandlersSettings.webhook_allow
+ENVIRONMENT = [ALLOW.variable]
+CREDENTIALS = ["webhook*"]
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
@@ -59,27 +61,30 @@ class Payload:
     """The credential that signs it. Its name begins with webhook, so that no other secret can be asked for."""
 
 
-def job_for(address: str, message: Message) -> NewJob:
+def send(message: Message, context: Context[Any]) -> object:
     """The event is as CloudEvents 1.0 has it."""
-    read_url(address)
     event = {
         "specversion": "1.0",
-        "id": message.id,
+        "id": context.idempotency_key,
         "source": "pagemill",
-        "type": "pagemill.told",
+        "type": "pagemill.notice",
         "subject": message.subject,
         "time": message.at,
         "datacontenttype": "application/json",
         "data": {"text": message.text, **message.data},
     }
-    return NewJob("webhook", payload=canonical({"url": address, "event": event}), name=message.subject)
+    return _send(message.to, event, "webhook", context)
 
 
 def run(context: Context[Payload]) -> Done:
     payload = context.payload
-    target = read_url(payload.url)
-    keys = _keys(payload.secret)
     event = _document_read(context.document_id) if payload.event is None else payload.event
+    return Done(_send(payload.url, event, payload.secret, context))
+
+
+def _send(url: str, event: Mapping[str, Any], secret: str, context: Context[Any]) -> dict[str, int]:
+    target = read_url(url)
+    keys = _keys(secret)
     body = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     places = checked_places(target, allowed_networks(ALLOW), ALLOW.variable)
     headers = {
@@ -89,7 +94,8 @@ def run(context: Context[Payload]) -> Done:
     }
     status, after, told = _post(target, places, body, headers)
     context.log(f"{target.host} answered {status}")
-    return _verdict(target, status, after, told)
+    _refuse(target, status, after, told)
+    return {"status": status}
 
 
 def _document_read(document_id: int | None) -> dict[str, Any]:
@@ -115,8 +121,8 @@ webhook = Handler(
     Payload,
     job_class="io",
     limits=Limits(cpu_seconds=60, wall_seconds=_WALL_SECONDS, network=True),
-    environment=[ALLOW.variable],
-    credentials=["webhook*"],
+    environment=ENVIRONMENT,
+    credentials=CREDENTIALS,
     reuse=100,
 )
 
@@ -169,9 +175,10 @@ def _post(
         ) from error
 
 
-def _verdict(target: Target, status: int, after: float | None, told: str) -> Done:
+def _refuse(target: Target, status: int, after: float | None, told: str) -> None:
+    """What is no success."""
     if 200 <= status < 300:
-        return Done({"status": status})
+        return
     message = f"{target.host} answered {status}{f': {told}' if told.strip() else ''}"
     if status in _TRY_AGAIN or status >= 500:
         after, more = bounded(after)

@@ -108,7 +108,7 @@ def test_the_example_settings_can_be_read_with_every_line_in_force(tmp_path: Pat
     written = [setting for key, setting in every_setting().items() if read.origins[key] == str(file)]
     others = [one for one in written if one.default is None or read.values[one.key] != one.kind.read(one.default, "")]
     assert {one.key for one in others} == {
-        "database", "workspace", "concurrency", "limits", "commands", "retries", "schedule",
+        "database", "workspace", "concurrency", "limits", "commands", "retries", "schedule", "notify", "addresses",
     }  # fmt: skip
 
 

@@ -49,6 +49,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "pause": ("pauses", "Start no more jobs of a type, of an owner, or at all."),
         "unpause": ("pauses", "Lift a pause."),
         "schedule": ("schedules", "What is begun at which times."),
+        "notify": ("notify", "Who is told what happens, and a message to try it."),
         "undo": ("steer", "Put back what the last change of many jobs did."),
         "prune": ("steer", "Remove old ended jobs for good."),
     },

@@ -23,6 +23,8 @@ from worker_service.daemon.attempts import Tools
 from worker_service.daemon.heartbeat import Notifier, boot_clock
 from worker_service.jobs.model import Counts, Status
 from worker_service.jobs.selector import Selector
+from worker_service.operations import notify
+from worker_service.operations.database import Session
 from worker_service.plurals import counted
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
@@ -30,6 +32,7 @@ Chore = Callable[[], float]
 """Does it; returns in how many seconds to do it again."""
 
 _PRUNED_AT_ONCE = 500
+_TELLS_EVERY_SECONDS = 5.0
 
 
 def chores(
@@ -54,6 +57,7 @@ def chores(
         "status_line": partial(tell_status, tools, notifier),
         "prune": Prune(tools).run,
         "name_documents": NameDocuments(tools).run,
+        "notify": partial(tell_people, tools),
     }
 
 
@@ -110,6 +114,16 @@ class DiskSpace:
             else:
                 self.tools.log.info(events.DISK_FREED, free_bytes=free)
         return 15.0
+
+
+def tell_people(tools: Tools) -> float:
+    """Who is told what: [[notify]] of the settings."""
+    if not tools.settings.notify:
+        return 3600.0
+    told = notify.tell(Session(tools.store, tools.settings, "daemon", tools.clock))
+    if told:
+        tools.log.info(events.PEOPLE_TOLD, messages=told)
+    return _TELLS_EVERY_SECONDS
 
 
 def tell_status(tools: Tools, notifier: Notifier) -> float:

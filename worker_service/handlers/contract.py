@@ -301,24 +301,23 @@ class Family:
     """Given a key and its table; raises ValueError with a sentence about what is wrong with the table."""
 
 
+NOTIFY = "notify"
+"""The job type that tells people something. Whoever provides it gets a `Message` as its payload."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """What somebody is to be told, whichever way."""
 
-    id: str
-    """The same however often it is sent."""
-    at: str
-    """When it was put together, as RFC 3339 has it."""
+    to: str
+    """An address: `mailto:ops@example.com`, `https://example.com/hook`, `apprise:ops`."""
     subject: str
     """One line."""
     text: str
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     """The same for programs."""
-
-
-Channel = Callable[[str, Message], NewJob]
-"""The job that tells it to an address. What an entry point of the group `worker_service.channels` names, by the scheme
-of its addresses; raises `BadInput` for an address that is none of its."""
+    at: str = ""
+    """When it was put together, as RFC 3339 has it."""
 
 
 Offered = Handler[Any] | Family | Iterable[Handler[Any]]

@@ -314,6 +314,34 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """What somebody may want to be told."""
+
+    id: int
+    at: str
+    kind: str
+    """document.ready, batch.done, job.failed, …"""
+    owner: str = ""
+    job_id: int | None = None
+    document_id: int | None = None
+    batch_id: int | None = None
+    generation: int | None = None
+    """Of its document; of a batch, which time it ran."""
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What lasts for a while, such as a silent worker, and is told when it begins."""
+
+    key: str
+    message: str
+    job_id: int | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     id: int
     job_id: int

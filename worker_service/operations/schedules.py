@@ -16,6 +16,7 @@ from worker_service.errors import BadInput, BadPayload, PagemillError, Refused, 
 from worker_service.jobs.model import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
+from worker_service.operations.notify import tell
 from worker_service.schedules import BATCH, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
 
 WORDS = "worker_service.schedules"
@@ -99,6 +100,8 @@ class Tick:
     items: Sequence[Begun]
     missed: Sequence[Missed]
     troubles: Sequence[Trouble]
+    told: int
+    """Messages for people that were put into the queue."""
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
@@ -118,7 +121,7 @@ def tick(session: Session) -> Tick:
             if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
                 raise
             troubles.append(Trouble(schedule.name, str(error)))
-    return Tick(begun, missed, troubles)
+    return Tick(begun, missed, troubles, tell(session))
 
 
 def run_now(session: Session, name: str) -> Begun:

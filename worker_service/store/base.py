@@ -42,6 +42,7 @@ from worker_service.jobs.model import (
     Completion,
     Counts,
     Enqueued,
+    Episode,
     ErrorCount,
     Event,
     Failure,
@@ -52,6 +53,7 @@ from worker_service.jobs.model import (
     LeaseRow,
     LogLine,
     NewJob,
+    Notice,
     Pause,
     PlatformCount,
     Report,
@@ -436,6 +438,27 @@ class Upkeep(Protocol):
         """Bring in what could not be brought in because somebody was reading, if it is much."""
 
 
+class Notices(Protocol):
+    """For who tells people what has happened."""
+
+    def newest(self) -> int:
+        """The id of the newest; 0: there is none."""
+
+    def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
+        """The oldest first."""
+
+    def begin(self, reader: str) -> int:
+        """How far this reader has come. One that was never there begins with what happens from now on."""
+
+    def tell(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
+        """The reader has come from `since` to `upto`, and these jobs carry what it has to tell: both or neither.
+        None: another has told it already."""
+
+    def note(self, kind: str, episodes: Sequence[Episode]) -> None:
+        """These last at the moment. One that begins becomes a notice; one that is not there any more has ended, and
+        becomes another when it comes back."""
+
+
 class Watch(Protocol):
     """For a loop, which learns from it that somebody else has committed, and that the database is still the one that it
     has opened."""
@@ -477,6 +500,8 @@ class Store(Protocol):
     def library(self) -> Library: ...
     @property
     def upkeep(self) -> Upkeep: ...
+    @property
+    def notices(self) -> Notices: ...
 
     def watch(self) -> Watch: ...
     def close(self) -> None: ...

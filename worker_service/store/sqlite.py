@@ -17,13 +17,14 @@ from worker_service.store.database import Database, FileWatch
 from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
 from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, SqliteLeases
 from worker_service.store.library import SqliteLibrary
+from worker_service.store.notices import NOTICE_COLUMNS, SqliteNotices
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
 from worker_service.store.schedules import SqliteSchedules
 from worker_service.store.steering import SqliteSteering
 from worker_service.store.upkeep import SqliteUpkeep
 
 # A fragment stands before what uses it.
-_PARTS = ("leases", "intake", "schedules", "steering", "reading", "library", "upkeep")
+_PARTS = ("leases", "intake", "schedules", "steering", "reading", "library", "upkeep", "notices")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -40,6 +41,7 @@ class SqliteStore:
         self.steering = SqliteSteering(database, self.reading)
         self.library = SqliteLibrary(database)
         self.upkeep = SqliteUpkeep(database)
+        self.notices = SqliteNotices(database, self.intake)
 
     def watch(self) -> FileWatch:
         pauses = self.database.pauses
@@ -62,6 +64,7 @@ def sqlite_statements() -> dict[str, str]:
         "completed_row": completed_row,
         "completed_rows": ", ".join([completed_row] * COMPLETED_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
+        "notice_columns": ", ".join(NOTICE_COLUMNS),
     }
     statements: dict[str, str] = {}
     for part in _PARTS:

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.channels import apprise
+from job_handlers.channels import notify
 from tests.job_handlers.channels.conftest import Server
-from worker_service.handlers import BadInput, Message
 from worker_service.testing import How, Run, run_handler
 
-MESSAGE = Message("m1", "2026-11-19T06:00:00Z", "3 jobs failed", "TIMEOUT: 2")
 
-
-def send(directory: Path, to: str = "apprise-ops") -> Run:
-    payload = {"to": to, "subject": MESSAGE.subject, "text": MESSAGE.text}
-    return run_handler(apprise.apprise, payload, directory=directory / "run")
+def send(directory: Path, to: str = "apprise:ops") -> Run:
+    payload = {"to": to, "subject": "3 jobs failed", "text": "TIMEOUT: 2"}
+    return run_handler(notify.notify, payload, directory=directory / "run")
 
 
 @pytest.fixture
@@ -51,11 +48,10 @@ def test_an_address_that_does_not_take_it_is_tried_again(credential: Path, serve
 @pytest.mark.parametrize(
     ("to", "lines", "code"),
     [
-        ("apprise-ops", "hush\n", "SECRET_INVALID"),
-        ("apprise-ops", "", "SECRET_INVALID"),
-        ("apprise-others", "json://localhost", "SECRET_ABSENT"),
-        ("mail-password", "json://localhost", "PAYLOAD_INVALID"),
-        ("apprise/../x", "json://localhost", "PAYLOAD_INVALID"),
+        ("apprise:ops", "hush\n", "SECRET_INVALID"),
+        ("apprise:ops", "", "SECRET_INVALID"),
+        ("apprise:others", "json://localhost", "SECRET_ABSENT"),
+        ("apprise:/../x", "json://localhost", "PAYLOAD_INVALID"),
     ],
 )
 def test_what_is_no_address_is_refused_and_not_told(credential: Path, to: str, lines: str, code: str) -> None:
@@ -65,10 +61,3 @@ def test_what_is_no_address_is_refused_and_not_told(credential: Path, to: str, l
 
     assert (run.how, run.ended.code) == (How.PERMANENT, code)
     assert "hush" not in str(run)
-
-
-def test_an_address_becomes_a_job_without_its_secret() -> None:
-    assert json.loads(apprise.job_for("apprise:ops", MESSAGE).payload or "")["to"] == "apprise-ops"
-    assert json.loads(apprise.job_for("apprise:", MESSAGE).payload or "")["to"] == "apprise"
-    with pytest.raises(BadInput):
-        apprise.job_for("apprise:../x", MESSAGE)

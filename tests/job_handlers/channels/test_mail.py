@@ -13,11 +13,8 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
-from job_handlers.channels import mail
-from worker_service.handlers import BadInput, Message
+from job_handlers.channels import notify
 from worker_service.testing import How, Run, run_handler
-
-MESSAGE = Message("m1", "2026-11-19T06:00:00Z", "3 jobs failed", "TIMEOUT: 2\nHTTP_404: 1")
 
 
 class Inbox:
@@ -70,8 +67,13 @@ def send(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Send:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
 
     def send(*, fence: int = 1, **payload: Any) -> Run:
-        said = {"to": "ops@example.com", "subject": MESSAGE.subject, "text": MESSAGE.text, **payload}
-        return run_handler(mail.mail, said, directory=tmp_path / "run", job_id=7, fence=fence)
+        said = {
+            "to": "mailto:ops@example.com",
+            "subject": "3 jobs failed",
+            "text": "TIMEOUT: 2\nHTTP_404: 1",
+            **payload,
+        }
+        return run_handler(notify.notify, said, directory=tmp_path / "run", job_id=7, fence=fence)
 
     return send
 
@@ -143,9 +145,9 @@ def test_without_a_server_it_waits_and_says_what_to_set(send: Send, monkeypatch:
     assert "mail_server" in run.ended.message
 
 
-def test_an_address_becomes_a_job() -> None:
-    job = mail.job_for("mailto:ops@example.com", MESSAGE)
+@pytest.mark.parametrize("to", ["mailto:ops", "mailto:a@example.com, b@example.com", "slack:ops", "ops@example.com"])
+def test_what_is_no_address_is_refused(send: Send, inbox: Inbox, to: str) -> None:
+    run = send(to=to)
 
-    assert (job.job_type, job.name) == ("mail", "3 jobs failed")
-    with pytest.raises(BadInput, match="write mailto:"):
-        mail.job_for("mailto:ops", MESSAGE)
+    assert (run.how, run.ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+    assert not inbox.received

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from job_handlers.channels import webhook
+from job_handlers.channels import notify, webhook
 from job_handlers.sources import addresses
 from tests.job_handlers.channels.conftest import Server
-from worker_service.handlers import Message, Permanent
+from worker_service.handlers import Permanent
 from worker_service.testing import How, Run, run_handler
 
 KEY = b"k" * 32
@@ -379,20 +379,31 @@ def test_a_server_that_does_not_speak_http_is_tried_again(post: Post, said: byte
     assert verdict(run) == (How.RETRYABLE, code)
 
 
-def test_a_message_becomes_an_event_that_is_the_same_however_often_it_is_sent() -> None:
-    job = webhook.job_for(
-        "https://example.com/hook", Message("m1", "2026-11-19T06:00:00Z", "3 jobs failed", "", {"n": 3})
-    )
-
-    told = json.loads(job.payload or "")
-    assert told["url"] == "https://example.com/hook"
-    assert told["event"] == {
-        "specversion": "1.0",
-        "id": "m1",
-        "source": "pagemill",
-        "type": "pagemill.told",
+def test_a_message_is_an_event_that_is_signed_as_any_other(post: Post, server: Server, tmp_path: Path) -> None:
+    told = {
+        "to": server.url,
         "subject": "3 jobs failed",
-        "time": "2026-11-19T06:00:00Z",
+        "text": "TIMEOUT: 3",
+        "data": {"n": 3},
+        "at": "2026-11-19T06Z",
+    }
+    post(server.url)
+
+    run = run_handler(notify.notify, told, directory=tmp_path / "run", job_id=2)
+
+    assert run.how is How.DONE, run.ended.message
+    _, headers, body = server.heard[-1]
+    assert headers == {
+        **headers,
+        **webhook.signed(headers["webhook-id"], int(headers["webhook-timestamp"]), body, [KEY]),
+    }
+    assert json.loads(body) == {
+        "specversion": "1.0",
+        "id": headers["webhook-id"],
+        "source": "pagemill",
+        "type": "pagemill.notice",
+        "subject": "3 jobs failed",
+        "time": "2026-11-19T06Z",
         "datacontenttype": "application/json",
-        "data": {"text": "", "n": 3},
+        "data": {"text": "TIMEOUT: 3", "n": 3},
     }

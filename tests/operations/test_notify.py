@@ -1,0 +1,140 @@
+"""What has happened becomes messages, each once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import new_worker
+from worker_service.clock import wall_clock
+from worker_service.config import load_settings
+from worker_service.errors import BadInput
+from worker_service.jobs.model import Failure, Job, NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.operations import notify
+from worker_service.operations.database import Session, initialise, open_session
+
+SETTINGS = """
+notify_old_after = "1h"
+
+[[notify]]
+name = "ops"
+to = "mailto:ops@example.com"
+group = "1s"
+
+[[notify]]
+name = "owners"
+to = "owner"
+when = ["job.failed"]
+group = "1s"
+
+[addresses]
+alice = "apprise:alice"
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    (tmp_path / "pagemill.toml").write_text(SETTINGS)
+    settings = load_settings(
+        environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(tmp_path / "pagemill.toml")}, directory=tmp_path
+    )
+    initialise(settings)
+    opened = open_session(settings, actor="ann")
+    yield Session(opened.store, settings, "ann", lambda: wall_clock() + timedelta(seconds=2))
+    opened.close()
+
+
+def fail_one(session: Session, owner: str = "") -> None:
+    session.store.intake.enqueue(NewJob("ocr_pages", owner=owner))
+    [job] = session.store.leases.claim("w", 1)
+    session.store.leases.fail(job.lease, Failure("TIMEOUT", "no answer"), retry_at=None)
+
+
+def messages(session: Session) -> list[Job]:
+    return sorted(session.store.reading.list(Selector(job_types=("notify",))), key=lambda job: job.id)
+
+
+def told(session: Session) -> list[tuple[str, str]]:
+    payloads = [json.loads(job.payload or "") for job in messages(session)]
+    return [(one["to"], one["subject"].partition(": ")[2]) for one in payloads]
+
+
+def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    fail_one(session)
+
+    assert notify.tell(session) == 0
+    assert notify.tell(session) == 0
+
+
+def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    notify.tell(session)
+    fail_one(session, "alice")
+    fail_one(session, "bob")
+
+    assert notify.tell(session) == 2
+    assert notify.tell(session) == 0
+    assert told(session) == [("mailto:ops@example.com", "2 jobs failed"), ("apprise:alice", "1 job failed")]
+
+
+def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_of_itself_for_ever(
+    session: Session,
+) -> None:
+    session.store.leases.register(new_worker("w"))
+    notify.tell(session)
+    fail_one(session)
+    notify.tell(session)
+    for _ in range(3):
+        for job in session.store.leases.claim("w", 9):
+            session.store.leases.fail(job.lease, Failure("SMTP_550", "no such mailbox"), retry_at=None)
+        notify.tell(session)
+
+    assert len(messages(session)) == 1
+
+
+def test_a_silent_worker_is_told_once_and_again_when_it_was_back(session: Session) -> None:
+    def is_silent(is_so: bool) -> int:
+        beat = session.clock() - timedelta(hours=is_so)
+        session.store.leases.register(new_worker("w"))
+        with session.store.database.transaction():  # type: ignore[attr-defined]
+            session.store.database.writer.execute(  # type: ignore[attr-defined]
+                "UPDATE worker SET heartbeat_at = ?", (beat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
+            )
+        return notify.tell(session)
+
+    is_silent(False)
+    assert [is_silent(state) for state in (True, True, False, True)] == [1, 0, 0, 1]
+
+
+def test_a_job_that_waits_too_long_is_told(session: Session) -> None:
+    notify.tell(session)
+    session.store.intake.enqueue(NewJob("ocr_pages"))
+    later = Session(session.store, session.settings, "ann", lambda: wall_clock() + timedelta(hours=2))
+
+    assert [notify.tell(later), notify.tell(later)] == [1, 0]
+    assert told(session) == [("mailto:ops@example.com", "1 job waits too long")]
+
+
+def test_a_test_goes_to_each_address_once(session: Session) -> None:
+    assert len(notify.test(session, None)) == 2
+    assert len(notify.test(session, "owners")) == 1
+    assert [to for to, _ in told(session)] == ["mailto:ops@example.com", "apprise:alice", "apprise:alice"]
+    with pytest.raises(BadInput, match="is called 'opps'"):
+        notify.test(session, "opps")
+
+
+def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    notify.tell(session)
+    fail_one(session)
+
+    assert [(one.name, one.to, one.waiting) for one in notify.rules(session)] == [
+        ("ops", "mailto:ops@example.com", 1),
+        ("owners", "owner", 1),
+    ]

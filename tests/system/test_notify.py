@@ -1,0 +1,74 @@
+"""People are told by a real daemon, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.job_handlers.channels.conftest import Server
+from tests.job_handlers.channels.conftest import server as server
+from tests.system.conftest import System, wait_until
+from worker_service.jobs.model import NewJob, Status
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    made = System(tmp_path, shipped=("notify",))
+    yield made
+    made.close()
+
+
+def settings(system: System, server: Server, **more: object) -> dict[str, object]:
+    """A rule that tells the server."""
+    (system.place / "webhook").write_text("whsec_" + base64.b64encode(b"k" * 32).decode())
+    lines = [
+        f"[[notify]]\nname = 'ops'\nto = '{server.url}'\nwhen = ['job.failed']",
+        *(f"{k} = {v!r}" for k, v in more.items()),
+    ]
+    (system.place / "told.toml").write_text("\n".join(lines))
+    return {"config": system.place / "told.toml", "webhook_allow": "127.0.0.0/8"}
+
+
+def heard(server: Server) -> Counter[int]:
+    """How often it was told of each job; the same message again, which its id tells, counts once."""
+    events = {headers["webhook-id"]: json.loads(body) for _, headers, body in server.heard}
+    return Counter(notice["job_id"] for event in events.values() for notice in event["data"]["notices"])
+
+
+def test_each_failure_is_told_once_although_the_daemon_is_killed_again_and_again(
+    system: System, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(system.place))
+    told = settings(system, server, group="0s")
+    daemon = system.start(**told)
+    wait_until(lambda: system.store.notices.begin("notify:ops") >= 0)
+    failing: list[int] = []
+    for _ in range(4):
+        jobs = [NewJob("fail", payload="{}", max_retries=0) for _ in range(5)]
+        failing += [one.job_id for one in system.store.intake.enqueue_many(jobs)]
+        system.wait_for(failing[-5], Status.FAILED)
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        daemon = system.start(**told)
+
+    wait_until(lambda: len(heard(server)) == 20, "all failures are told", seconds=60)
+
+    assert heard(server) == Counter(failing)
+    system.assert_sound()
+
+
+def test_many_failures_are_one_message(system: System, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(system.place))
+    system.start(**settings(system, server, group="6s"))
+    system.store.intake.enqueue_many([NewJob("fail", payload="{}", max_retries=0) for _ in range(300)])
+
+    wait_until(lambda: server.heard, "somebody is told", seconds=60)
+
+    [(_, _, body)] = server.heard
+    assert json.loads(body)["data"]["counts"] == {"job.failed": 300}

@@ -1,0 +1,141 @@
+"""Who is told what: the rules, and what a message says."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from worker_service.errors import ConfigError
+from worker_service.jobs.model import Notice
+from worker_service.notify import Quiet, Rule, messages, read_addresses, read_rules
+
+OPS = {"name": "ops", "to": "mailto:ops@example.com"}
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def failed(number: int, code: str = "TIMEOUT", **more: Any) -> Notice:
+    return Notice(
+        number, "2026-11-19 06:00:00.000", "job.failed", job_id=number, code=code, message="no answer", **more
+    )
+
+
+def test_three_hundred_failures_are_one_message_with_numbers_by_code() -> None:
+    notices = [failed(number, "TIMEOUT" if number % 3 else "HTTP_404") for number in range(300)]
+
+    [told] = messages(Rule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
+
+    assert told.subject == "pagemill on box: 300 jobs failed"
+    assert "TIMEOUT: 200, HTTP_404: 100" in told.text
+    assert "and 280 more" in told.text
+    assert told.data["codes"] == {"TIMEOUT": 200, "HTTP_404": 100}
+    assert len(told.text) < 2000
+
+
+def test_each_owner_is_told_of_what_belongs_to_him() -> None:
+    notices = [failed(1, owner="alice"), failed(2, owner="bob"), failed(3, owner="alice"), failed(4)]
+
+    told = list(messages(Rule("own", "owner"), notices, {"alice": "mailto:a@b.c", "bob": "apprise:bob"}, machine="box"))
+
+    assert [(one.to, one.subject) for one in told] == [
+        ("mailto:a@b.c", "pagemill on box: 2 jobs failed"),
+        ("apprise:bob", "pagemill on box: 1 job failed"),
+    ]
+
+
+def test_what_a_document_tells_its_jobs_do_not_tell_again() -> None:
+    of_a_document = failed(1, document_id=7, generation=1)
+
+    assert not Rule("ops", "apprise:").concerns(of_a_document)
+    assert Rule("ops", "apprise:", ["job.failed"]).concerns(of_a_document)
+    assert Rule("ops", "apprise:").concerns(failed(1, document_id=7))
+
+
+def test_what_gathers_is_told_together_and_not_in_quiet_hours() -> None:
+    rule = Rule("ops", "apprise:", group_seconds=60, quiet=read_quiet("22:00-07:00", "Europe/Zurich"))
+
+    def is_told(moment: str) -> bool:
+        return rule.is_time(failed(1), at(moment), "UTC")
+
+    assert not is_told("2026-11-19 06:00:30"), "it gathers, for a minute"
+    assert is_told("2026-11-19 06:01:00")
+    assert not is_told("2026-11-19 21:30"), "half past ten in Zürich"
+    assert not is_told("2026-11-20 05:59"), "a minute to seven"
+    assert is_told("2026-11-20 06:00")
+
+
+def read_quiet(hours: str, zone: str) -> Quiet | None:
+    return read_rules([{**OPS, "quiet": hours, "zone": zone}], "here")[0].quiet
+
+
+def test_quiet_hours_within_a_day_are_that_day_s() -> None:
+    quiet = read_quiet("12:00-13:00", "UTC")
+    assert quiet is not None
+
+    assert [quiet.holds(at(f"2026-11-19 {hour}"), "UTC") for hour in ("11:59", "12:00", "13:00")] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_without_a_zone_quiet_hours_are_those_of_the_settings() -> None:
+    [rule] = read_rules([{**OPS, "quiet": "22:00-07:00"}], "here")
+    assert rule.quiet is not None
+
+    assert rule.quiet.holds(at("2026-11-19 21:30"), "Europe/Zurich")
+    assert not rule.quiet.holds(at("2026-11-19 21:30"), "UTC")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"to": "apprise:"}, "say what it is called"),
+        ({"name": "ops"}, "say who is told"),
+        ({**OPS, "to": "ops"}, "is an address such as"),
+        ({**OPS, "when": ["job.fialed"]}, "nothing is called 'job.fialed'"),
+        ({**OPS, "when": []}, "names nothing"),
+        ({**OPS, "quiet": "late"}, "quiet is written like 22:00-07:00"),
+        ({**OPS, "zone": "Mars/Base"}, "time zone"),
+        ({**OPS, "group": "soon"}, "group"),
+        ({**OPS, "every": "1h"}, "there is no setting 'every'"),
+    ],
+)
+def test_a_slip_is_told_with_the_rule_that_it_is_in(table: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_rules([table], "pagemill.toml")
+
+    assert str(table.get("name", "notify[0]")) in str(caught.value)
+
+
+def test_two_rules_of_one_name_are_refused_for_each_has_its_own_place_in_the_notices() -> None:
+    with pytest.raises(ConfigError, match="two tables"):
+        read_rules([OPS, OPS], "here")
+
+
+def test_an_address_of_an_owner_is_looked_at() -> None:
+    assert read_addresses({"alice": "mailto:a@b.c"}, "here") == {"alice": "mailto:a@b.c"}
+    with pytest.raises(ConfigError, match=r"addresses\.alice"):
+        read_addresses({"alice": 7}, "here")
+
+
+def test_programs_are_told_the_same_as_people() -> None:
+    [told] = messages(Rule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
+
+    assert told.data["notices"] == [
+        {
+            "id": 3,
+            "at": "2026-11-19 06:00:00.000",
+            "kind": "job.failed",
+            "owner": "alice",
+            "job_id": 3,
+            "code": "TIMEOUT",
+            "message": "no answer",
+        }
+    ]
+    assert dataclasses.asdict(told)["data"]["rule"] == "ops"

@@ -1,0 +1,46 @@
+"""What people may want to be told: read by whoever tells them, each from where it had come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
+from worker_service.store.database import Database
+from worker_service.store.intake import SqliteIntake
+
+NOTICE_COLUMNS = Notice.__match_args__
+
+
+class SqliteNotices:
+    def __init__(self, database: Database, intake: SqliteIntake) -> None:
+        self._db = database
+        self._intake = intake
+
+    def newest(self) -> int:
+        [(notice_id,)] = self._db.read("newest_notice")
+        return int(notice_id)
+
+    def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
+        return [Notice(*row) for row in self._db.read("notices_after", after_id=notice_id, most=most)]
+
+    def begin(self, reader: str) -> int:
+        with self._db.transaction():
+            self._db.write("begin_reading_notices", name=reader)
+            [(notice_id,)] = self._db.write("notice_reader", name=reader)
+        return int(notice_id)
+
+    def tell(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
+        with self._db.transaction():
+            if not self._db.write("notices_read", name=reader, since=since, upto=upto):
+                return None
+            return self._intake.insert_many(jobs)
+
+    def note(self, kind: str, episodes: Sequence[Episode]) -> None:
+        now = self._db.now()
+        with self._db.transaction():
+            keys = [f"{kind}:{one.key}" for one in episodes]
+            self._db.write("end_episodes", kind=kind, keys=json.dumps(keys))
+            for key, one in zip(keys, episodes, strict=True):
+                facts = {"job_id": one.job_id, "code": one.code, "message": one.message}
+                self._db.write("begin_episode", now=now, kind=kind, key=key, **facts)

@@ -1,0 +1,28 @@
+-- What people may want to be told, and how far each reader of it has come.
+
+-- name: newest_notice
+SELECT ifnull(max(id), 0) FROM notice;
+
+-- name: notices_after
+SELECT {notice_columns} FROM notice WHERE id > :after_id ORDER BY id LIMIT :most;
+
+-- name: notice_reader
+SELECT notice_id FROM notice_reader WHERE name = :name;
+
+-- name: begin_reading_notices
+-- What was before nobody is told any more.
+INSERT INTO notice_reader (name, notice_id)
+SELECT :name, ifnull((SELECT max(id) FROM notice), 0)
+    ON CONFLICT DO NOTHING;
+
+-- name: notices_read
+UPDATE notice_reader SET notice_id = :upto WHERE name = :name AND notice_id = :since RETURNING 1;
+
+-- name: begin_episode
+INSERT INTO notice (at, kind, job_id, code, message, key) VALUES (:now, :kind, :job_id, :code, :message, :key)
+    ON CONFLICT (key) DO NOTHING;
+
+-- name: end_episodes
+-- The next time is another.
+UPDATE notice SET key = NULL
+ WHERE key GLOB :kind || ':*' AND key NOT IN (SELECT value FROM json_each(:keys));
