@@ -148,6 +148,7 @@ INSERT INTO worker_job_queue (job_type, platform, account, unique_key)
 SELECT 'large', 'local', printf('%.*c', 400000, 'x'), printf('%.*c', 400000, 'x') || value FROM json_each('[1,2]');
 INSERT INTO pause (scope, name, until) VALUES ('type', 'over', '0000-01-01 00:00:00.000');
 INSERT INTO pause (scope, name, reason) VALUES ('type', 'large', printf('%.*c', 400000, 'x'));
+INSERT INTO job_limit (kind, name, most) VALUES ('owner', printf('%.*c', 400000, 'x'), 1), ('owner', 'ann', 1);
 INSERT INTO source_rest (source, until) VALUES ('', '2099-01-01 00:00:00.000'), ('s', '2099-01-01 00:00:00.000');
 INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
 VALUES ('../x', 'here', 'boot', 1, '0', 1, 1, 'then', 'now'),
@@ -158,6 +159,8 @@ INSERT INTO pagemill_schema (version, created_at) VALUES (1, '2020-01-01 00:00:0
 DOCUMENTS_WITHOUT_BOUNDS = """
 INSERT INTO document (platform, source_key, updated_at, settings)
 VALUES ('local', 'early', '0000-01-01 00:00:00.000', 'what');
+INSERT INTO document (platform, source_key)
+SELECT 'local', printf('%.*c', 400000, 'x') || value FROM json_each('[1,2]');
 INSERT INTO file_gone (path) VALUES ('/etc/passwd'), ('../x'), ('objects/1-1/a.txt');
 """
 
@@ -177,6 +180,7 @@ def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) 
     assert jobs["large"]["account"] == "x" * 7500
     assert hand("SELECT count(DISTINCT unique_key) AS n FROM worker_job_queue WHERE job_type = 'large'") == [{"n": 2}]
     assert hand("SELECT name, length(reason) AS n FROM pause") == [{"name": "large", "n": 7500}]
+    assert hand("SELECT name FROM job_limit WHERE kind = 'owner'") == [{"name": "ann"}]
     assert hand("SELECT source FROM source_rest") == [{"source": "s"}]
     assert hand("SELECT version FROM pagemill_schema") == [{"version": 3}]
     assert hand("SELECT id, cpu_slots, heartbeat_at FROM worker WHERE id <> 'w1'") == [
@@ -184,6 +188,7 @@ def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) 
     ]
     assert hand("SELECT length(line) AS n FROM worker_job_log") == [{"n": 25_000}]
     if version > 1:
+        assert hand("SELECT count(*) AS n FROM document WHERE source_key LIKE 'xxx% (cut off) %'") == [{"n": 2}]
         assert hand("SELECT path FROM file_gone") == [{"path": "objects/1-1/a.txt"}]
         assert hand("SELECT settings, updated_at FROM document WHERE source_key = 'early'") == [
             {"settings": "", "updated_at": "1970-01-01 00:00:00.000"}

@@ -1,5 +1,5 @@
 -- Bounds that rows of an earlier schema may break: such a row stays, brought into them. Of a table that is not there yet
--- nothing is done. What is only too long is cut off after this; what is unique stays so by its number.
+-- nothing is done. What is only too long is cut off after this.
 
 -- table: pagemill_schema
 -- It has one row: others were never ours.
@@ -14,8 +14,6 @@ UPDATE worker_job_queue
        requeue_count = min(requeue_count, 1000000)
  WHERE max(retry_count, max_retries, requeue_count) > 1000000;
 UPDATE worker_job_queue SET result = json_object('too_large', length(CAST(result AS BLOB))) WHERE length(CAST(result AS BLOB)) > 16777216;
-UPDATE worker_job_queue SET unique_key = substr(unique_key, 1, 7400) || ' (cut off) ' || id WHERE length(CAST(unique_key AS BLOB)) > 30000;
-UPDATE worker_job_queue SET concurrency_key = substr(concurrency_key, 1, 7400) || ' (cut off) ' || id WHERE length(CAST(concurrency_key AS BLOB)) > 30000;
 
 -- table: worker_action_item
 -- A delete is not undone any more: what was kept for that goes.
@@ -43,7 +41,7 @@ DROP TABLE worker_action_document;
 
 -- table: worker
 -- One with such a name was never a daemon's. Jobs that it has are taken back.
-DELETE FROM worker WHERE id = '' OR id GLOB '*[^ -.0-~]*' OR id GLOB '.*' OR instr(id, char(0)) OR length(CAST(id AS BLOB)) > 500;
+DELETE FROM worker WHERE id = '' OR id GLOB '*[^ -.0-~]*' OR id GLOB '.*' OR instr(id, char(0));
 UPDATE worker SET pid = 4194304 WHERE pid NOT BETWEEN 1 AND 4194304;
 UPDATE worker SET cpu_slots = min(cpu_slots, 100000), io_slots = min(io_slots, 100000);
 UPDATE worker SET started_at = '1970-01-01 00:00:00.000'
@@ -51,26 +49,16 @@ UPDATE worker SET started_at = '1970-01-01 00:00:00.000'
 UPDATE worker SET heartbeat_at = '1970-01-01 00:00:00.000'
  WHERE heartbeat_at IS NOT strftime('%Y-%m-%d %H:%M:%f', heartbeat_at, '+0 days') OR heartbeat_at < '1970';
 
--- table: handler
-DELETE FROM handler WHERE length(CAST(job_type AS BLOB)) > 30000;
-
--- table: job_limit
-DELETE FROM job_limit WHERE length(CAST(name AS BLOB)) > 30000;
-
 -- table: pause
-DELETE FROM pause WHERE until < '1970' OR length(CAST(name AS BLOB)) > 30000;
+DELETE FROM pause WHERE until < '1970';
 
 -- table: source_rest
-DELETE FROM source_rest WHERE until < '1970' OR source = '' OR length(CAST(source AS BLOB)) > 30000;
-
--- table: owner_served
-DELETE FROM owner_served WHERE length(CAST(owner AS BLOB)) > 30000;
+DELETE FROM source_rest WHERE until < '1970' OR source = '';
 
 -- table: document
 UPDATE document SET updated_at = '1970-01-01 00:00:00.000' WHERE updated_at < '1970';
 UPDATE document SET pages = 1000000000 WHERE pages > 1000000000;
 UPDATE document SET settings = '' WHERE settings <> '' AND NOT json_valid(settings) OR length(CAST(settings AS BLOB)) > 200000;
-UPDATE document SET source_key = substr(source_key, 1, 49900) || ' (cut off) ' || id WHERE length(CAST(source_key AS BLOB)) > 200000;
 
 -- table: file
 -- No file system has a file at such a path.
@@ -79,17 +67,10 @@ DELETE FROM file WHERE instr(path, char(0)) OR length(CAST(path AS BLOB)) > 4096
 
 -- table: file_gone
 DELETE FROM file_gone
- WHERE path = '' OR path GLOB '/*' OR '/' || path || '/' GLOB '*/../*' OR instr(path, char(0)) OR length(CAST(path AS BLOB)) > 4096;
-
--- table: page_result
-UPDATE page_result SET digest = substr(digest, 1, 150) || ' (cut off) ' || id WHERE length(CAST(digest AS BLOB)) > 1000;
+ WHERE path = '' OR path GLOB '/*' OR '/' || path || '/' GLOB '*/../*' OR instr(path, char(0));
 
 -- table: checkpoint
 DELETE FROM checkpoint WHERE length(CAST(state AS BLOB)) > 33554432;
 
 -- table: crawl
-DELETE FROM crawl WHERE length(CAST(key AS BLOB)) > 30000;
 UPDATE crawl SET state = NULL WHERE length(CAST(state AS BLOB)) > 33554432;
-
--- table: crawl_item
-DELETE FROM crawl_item WHERE max(length(CAST(crawl AS BLOB)), length(CAST(id AS BLOB))) > 1000000;

@@ -33,6 +33,8 @@ _GONE: tuple[str, ...] = tuple(
 
 _BOUND = re.compile(r"length\(CAST\((\w+) AS BLOB\)\) <= (\d+)")
 
+_ONE_OF_A_KIND = ("unique_key", "concurrency_key", "source_key", "digest")
+
 _Made = dict[str, tuple[str, str, str]]
 """By name: what kind of thing it is, the table that it hangs on, and the statement that makes it."""
 
@@ -145,15 +147,17 @@ def _take_off_what_hangs(connection: Connection, today: _Made) -> _Made:
 
 
 def _cut_off_what_is_too_long(connection: Connection, today: _Made) -> None:
-    """By the bounds that today's tables have. A character has up to four bytes."""
+    """By the bounds that today's tables have. A character has up to four bytes; what is one of a kind stays so by its
+    number, and a row that goes by such a name was nobody's."""
     for table, (_, _, sql) in today.items():
-        there = _columns(connection, table)
+        there, names = _columns(connection, table), _columns(connection, table, "pk > 0")
         for column, most in _BOUND.findall(sql):
+            cut = f"substr({column}, 1, {int(most) // 4})"
+            if column in _ONE_OF_A_KIND:
+                cut = f"substr({column}, 1, {int(most) // 4 - 100}) || ' (cut off) ' || id"
+            change = f"DELETE FROM {table}" if column in names else f"UPDATE {table} SET {column} = {cut}"
             if column in there:
-                connection.execute(
-                    f"UPDATE {table} SET {column} = substr({column}, 1, {int(most) // 4})"
-                    f" WHERE length(CAST({column} AS BLOB)) > {most}"
-                )
+                connection.execute(f"{change} WHERE length(CAST({column} AS BLOB)) > {most}")
 
 
 def _bring_table(connection: Connection, name: str, sql: str) -> str | None:
@@ -182,8 +186,9 @@ def _bring_table(connection: Connection, name: str, sql: str) -> str | None:
     return f"make table {name} anew, with its rows ({count})"
 
 
-def _columns(connection: Connection, table: str) -> list[str]:
-    return [str(name) for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+def _columns(connection: Connection, table: str, condition: str = "1") -> list[str]:
+    sql = f"SELECT name FROM pragma_table_info(?) WHERE {condition}"
+    return [str(name) for (name,) in connection.execute(sql, (table,))]
 
 
 def _steps_from(version: int) -> list[tuple[str, list[tuple[str, str]]]]:
