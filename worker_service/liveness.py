@@ -117,7 +117,8 @@ def holders(path: Path) -> list[int]:
         wanted = path.stat()
     except OSError:
         return []
-    return [pid for pid in _pids() if _has_open(pid, (wanted.st_dev, wanted.st_ino))]
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  names are all that is needed
+    return [pid for pid in pids if _has_open(pid, (wanted.st_dev, wanted.st_ino))]
 
 
 def is_there(pid: int) -> bool:
@@ -129,10 +130,6 @@ def is_there(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  names are all that is needed
 
 
 def _has_open(pid: int, wanted: tuple[int, int]) -> bool:

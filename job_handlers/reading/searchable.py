@@ -7,16 +7,15 @@ characters are counted in blocks of 256, a font for each block, with a table of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from job_handlers.reading.layout import Layout, Word
+from job_handlers.reading.layout import Layout
 
 _WIDTH = 500
 """Of each character, in thousandths of its height."""
 _ASCENT = 0.8
-_UPRIGHT = (1.0, 0.0, 0.0, -1.0)
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
 1 begincodespacerange <00> <FF> endcodespacerange
@@ -54,55 +53,37 @@ def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
     words = [word for line in layout.lines for word in line if word.x1 > word.x0 and word.y1 > word.y0]
     if not words:
         return b""
+    # Writing that is read after a turn by 90° clockwise runs up the page; a skew leans with the clock.
+    angle = math.radians(layout.skew - layout.turn)
+    along, down = math.cos(angle), math.sin(angle)
+    a, b, c, d, e, f = matrix
+    turned = (along * a + down * c, along * b + down * d, down * a - along * c, down * b - along * d)
+    leaning = " ".join(f"{round(one, 4) or 0:g}" for one in turned)
+    lies_across = layout.turn in (90, 270)
     lines = ["q BT 3 Tr"]
-    is_straight = not layout.turn and not layout.skew and tuple(matrix[:4]) == _UPRIGHT
     for word in words:
-        if is_straight and word.text.isascii():
-            lines.append(_drawn_straight(word, matrix[4], matrix[5], fonts.place(0)))
-        else:
-            lines += _drawn(word, layout, matrix, fonts)
+        width, height = word.x1 - word.x0, word.y1 - word.y0
+        if lies_across:
+            width, height = height, width
+        # From its centre to where it begins, and down to the line that it stands on.
+        back, fall = width / 2, height * (_ASCENT - 0.5)
+        x = (word.x0 + word.x1) / 2 - along * back - down * fall
+        y = (word.y0 + word.y1) / 2 - down * back + along * fall
+        wide = 100_000 * width / (len(word.text) * _WIDTH * height)
+        shown = _shown(word.text, f"{height:.2f}", fonts)
+        lines.append(f"{leaning} {x * a + y * c + e:.3f} {x * b + y * d + f:.3f} Tm {wide:.3f} Tz {shown}")
     lines.append("ET Q\n")
     return "\n".join(lines).encode("ascii")
 
 
-def _drawn_straight(word: Word, right: float, top: float, font: int) -> str:
-    """The same, as most words are: on an upright page, and in letters of the first block."""
-    height = word.y1 - word.y0
-    wide = 100_000 * (word.x1 - word.x0) / (len(word.text) * _WIDTH * height)
-    base = top - word.y0 - height * _ASCENT
-    codes = word.text.encode("ascii").hex()
-    return f"1 0 0 1 {word.x0 + right:.3f} {base:.3f} Tm {wide:.3f} Tz /PmF{font} {height:.2f} Tf <{codes}> Tj"
-
-
-def _drawn(word: Word, layout: Layout, matrix: Sequence[float], fonts: Fonts) -> Iterable[str]:
-    width, height = word.x1 - word.x0, word.y1 - word.y0
-    if layout.turn in (90, 270):
-        width, height = height, width
-    centre_x, centre_y = (word.x0 + word.x1) / 2, (word.y0 + word.y1) / 2
-    # Writing that is read after a turn by 90° clockwise runs up the page; a skew leans with the clock.
-    angle = math.radians(layout.skew - layout.turn)
-    along = (math.cos(angle), math.sin(angle))
-    below = (-along[1], along[0])
-    left = centre_x - along[0] * width / 2 + below[0] * height * (_ASCENT - 0.5)
-    base = centre_y - along[1] * width / 2 + below[1] * height * (_ASCENT - 0.5)
-    units = [ord(one) for one in word.text]
-    natural = len(units) * _WIDTH / 1000 * height
-    a, b, c, d, e, f = matrix
-    run = (along[0] * a + along[1] * c, along[0] * b + along[1] * d)
-    rise = (-below[0] * a - below[1] * c, -below[0] * b - below[1] * d)
-    yield f"{_numbers(*run, *rise, left * a + base * c + e, left * b + base * d + f)} Tm"
-    yield f"{_number(100 * width / natural)} Tz"
-    for block, some in groupby(units, lambda unit: unit >> 8):
-        codes = bytes(unit & 0xFF for unit in some)
-        yield f"/PmF{fonts.place(block)} {_number(height)} Tf <{codes.hex()}> Tj"
-
-
-def _numbers(*values: float) -> str:
-    return " ".join(map(_number, values))
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".") or "0"
+def _shown(text: str, height: str, fonts: Fonts) -> str:
+    if text.isascii():
+        # As most words are.
+        return f"/PmF{fonts.place(0)} {height} Tf <{text.encode().hex()}> Tj"
+    blocks = [
+        (block, bytes(one & 0xFF for one in units)) for block, units in groupby(map(ord, text), lambda one: one >> 8)
+    ]
+    return " ".join(f"/PmF{fonts.place(block)} {height} Tf <{codes.hex()}> Tj" for block, codes in blocks)
 
 
 def _table(block: int) -> str:

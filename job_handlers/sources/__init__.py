@@ -86,10 +86,6 @@ def sources() -> Sequence[Source]:
     return sorted(found, key=lambda source: (source.IS_FOR_ANY_HOST, source.PLATFORM))
 
 
-def source_of(platform: str) -> Source:
-    return next(source for source in sources() if platform == source.PLATFORM)
-
-
 def read_reference(address: str) -> tuple[Source, Reference]:
     """Of anything that a person may paste."""
     text = address.strip()

@@ -276,12 +276,9 @@ class Handler(Generic[P]):
             raise ValueError(f"{self.job_type!r} is not the name of a job type")
         if self.job_class not in ("cpu", "io"):
             raise ValueError(f"{self.job_type}: job_class is cpu or io, not {self.job_class!r}")
-        self._check_reuse()
-
-    def _check_reuse(self) -> None:
-        """A jail that is shut once cannot have been cut for one payload; and who is counted may not wait in line."""
         if self.reuse < 0:
             raise ValueError(f"{self.job_type}: reuse is a number of attempts, not {self.reuse}")
+        # A jail that is shut once cannot have been cut for one payload; and who is counted may not wait in line.
         hindrances = {
             "reads_payload": self.reads_payload is not None,
             "at_most_once": self.at_most_once,
