@@ -23,8 +23,6 @@ from worker_service.daemon.attempts import Tools
 from worker_service.daemon.heartbeat import Notifier, boot_clock
 from worker_service.jobs.model import Counts, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import notify
-from worker_service.operations.database import Session
 from worker_service.plurals import counted
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
@@ -39,15 +37,15 @@ def chores(
     tools: Tools, notifier: Notifier, known: Collection[str], tell_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
     """By name. `known`: the job types for which there is a handler here, wanted or not."""
-    settings = tools.settings
-    if settings.schedule and settings.schedule_in_daemon:
+    wanted: dict[str, Chore] = {}
+    if tools.settings.schedule and tools.settings.schedule_in_daemon:
         from worker_service.daemon.scheduled import BeginScheduled  # only where there is something
 
-        scheduled = {"begin_scheduled": BeginScheduled(tools).run}
-    else:
-        scheduled = {}
+        wanted["begin_scheduled"] = BeginScheduled(tools).run
+    if tools.settings.notify:
+        wanted["notify"] = partial(tell_people, tools)
     return {
-        **scheduled,
+        **wanted,
         "disk_space": DiskSpace(tools, tell_disk_low).run,
         "tidy": partial(tidy, tools),
         "forget": partial(forget, tools),
@@ -57,7 +55,6 @@ def chores(
         "status_line": partial(tell_status, tools, notifier),
         "prune": Prune(tools).run,
         "name_documents": NameDocuments(tools).run,
-        "notify": partial(tell_people, tools),
     }
 
 
@@ -118,8 +115,9 @@ class DiskSpace:
 
 def tell_people(tools: Tools) -> float:
     """Who is told what: [[notify]] of the settings."""
-    if not tools.settings.notify:
-        return 3600.0
+    from worker_service.operations import notify  # only where there is a rule
+    from worker_service.operations.database import Session
+
     told = notify.tell(Session(tools.store, tools.settings, "daemon", tools.clock))
     if told:
         tools.log.info(events.PEOPLE_TOLD, messages=told)
