@@ -14,6 +14,10 @@ from worker_service.jobs.model import Job
 from worker_service.operations.jobs import state_of
 
 
+_HELD = ("payload", "result")
+"""JSON in themselves, however deep."""
+
+
 def as_object(value: Any) -> Any:
     """With all that is in it. What is frozen becomes an object: its times ISO 8601, its payload and result what they
     hold; of a job also its state, in a word."""
@@ -26,7 +30,7 @@ def as_object(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: as_object(one) for key, one in value.items()}
+        return {key: one if key in _HELD else as_object(one) for key, one in value.items()}
     names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
     if names is None:
         return [as_object(one) for one in value]
@@ -39,11 +43,11 @@ def _of_a_name(name: str, value: object) -> Any:
         return as_object(value)
     if name.endswith("_at") or name in ("at", "since", "until"):
         return iso(value)
-    if name in ("payload", "result"):
+    if name in _HELD:
         import json
 
         try:
-            return as_object(json.loads(value, parse_float=_finite))
+            return json.loads(value, parse_float=_finite)
         except (ValueError, RecursionError):
             return value
     return value
