@@ -46,8 +46,8 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "retry": ("steer", "Run ended jobs again, with a fresh budget."),
         "delete": ("steer", "Remove jobs that are not running."),
         "priority": ("steer", "Move pending jobs ahead, or back."),
-        "pause": ("pauses", "Start no more jobs of a type, of an owner, or at all."),
-        "unpause": ("pauses", "Lift a pause."),
+        "pause": ("steer", "Start no more jobs of a type, of an owner, or at all."),
+        "unpause": ("steer", "Lift a pause."),
         "schedule": ("schedules", "What is begun at which times."),
         "notify": ("notify", "Who is told what happens, and a message to try it."),
         "undo": ("steer", "Put back what the last change of many jobs did."),
@@ -121,6 +121,13 @@ class Verbs(click.Group):
             suggestion = _suggestion(args[0], self.list_commands(ctx))
             raise click.UsageError(f"there is no command {args[0]!r}{suggestion}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def group(name: str, about: str, *verbs: click.Command, cls: type[Verbs] = Verbs) -> Verbs:
+    made = cls(name, help=about)
+    for one in verbs:
+        made.add_command(one)
+    return made
 
 
 class VerbUnusable(PagemillError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from worker_service.commands import Verbs, output
+from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, say_that_it_waits, verb
 from worker_service.errors import PagemillError, StoreAbsent
 from worker_service.operations import database as operations
@@ -35,15 +35,6 @@ def init(desk: Desk) -> None:
     output.show(f"made {database}" if is_new else f"{database} is there already, and sound")
     if is_new:
         output.say("next: pagemill ingest report.pdf, or pagemill enqueue --help")
-
-
-@click.group(
-    cls=Verbs,
-    help="\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
-    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
-)
-def db() -> None:
-    pass
 
 
 @verb
@@ -124,5 +115,9 @@ def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
         raise ProgramAbsent("the sqlite3 program is not installed: apt install sqlite3") from error
 
 
-for _verb in (migrate, backup, check, shell):
-    db.add_command(_verb)
+db = group(
+    "db",
+    "\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
+    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
+    *(migrate, backup, check, shell),
+)

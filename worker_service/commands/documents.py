@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from worker_service.clock import wall_clock
-from worker_service.commands import Verbs, output
+from worker_service.commands import Verbs, group, output
 from worker_service.commands.desk import (
     Desk,
     DocumentId,
@@ -353,16 +353,6 @@ class _Documents(Verbs):
         return super().parse_args(ctx, args)
 
 
-@click.group(
-    cls=_Documents,
-    help="\b\npagemill documents\npagemill documents --status failed --owner alice\n"
-    "pagemill documents adopt /srv/read\npagemill documents rm 7\n\n"
-    "The documents, the newest first, and how far they are.",
-)
-def documents() -> None:
-    pass
-
-
 @verb
 @choosing
 @confirming
@@ -422,8 +412,14 @@ def _sample(meant: Sequence[Document]) -> list[str]:
     return [*lines, f"… and {len(meant) - _SAMPLE:,} more"] if len(meant) > _SAMPLE else lines
 
 
-documents.add_command(ls)
-documents.add_command(rm)
+documents = group(
+    "documents",
+    "\b\npagemill documents\npagemill documents --status failed --owner alice\n"
+    "pagemill documents adopt /srv/read\npagemill documents rm 7\n\n"
+    "The documents, the newest first, and how far they are.",
+    *(ls, rm),
+    cls=_Documents,
+)
 
 
 def show_document(desk: Desk, document_id: int) -> None:

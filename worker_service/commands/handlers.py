@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Progressed
-from worker_service.commands import Verbs, new_handler, output
+from worker_service.commands import group, new_handler, output
 from worker_service.commands.desk import Desk, completes_type, read_stdin, verb
 from worker_service.errors import Refused
 from worker_service.operations import handlers as operations
@@ -28,15 +28,6 @@ _EXIT_CODES = {
 
 
 _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX", "FROM", "STATE")
-
-
-@click.group(
-    cls=Verbs,
-    help="\b\npagemill handlers ls\npagemill handlers show count_words\npagemill handlers new count_words\n\n"
-    "The handlers that are installed, what they may use, and a new one to begin with.",
-)
-def handlers() -> None:
-    pass
 
 
 @verb
@@ -104,8 +95,12 @@ def new(desk: Desk, name: str) -> None:
     output.show_text(f"{lines}\n")
 
 
-for command in (ls, show, new):
-    handlers.add_command(command)
+handlers = group(
+    "handlers",
+    "\b\npagemill handlers ls\npagemill handlers show count_words\npagemill handlers new count_words\n\n"
+    "The handlers that are installed, what they may use, and a new one to begin with.",
+    *(ls, show, new),
+)
 
 
 # ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────

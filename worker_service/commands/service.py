@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import click
 
-from worker_service.commands import Verbs, output
+from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, Function, verb
 from worker_service.config import SERVICE_CONFIGURATION, SERVICE_STATE
 from worker_service.errors import PagemillError, Refused
@@ -144,16 +144,6 @@ Step = Write | Link | Remove | Run
 # ── The verbs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@click.group(
-    cls=Verbs,
-    help="\b\nsudo pagemill service install --dry-run\nsudo pagemill service install\n"
-    "pagemill service install --user\nsudo pagemill service uninstall\n\n"
-    "Put the daemon under systemd, and take it away again.",
-)
-def service() -> None:
-    pass
-
-
 def _placing(function: Function) -> Function:
     root = click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True)
     click.option("--dry-run", is_flag=True, help="Only say what would be done.")(function)
@@ -217,8 +207,13 @@ def uninstall(desk: Desk, for_user: bool, dry_run: bool, root: Path | None) -> N
         output.say(f"kept: {STATE}, {CONFIGURATION} and the user pagemill")
 
 
-service.add_command(install)
-service.add_command(uninstall)
+service = group(
+    "service",
+    "\b\nsudo pagemill service install --dry-run\nsudo pagemill service install\n"
+    "pagemill service install --user\nsudo pagemill service uninstall\n\n"
+    "Put the daemon under systemd, and take it away again.",
+    *(install, uninstall),
+)
 
 
 # ── What is to be done ──────────────────────────────────────────────────────────────────────────────────────────

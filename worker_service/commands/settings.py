@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from worker_service.commands import Verbs, output
+from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, verb
 from worker_service.config import every_setting
 from worker_service.config_values import Setting
-
-
-@click.group(
-    cls=Verbs, help="\b\npagemill config show\npagemill config docs\n\nThe settings, and where each comes from."
-)
-def config() -> None:
-    pass
 
 
 @verb
@@ -63,5 +54,8 @@ def _as_object(setting: Setting[Any]) -> dict[str, object]:
     }
 
 
-config.add_command(show)
-config.add_command(docs)
+config = group(
+    "config",
+    "\b\npagemill config show\npagemill config docs\n\nThe settings, and where each comes from.",
+    *(show, docs),
+)

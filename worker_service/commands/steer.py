@@ -1,4 +1,4 @@
-"""Changing jobs: `cancel`, `retry`, `delete`, `priority`, `undo`, `prune`.
+"""Changing jobs: `cancel`, `retry`, `delete`, `priority`, `undo`, `prune`, `pause` and `unpause`.
 
 One job given by its id is changed at once. Where there may be many, or where nothing brings them back, the person sees
 how many and some of them first, and says yes. Each change is one action; `pagemill undo` does the opposite.
@@ -10,14 +10,25 @@ from collections.abc import Sequence
 
 import click
 
+from worker_service.clock import as_text
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, confirm, confirming, selecting, verb
+from worker_service.commands.desk import (
+    Desk,
+    Function,
+    completes,
+    completes_type,
+    confirm,
+    confirming,
+    selecting,
+    verb,
+)
 from worker_service.errors import Refused
-from worker_service.jobs.model import OPPOSITE, Action, Changed
+from worker_service.jobs.model import OPPOSITE, Changed
 from worker_service.jobs.selector import Selector
 from worker_service.operations import steer as operations
 from worker_service.operations.jobs import state_of
 from worker_service.operations.objects import as_object
+from worker_service.operations.overview import title_of_pause
 from worker_service.operations.steer import Plan, Unended
 from worker_service.plurals import counted
 
@@ -107,15 +118,12 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
     what it was before. A delete is for good.
     """
     if is_list:
-        _show_actions(desk, operations.actions(desk.session))
-        return 0
+        return _show_actions(desk)
     action = operations.undoable(desk.session, action_id)
     verb_name = action.opposite or ""
     question = f"{action.verb} of {output.jobs(action.jobs)} by {action.actor} at {output.seconds(action.at)}"
     if dry_run:
-        if desk.as_json:
-            output.show_json({"dry_run": True, **as_object(action)})
-        else:
+        if not desk.answered({"dry_run": True, **as_object(action)}):
             output.show(f"would undo action {action.id}: {question}")
         return 0
     if action.jobs > 1:
@@ -144,9 +152,7 @@ def prune(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
         question = f"This removes {output.jobs(plan.jobs)} for good."
         confirm(question, yes=yes, sample=_sample(plan), number=plan.jobs)
     pruned = operations.prune(desk.session, plan) if plan.jobs else 0
-    if desk.as_json:
-        output.show_json({"pruned": pruned})
-    else:
+    if not desk.answered({"pruned": pruned}):
         output.show(f"pruned {output.jobs(pruned)}")
     return 0
 
@@ -168,7 +174,9 @@ def _change(
     if dry_run:
         return _show_dry_run(desk, plan)
     if plan.jobs == 0 and not plan.is_single:
-        return _show_nothing(desk)
+        if not desk.answered({"action": None, "items": [], "asked": [], "refused": []}):
+            output.say("no job matches: nothing to do")
+        return 0
     if verb_name == "delete" or not plan.is_single:
         question = f"{verb_name.capitalize()} {output.jobs(plan.jobs)}?"
         if verb_name == "delete":
@@ -197,35 +205,21 @@ def _sample(plan: Plan) -> list[str]:
         (job.id, state_of(job), job.job_type, job.name, job.owner, output.seconds(job.created_at), job.error_code)
         for job in plan.sample
     ]
-    return output.table_lines(
-        ("ID", "STATE", "TYPE", "NAME", "OWNER", "CREATED (UTC)", "ERROR"),
-        rows,
-        gives_up=("CREATED (UTC)",),
-        whole=("ERROR",),
-    )
+    headers = ("ID", "STATE", "TYPE", "NAME", "OWNER", "CREATED (UTC)", "ERROR")
+    return output.table_lines(headers, rows, gives_up=("CREATED (UTC)",), whole=("ERROR",))
 
 
 def _show_dry_run(desk: Desk, plan: Plan) -> int:
-    if desk.as_json:
-        documents = {"documents": list(plan.failing)} if plan.error_code else {}
-        output.show_json({"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample], **documents})
+    documents = {"documents": plan.failing} if plan.error_code else {}
+    if desk.answered({"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample], **documents}):
         return 0
     output.show(f"would {plan.verb} {output.jobs(plan.jobs)}")
     if sentence := _of_documents(plan, "would be"):
         output.show(sentence)
-    if plan.jobs:
-        for line in _sample(plan):
-            output.show(line)
+    for line in _sample(plan) if plan.jobs else ():
+        output.show(line)
     if plan.jobs > operations.SAMPLE:
         output.show(f"… and {plan.jobs - operations.SAMPLE:,} more")
-    return 0
-
-
-def _show_nothing(desk: Desk) -> int:
-    if desk.as_json:
-        output.show_json({"action": None, "items": [], "asked": [], "refused": []})
-    else:
-        output.say("no job matches: nothing to do")
     return 0
 
 
@@ -238,19 +232,15 @@ def _show_changed(
     unended: Sequence[Unended] | None = None,
 ) -> int:
     """`unended`: of those that were asked to stop, the ones that were waited for in vain; None: nobody waited."""
-    if plan is not None and plan.is_single and changed.refused and not changed.job_ids and not changed.asked:
-        job_id, reason = next(iter(changed.refused.items()))
-        raise Refused(f"job {job_id}: {reason}")
-    if desk.as_json:
-        refused = [{"id": job_id, "reason": reason} for job_id, reason in changed.refused.items()]
-        asked = list(changed.asked)
-        items: dict[str, object] = {"action": changed.action_id, "items": list(changed.job_ids), "asked": asked}
-        if unended is not None:
-            items["unended"] = [{"id": one.job_id, "reason": one.why} for one in unended]
-        if plan is not None and plan.error_code:
-            items["documents"] = list(plan.failing)
-        output.show_json({**items, "refused": refused})
-        return 1 if changed.refused or unended else 0
+    refused = [{"id": job_id, "reason": reason} for job_id, reason in changed.refused.items()]
+    if plan is not None and plan.is_single and refused and not changed.job_ids and not changed.asked:
+        raise Refused("job {id}: {reason}".format(**refused[0]))
+    exit_code = 1 if refused or unended else 0
+    answer: dict[str, object] = {"action": changed.action_id, "items": changed.job_ids, "asked": changed.asked}
+    answer |= {} if unended is None else {"unended": [{"id": one.job_id, "reason": one.why} for one in unended]}
+    answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
+    if desk.answered({**answer, "refused": refused}):
+        return exit_code
     asked_too = {one.job_id for one in unended} if unended is not None else set(changed.asked)
     number = len({*changed.job_ids, *changed.asked} - asked_too)
     if number or not asked_too:
@@ -262,31 +252,87 @@ def _show_changed(
         output.say(sentence)
     for one in (unended or ())[:_REFUSALS_SHOWN]:
         output.say(f"job {one.job_id} still stops: {one.why}")
-    for job_id, reason in list(changed.refused.items())[:_REFUSALS_SHOWN]:
-        output.say(f"job {job_id}: {reason}")
-    if len(changed.refused) > _REFUSALS_SHOWN:
-        output.say(f"… and {len(changed.refused) - _REFUSALS_SHOWN:,} more")
+    for left in refused[:_REFUSALS_SHOWN]:
+        output.say("job {id}: {reason}".format(**left))
+    if len(refused) > _REFUSALS_SHOWN:
+        output.say(f"… and {len(refused) - _REFUSALS_SHOWN:,} more")
     if plan is not None and plan.verb in OPPOSITE and number > 1:
         output.say(f"to take it back: pagemill undo {changed.action_id}")
-    return 1 if changed.refused or unended else 0
+    return exit_code
 
 
-def _show_actions(desk: Desk, actions: Sequence[Action]) -> None:
-    if desk.as_json:
-        output.show_json({"items": [as_object(action) for action in actions]})
-    elif actions:
-        rows = [
-            (
-                one.id,
-                output.seconds(one.at),
-                one.actor,
-                one.verb,
-                one.jobs or None,
-                one.documents or None,
-                output.seconds(one.undone_at),
-            )
-            for one in actions
-        ]
+def _show_actions(desk: Desk) -> int:
+    actions = operations.actions(desk.session)
+    if desk.answered({"items": actions}):
+        return 0
+    rows = [
+        (
+            one.id, output.seconds(one.at), one.actor, one.verb, one.jobs or None, one.documents or None,
+            output.seconds(one.undone_at),
+        )
+        for one in actions
+    ]  # fmt: skip
+    if rows:
         output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE (UTC)"), rows)
     else:
         output.say("nobody has changed anything yet")
+    return 0
+
+
+# ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scope_options(function: Function) -> Function:
+    click.option("--all", "everything", is_flag=True, help="All jobs.")(function)
+    click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="The jobs of this owner.")(function)
+    return click.argument("job_type", metavar="[TYPE]", required=False, shell_complete=completes_type)(function)
+
+
+@verb
+@_scope_options
+@click.option("--for", "length", metavar="LENGTH", help="Until this long from now: 1h, 30m. Else until unpaused.")
+@click.option("--reason", metavar="TEXT", help="Shown to everybody who asks why.")
+def pause(
+    desk: Desk, job_type: str | None, owner: str | None, everything: bool, length: str | None, reason: str | None
+) -> None:
+    """\b
+    pagemill pause ocr_pages
+    pagemill pause ocr_pages --for 1h --reason "disk is being changed"
+    pagemill pause --owner alice
+    pagemill pause --all
+
+    Start no more jobs of a type, of an owner, or at all. What runs goes on; what comes waits.
+    """
+    scope, name = _scope(job_type, owner, everything)
+    paused = operations.pause(desk.session, scope, name, length=length, reason=reason)
+    until, what = paused.until, title_of_pause(scope, name)
+    if desk.answered({"scope": scope, "name": name, "until": until, "reason": reason}):
+        return
+    ends_at = "until it is unpaused" if until is None else f"until {output.seconds(as_text(until))} UTC"
+    output.show(f"paused {what} {ends_at}")
+    if not paused.is_known:
+        output.say(f"none of the newest jobs is of {what}: is it spelled as pagemill ls shows it?")
+
+
+@verb
+@_scope_options
+def unpause(desk: Desk, job_type: str | None, owner: str | None, everything: bool) -> None:
+    """\b
+    pagemill unpause ocr_pages
+    pagemill unpause --owner alice
+    pagemill unpause --all
+
+    Lift a pause. Each pause is lifted by itself: --all lifts the pause of everything, not the pause of a type.
+    """
+    scope, name = _scope(job_type, owner, everything)
+    operations.unpause(desk.session, scope, name)
+    if not desk.answered({"scope": scope, "name": name}):
+        output.show(f"unpaused {title_of_pause(scope, name)}")
+
+
+def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
+    given = [("type", job_type)] * bool(job_type) + [("owner", owner)] * bool(owner) + [("all", "")] * everything
+    if len(given) != 1:
+        raise click.UsageError("say what: a TYPE, or --owner NAME, or --all", click.get_current_context())
+    scope, name = given[0]
+    return scope, name or ""

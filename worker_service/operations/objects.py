@@ -13,7 +13,6 @@ from worker_service.clock import as_text
 from worker_service.jobs.model import Job
 from worker_service.operations.jobs import state_of
 
-
 _HELD = ("payload", "result")
 """JSON in themselves, however deep."""
 
