@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker_service import config_values as kinds
 from worker_service.config_values import Kind, Setting, length
-from worker_service.errors import ConfigError
+from worker_service.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from worker_service.notify import Rule
@@ -336,12 +336,8 @@ def _variables(settings: Mapping[str, Setting[Any]]) -> set[str]:
 
 
 def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
-    import difflib  # only for a mistake
-
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    if near:
-        return f": did you mean {near[0]}?"
+    if near := nearest(word, known, cutoff):
+        return f": did you mean {near}?"
     return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
 
 

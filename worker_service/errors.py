@@ -6,10 +6,19 @@ The message is one sentence that says what is wrong and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PagemillError(Exception):
     code = "error"
     exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """What somebody may have meant; empty: nothing is near."""
+    import difflib  # only for a mistake
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), "")
 
 
 class BadInput(PagemillError):
@@ -26,6 +35,13 @@ class BadTime(BadInput):
 class BadPayload(PagemillError):
     code = "bad_payload"
     exit_code = 65
+
+
+class ProgramAbsent(PagemillError):
+    """A program of the system is not installed."""
+
+    code = "program_absent"
+    exit_code = 69
 
 
 class ConfigError(PagemillError):

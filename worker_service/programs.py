@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from worker_service.config_values import WHOLE_SECONDS
-from worker_service.errors import ConfigError
+from worker_service.errors import ConfigError, nearest
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")
@@ -169,7 +169,7 @@ def read_program(table: Mapping[str, object], label: str) -> Program:
     """Refuse in a sentence what is wrong with it; whether the program is there is not asked."""
     for key in table:
         if key not in READERS:
-            near = _near(key, READERS)
+            near = nearest(key, READERS)
             known = f"did you mean {near}?" if near else f"the settings are {', '.join(READERS)}"
             raise ConfigError(f"{label}: there is no setting {key!r}: {known}")
     if "argv" not in table:
@@ -196,12 +196,6 @@ def _refuse_what_means_nothing(program: Program, table: Mapping[str, object], la
     twice = {*program.done} & {*program.retry, *program.permanent}
     if twice:
         raise ConfigError(f"{label}: exit code {min(twice)} is done, and retry or permanent as well: leave one out")
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    import difflib  # only for a mistake
-
-    return next(iter(difflib.get_close_matches(word, known, 1)), "")
 
 
 def _read_argv(written: object, label: str) -> tuple[tuple[Template, ...], ...]:
@@ -248,7 +242,7 @@ def _read_placeholder(written: str, label: str) -> Placeholder:
         )
     first, keys, form, count = found[1], found[2], found[3] or "", found[4]
     if first != "payload" and (first not in _OF_THE_JOB or keys):
-        near = _near(first, ("payload", *_OF_THE_JOB))
+        near = nearest(first, ("payload", *_OF_THE_JOB))
         known = f"did you mean {{{near}{keys if near == 'payload' else ''}}}?" if near else _known()
         raise ConfigError(f"{label}: {{{written}}} is not known: {known} To pass it as it is: {{{{{written}}}}}")
     if first == "payload" and not keys and (form or count):

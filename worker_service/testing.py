@@ -155,21 +155,8 @@ def run_handler(
     """One attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or what JSON
     can be made of. Staging, kept files and what is to be published lie in `directory`."""
     spec = None if isinstance(handler, str) else _spec_of(handler)
-    job_type = handler if isinstance(handler, str) else handler.job_type
-    order = Order(
-        job_id,
-        fence,
-        job_type,
-        platform,
-        account,
-        _text(payload),
-        timeout_seconds,
-        state,
-        document_id,
-        _generation(document_id, generation),
-        _absolute(inputs),
-        document=_known(document, document_id, inputs),
-    )
+    order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
+    order = replace(order, job_id=job_id, fence=fence, timeout_seconds=timeout_seconds, state=state)
     return _run(order, directory, spec, _Answering(answers), commands, sandbox)
 
 
@@ -198,20 +185,7 @@ def run_stopped_and_again(
     wrapper.write_text(
         f"from worker_service.testing import stopped_at\nhandler = stopped_at({spec!r}, {job_type!r}, {step})\n"
     )
-    order = Order(
-        1,
-        1,
-        job_type,
-        platform,
-        account,
-        _text(payload),
-        None,
-        None,
-        document_id,
-        _generation(document_id, generation),
-        _absolute(inputs),
-        document=_known(document, document_id, inputs),
-    )
+    order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
     answering = _Answering(answers)
     first = _run(order, directory, f"{_WRAPPER}:handler", answering, None, sandbox, [wrapper.parent])
     again = replace(order, fence=2, state=first.state)
@@ -280,6 +254,28 @@ class _Answering:
         return answer_to_nothing(question)
 
 
+def _order(
+    handler: Handler[Any] | str,
+    payload: object,
+    account: str | None,
+    platform: str,
+    document_id: int | None,
+    generation: int | None,
+    inputs: Mapping[str, Path] | None,
+    document: KnownDocument | None,
+) -> Order:
+    """The first attempt of a job. Of a document of which nothing else is said, its original tells."""
+    job_type = handler if isinstance(handler, str) else handler.job_type
+    text = payload if payload is None or isinstance(payload, str) else msgspec.json.encode(payload).decode()
+    files = {role: path.absolute() for role, path in (inputs or {}).items()}
+    if document_id is not None:
+        generation = 1 if generation is None else generation
+        original = files.get("original")
+        content = "" if original is None else hashlib.sha256(original.read_bytes()).hexdigest()
+        document = document or KnownDocument(content)
+    return Order(1, 1, job_type, platform, account, text, None, None, document_id, generation, files, document=document)
+
+
 def _run(
     order: Order,
     directory: Path,
@@ -321,27 +317,3 @@ def _path_of_tests() -> list[Path]:
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]
-
-
-def _generation(document_id: int | None, generation: int | None) -> int | None:
-    return 1 if generation is None and document_id is not None else generation
-
-
-def _known(
-    document: KnownDocument | None, document_id: int | None, inputs: Mapping[str, Path] | None
-) -> KnownDocument | None:
-    """Of a document of which nothing else is said, what its original tells."""
-    if document is not None or document_id is None:
-        return document
-    original = (inputs or {}).get("original")
-    return KnownDocument("" if original is None else hashlib.sha256(original.read_bytes()).hexdigest())
-
-
-def _absolute(inputs: Mapping[str, Path] | None) -> dict[str, Path]:
-    return {role: path.absolute() for role, path in (inputs or {}).items()}
-
-
-def _text(payload: object) -> str | None:
-    if payload is None or isinstance(payload, str):
-        return payload
-    return msgspec.json.encode(payload).decode()

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from worker_service.errors import BadInput
 from worker_service.jobs.model import Job, NewJob, Status
-from worker_service.jobs.selector import CHOSEN_BY, COLUMNS, WRITTEN, Selector, parse_match, parse_status
+from worker_service.jobs.selector import CHOSEN_BY, COLUMNS, WRITTEN, Selector, one_of, parse_match
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_every_status_is_read_by_its_name(status: Status) -> None:
-    assert parse_status(status.value) is status
+    assert one_of(Status, status.value) is status
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ def test_every_status_is_read_by_its_name(status: Status) -> None:
 )
 def test_a_misspelt_status_is_answered_with_the_right_one(word: str, meant: str) -> None:
     with pytest.raises(BadInput, match=f"there is no status '{word}': did you mean {meant}"):
-        parse_status(word)
+        one_of(Status, word)
 
 
 @pytest.mark.parametrize("word", ["", "x", "blocked", "42"])
 def test_a_word_like_no_status_is_answered_with_all_of_them(word: str) -> None:
     with pytest.raises(BadInput, match=r"there is no status '.*': it is one of pending, running, completed"):
-        parse_status(word)
+        one_of(Status, word)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from worker_service.errors import PagemillError
+from worker_service.errors import PagemillError, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -238,7 +238,8 @@ def _ended(run: Any, *, as_json: bool) -> int:
     except PagemillError as error:
         return _say(error.code, str(error), error.exit_code, as_json)
     except click.UsageError as error:
-        return _say("usage", _usage_sentence(error), error.exit_code, as_json, hint=_help_line(error))
+        path = error.ctx.command_path if error.ctx is not None else "pagemill"
+        return _say("usage", _usage_sentence(error), error.exit_code, as_json, hint=f"help: {path} --help")
     except click.ClickException as error:
         return _say("error", error.format_message(), error.exit_code, as_json)
     except click.Abort:
@@ -275,24 +276,15 @@ def _usage_sentence(error: click.UsageError) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.ctx.command, click.Group):
         return f"say what to do: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if isinstance(error, click.NoSuchOption):
-        return f"there is no option {error.option_name}{_suggestion(error.option_name, _options(error.ctx))}"
+        options = (option for one in (error.ctx.command.params if error.ctx else ()) for option in one.opts)
+        return f"there is no option {error.option_name}{_suggestion(error.option_name, options)}"
     message = error.format_message().strip()
     return (message[:1].lower() + message[1:]).rstrip(".")
 
 
-def _options(ctx: click.Context | None) -> list[str]:
-    return [option for parameter in ctx.command.params for option in parameter.opts] if ctx is not None else []
-
-
-def _suggestion(word: str, known: Sequence[str]) -> str:
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {near[0]}?" if near else ""
-
-
-def _help_line(error: click.UsageError) -> str:
-    return f"help: {error.ctx.command_path} --help" if error.ctx is not None else "help: pagemill --help"
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    near = nearest(word, known)
+    return f": did you mean {near}?" if near else ""
 
 
 def _file_sentence(error: OSError) -> str:

@@ -10,14 +10,9 @@ import click
 
 from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, say_that_it_waits, verb
-from worker_service.errors import PagemillError, StoreAbsent
+from worker_service.errors import ProgramAbsent, StoreAbsent
 from worker_service.operations import database as operations
 from worker_service.plurals import counted
-
-
-class ProgramAbsent(PagemillError):
-    code = "program_absent"
-    exit_code = 69
 
 
 @verb

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import keyword
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -10,9 +13,9 @@ from pathlib import Path
 import click
 
 from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Progressed
-from worker_service.commands import group, new_handler, output
+from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, completes_type, read_stdin, verb
-from worker_service.errors import Refused
+from worker_service.errors import BadInput, Refused
 from worker_service.operations import handlers as operations
 from worker_service.operations.objects import as_object
 
@@ -80,15 +83,15 @@ def new(desk: Desk, name: str) -> None:
 
     Nothing is overwritten. The test passes as it is: `pytest test_NAME.py`.
     """
-    new_handler.check(name)
-    files = new_handler.files(name)
+    _refuse_as_name(name)
+    files = {f"{name}.py": _HANDLER.replace("NAME", name), f"test_{name}.py": _TEST.replace("NAME", name)}
     for file in files:
         if Path(file).exists():
             raise Refused(f"{file} is there already, so nothing was written")
     for file, text in files.items():
         with Path(file).open("x", encoding="utf-8") as opened:
             opened.write(text)
-    lines = new_handler.entry_point(name)
+    lines = f'[project.entry-points."worker_service.handlers"]\n{name} = "{name}:handler"'
     if desk.answered({"files": list(files), "entry_point": lines}):
         return
     output.say(f"wrote {' and '.join(files)}; this goes into your pyproject.toml, then install it:")
@@ -198,10 +201,10 @@ def _row(one: Described, desk: Desk) -> Sequence[object]:
     if one.declared is None:
         return (one.facts.job_type, None, None, None, None, None, None, one.distribution, state)
     limits = one.declared.limits
+    memory = None if limits.memory_bytes is None else f"{limits.memory_bytes >> 20:,} MiB"
     return (
-        one.facts.job_type, one.facts.job_class, _mib(limits.memory_bytes), _time(limits.cpu_seconds),
-        _time(limits.wall_seconds), "yes" if limits.network else "no", _sandbox(one.declared, desk), one.distribution,
-        state,
+        one.facts.job_type, one.facts.job_class, memory, _time(limits.cpu_seconds), _time(limits.wall_seconds),
+        "yes" if limits.network else "no", _sandbox(one.declared, desk), one.distribution, state,
     )  # fmt: skip
 
 
@@ -234,9 +237,70 @@ def _as_table(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _mib(size: int | None) -> str | None:
-    return None if size is None else f"{size >> 20:,} MiB"
-
-
 def _time(seconds: int | None) -> str | None:
     return None if seconds is None else output.length(timedelta(seconds=seconds))
+
+
+# ── A new one ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _refuse_as_name(name: str) -> None:
+    """It becomes a job type and a module."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
+        raise BadInput(f"{name!r} cannot name a handler: use small letters, digits and _, such as count_words")
+    if name in sys.stdlib_module_names or name in ("worker_service", "job_handlers", "tests"):
+        raise BadInput(f"{name} is a module already: choose another name, such as {name}_pages")
+
+
+_HANDLER = '''"""NAME: find the longest of some words. Say here what yours does, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker_service.handlers import Context, Done, Handler, Limits, Permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a job is given. What does not fit fails with PAYLOAD_INVALID before `run` is called."""
+
+    words: list[str]
+
+
+def run(context: Context[Payload]) -> Done:
+    # It may be stopped between any two lines, and run again: write into context.staging only.
+    words = context.payload.words
+    if not words:
+        # No other attempt can succeed. Where one can: raise Retryable("the server is busy", after=60).
+        raise Permanent("NO_WORDS", "there are no words")
+    longest = ""
+    for number, word in enumerate(words, start=1):
+        longest = max(longest, word, key=len)
+        context.progress(100 * number / len(words), f"word {number} of {len(words)}")
+    return Done({"longest": longest})
+
+
+handler = Handler("NAME", run, Payload, limits=Limits(wall_seconds=600, network=False))
+'''
+
+_TEST = '''"""NAME in a real child, with its limits and its sandbox, and without a database."""
+
+from pathlib import Path
+
+import NAME
+from worker_service.testing import How, run_handler
+
+
+def test_the_longest_word_is_found(tmp_path: Path) -> None:
+    run = run_handler(NAME.handler, {"words": ["a", "abc", "ab"]}, directory=tmp_path)
+
+    assert run.how is How.DONE, run.ended.message
+    assert run.result == {"longest": "abc"}
+
+
+def test_without_words_no_attempt_can_succeed(tmp_path: Path) -> None:
+    run = run_handler(NAME.handler, {"words": []}, directory=tmp_path)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, "NO_WORDS")
+'''

@@ -24,7 +24,7 @@ import click
 from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, Function, verb
 from worker_service.config import SERVICE_CONFIGURATION, SERVICE_STATE
-from worker_service.errors import PagemillError, Refused
+from worker_service.errors import PagemillError, ProgramAbsent, Refused
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")
@@ -56,11 +56,6 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class NotAllowed(PagemillError):
     code = "not_allowed"
     exit_code = 77
-
-
-class SystemdAbsent(PagemillError):
-    code = "program_absent"
-    exit_code = 69
 
 
 class StepFailed(PagemillError):
@@ -132,7 +127,7 @@ class Run:
                 self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
             )
         except FileNotFoundError as error:
-            raise SystemdAbsent(f"{self.argv[0]} is not installed: this needs a machine with systemd") from error
+            raise ProgramAbsent(f"{self.argv[0]} is not installed: this needs a machine with systemd") from error
         if done.returncode:
             said = (done.stderr or done.stdout).strip()
             raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {said}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from worker_service.errors import BadInput
+from worker_service.errors import BadInput, nearest
 from worker_service.jobs.model import Status
 
 
@@ -89,18 +89,12 @@ class Selector:
 S = TypeVar("S", bound=StrEnum)
 
 
-def parse_status(word: str) -> Status:
-    return one_of(Status, word)
-
-
 def one_of(statuses: type[S], word: str) -> S:
     try:
         return statuses(word)
     except ValueError:
-        import difflib  # only for a mistake
-
-        near = difflib.get_close_matches(word, list(statuses), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(statuses)}."
+        near = nearest(word, statuses)
+        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(statuses)}."
         raise BadInput(f"there is no status {word!r}: {hint}") from None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker_service.clock import PERIODS, period_of
 from worker_service.config import Settings
-from worker_service.errors import BadInput, BadPayload
+from worker_service.errors import BadInput, BadPayload, nearest
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import IDS_AT_ONCE, require
@@ -78,10 +78,8 @@ def doubt(session: Session, job_type: str) -> str:
     told = session.store.reading.names("handler", "", most=_TYPES_MOST)
     if job_type in told or job_type in (installed := installed_types(session.settings)):
         return ""
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(job_type, {*told, *installed}, n=1)
-    meant = f"did you mean {near[0]}?" if near else "`pagemill handlers ls` lists those that are installed"
+    near = nearest(job_type, {*told, *installed})
+    meant = f"did you mean {near}?" if near else "`pagemill handlers ls` lists those that are installed"
     return f"no handler here knows {job_type!r}: {meant}"
 
 

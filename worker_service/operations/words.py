@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from worker_service.clock import as_text, parse_duration, parse_length, parse_time, shifted
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
-from worker_service.jobs.model import NewJob
-from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, parse_match, parse_status
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, one_of, parse_match
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
@@ -199,7 +199,7 @@ def read_selector(
         ids=_numbers(named, "ids"),
         batch_ids=_numbers(named, "batch_ids"),
         document_ids=_numbers(named, "document_ids"),
-        statuses=tuple(dict.fromkeys(map(parse_status, _divided(statuses)))),
+        statuses=tuple(dict.fromkeys(one_of(Status, word) for word in _divided(statuses))),
         since=None if since is None else as_text(read_past(since, now=now)),
         older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
         match=tuple(_read_match(text) for text in match),
