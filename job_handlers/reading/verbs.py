@@ -150,7 +150,7 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
 
     Read documents again. What has not changed is not read twice; --force does all the same.
     """
-    if chosen == DocumentSelector():
+    if chosen.is_empty:
         raise BadInput("say which documents to read again: ids, or selectors such as --status failed")
     meant = documents.meant(desk.session, chosen)
     if dry_run:

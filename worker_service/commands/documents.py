@@ -30,11 +30,11 @@ from worker_service.harmless import harmless
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Provenance, Weight
 from worker_service.jobs.model import Job
-from worker_service.jobs.selector import one_of
 from worker_service.operations import documents as operations
 from worker_service.operations.documents import ROLES, IsThere, TermCounts, There
 from worker_service.operations.files import whole
 from worker_service.operations.objects import as_object
+from worker_service.operations.words import read_document_selector
 from worker_service.plurals import counted
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
@@ -44,8 +44,6 @@ _HAND_OVER_COLUMNS = (
     "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
     "READ_AT",
 )  # fmt: skip
-_PAGE_COLUMNS = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
-_FILE_COLUMNS = ("ROLE", "NAME", "BYTES", "PATH")
 _LISTED = 50
 _SHOWN_PAGES = 50
 _SAMPLE = 5
@@ -65,11 +63,7 @@ def choosing(function: Function) -> Function:
     def run(
         desk: Desk, ids: Sequence[int], statuses: Sequence[str], owners: Sequence[str], part: str, **values: Any
     ) -> Any:
-        words = [word for written in statuses for word in written.split(",") if word]
-        # Tuples throughout: nothing said is equal to nothing said.
-        states = tuple(one_of(IndexStatus, word) for word in words)
-        chosen = DocumentSelector(tuple(ids), states, tuple(owners), name=part)
-        return function(desk, chosen, **values)
+        return function(desk, read_document_selector(ids, statuses, owners, part), **values)
 
     click.option("--name", "part", metavar="TEXT", default="", help="Documents with this in their name.")(run)
     click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner"))(run)
@@ -213,7 +207,7 @@ def export(
         raise BadInput("--force replaces all files that are there, --update those that have changed: say one of them")
     there = There.REPLACED if force else There.UPDATED if update else There.KEPT
     if job_id is not None:
-        if chosen != DocumentSelector():
+        if not chosen.is_empty:
             raise BadInput("say which: the files of a job (--job), or those of documents")
         found = operations.export_of_job(desk.session, job_id, directory, there)
     else:
@@ -311,7 +305,7 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
         output.show_csv(_HAND_OVER_COLUMNS, map(_hand_over_row, operations.hand_over(desk.session, chosen)))
         return
     page = operations.list_documents(desk.session, chosen, limit=limit or _LISTED, before_id=before_id)
-    if not page.items and not page.not_brought_in and chosen != DocumentSelector() and not desk.as_json:
+    if not page.items and not page.not_brought_in and not chosen.is_empty and not desk.as_json:
         output.say("no document is like that")
         return
     show_documents(desk, page.items, page.not_brought_in, next_id=page.next)
@@ -368,7 +362,7 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
 
     This is not undone: without --yes, the number of documents has to be typed. Exit code 1 if some were left.
     """
-    if chosen == DocumentSelector():
+    if chosen.is_empty:
         raise BadInput("say which documents to remove: ids, or selectors such as --owner alice")
     meant = operations.meant(desk.session, chosen)
     weight = operations.weigh(desk.session, meant)
@@ -438,17 +432,12 @@ def show_document(desk: Desk, document_id: int) -> None:
         )
     elif document.error_code:
         output.say(f"to read it again: pagemill reindex {document_id}; pages that are known are not read twice")
-    if pages:
-        output.show()
-        rows = [
-            (page.number, page.method, page.confidence and round(page.confidence), page.characters) for page in pages
-        ]
-        output.show_table(_PAGE_COLUMNS, rows[:_SHOWN_PAGES])
-        if len(rows) > _SHOWN_PAGES:
-            output.say(f"and {counted(len(rows) - _SHOWN_PAGES, 'page')} more: --json has all")
-    if found.files:
-        output.show()
-        output.show_table(_FILE_COLUMNS, [(file.role, file.name, file.size, file.path) for file in found.files])
+    rows = [(one.number, one.method, one.confidence and round(one.confidence), one.characters) for one in pages]
+    output.show_section(("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS"), rows[:_SHOWN_PAGES])
+    if len(rows) > _SHOWN_PAGES:
+        output.say(f"and {counted(len(rows) - _SHOWN_PAGES, 'page')} more: --json has all")
+    files = [(file.role, file.name, file.size, file.path) for file in found.files]
+    output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
 
 
 # ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -472,15 +461,11 @@ def show_documents(
             output.show()
         lost = [
             (
-                job.id,
-                output.when(job.completed_at or "", now=now),
-                job.owner,
-                job.name,
-                job.error_code,
+                job.id, output.when(job.completed_at or "", now=now), job.owner, job.name, job.error_code,
                 job.error_message,
             )
             for job in not_brought_in
-        ]
+        ]  # fmt: skip
         output.show_table(_NOT_BROUGHT_IN_COLUMNS, lost, gives_up=("FAILED", "OWNER"), whole=("ERROR",))
         output.say("these failed before they were documents: pagemill why JOB says what to do")
 

@@ -84,19 +84,19 @@ def show(desk: Desk, what: str) -> None:
     job, files = found.job, found.files
     row: dict[str, object] = {name: value for name, value in job._asdict().items() if name not in ("id", "held")}
     output.show_values({"id": job.id, "state": state_of(job), **row})
-    _show_section("attempts", _ATTEMPT_COLUMNS, [_attempt_row(attempt) for attempt in found.attempts])
-    _show_section("waits for", ("ID", "STATUS"), found.waits_for)
-    _show_section(
-        "events", ("AT (UTC)", "FROM", "TO"), [(output.seconds(e.at), e.from_status, e.to_status) for e in found.events]
-    )
+    output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, found.attempts)], title="attempts")
+    output.show_section(("ID", "STATUS"), found.waits_for, title="waits for")
+    events = [(output.seconds(one.at), one.from_status, one.to_status) for one in found.events]
+    output.show_section(("AT (UTC)", "FROM", "TO"), events, title="events")
     shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
-    _show_section("files", ("NAME", "BYTES", "PATH"), shown)
+    output.show_section(("NAME", "BYTES", "PATH"), shown, title="files")
     if len(files) > len(shown):
         output.say(
             f"and {counted(len(files) - len(shown), 'file')} more: --json has all, "
             f"pagemill export --job {job_id} copies them"
         )
-    _show_section("log", ("AT (UTC)", "LINE"), [(output.seconds(line.at), line.line) for line in found.log])
+    lines = [(output.seconds(one.at), one.line) for one in found.log]
+    output.show_section(("AT (UTC)", "LINE"), lines, title="log")
 
 
 @verb
@@ -178,13 +178,6 @@ def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
         attempt.outcome or "open", attempt.error_code, attempt.signal, attempt.cpu_seconds,
         None if peak is None else peak // 1_000_000, attempt.sandbox,
     )  # fmt: skip
-
-
-def _show_section(title: str, headers: Sequence[str], rows: output.Rows) -> None:
-    if rows:
-        output.show()
-        output.show(title)
-        output.show_table(headers, rows)
 
 
 def _what_it_is(job: Job, lost: str) -> str:

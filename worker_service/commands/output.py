@@ -67,6 +67,15 @@ def show_table(
         show(line)
 
 
+def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None:
+    """A table below others, if anything stands in it."""
+    if rows:
+        show()
+        if title:
+            show(title)
+        show_table(headers, rows)
+
+
 def show_values(values: Mapping[str, object]) -> None:
     """A line for each that is there."""
     for name, value in values.items():

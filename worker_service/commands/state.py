@@ -150,16 +150,12 @@ def stats(desk: Desk) -> None:
     if len(rows) > 1:
         rows.append(("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))))
     output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
-    if platforms:
-        output.show()
-        output.show_table(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
-    if owners:
-        kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
-        if len(kept) > 1:
-            read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
-            kept.append(("all", *read, found.files, output.size(found.size)))
-        output.show()
-        output.show_table(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
+    output.show_section(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
+    kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
+    if len(kept) > 1:
+        read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
+        kept.append(("all", *read, found.files, output.size(found.size)))
+    output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
 
 
 @verb

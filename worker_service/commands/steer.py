@@ -6,7 +6,7 @@ how many and some of them first, and says yes. Each change is one action; `pagem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import click
 
@@ -29,7 +29,7 @@ from worker_service.operations import steer as operations
 from worker_service.operations.jobs import state_of
 from worker_service.operations.objects import as_object
 from worker_service.operations.overview import title_of_pause
-from worker_service.operations.steer import Plan, Unended
+from worker_service.operations.steer import Plan
 from worker_service.plurals import counted
 
 _REFUSALS_SHOWN = 10
@@ -229,19 +229,19 @@ def _show_changed(
     changed: Changed,
     *,
     plan: Plan | None = None,
-    unended: Sequence[Unended] | None = None,
+    unended: Mapping[int, str] | None = None,
 ) -> int:
     """`unended`: of those that were asked to stop, the ones that were waited for in vain; None: nobody waited."""
-    refused = [{"id": job_id, "reason": reason} for job_id, reason in changed.refused.items()]
+    refused, still = _reasons(changed.refused), _reasons(unended or {})
     if plan is not None and plan.is_single and refused and not changed.job_ids and not changed.asked:
         raise Refused("job {id}: {reason}".format(**refused[0]))
     exit_code = 1 if refused or unended else 0
     answer: dict[str, object] = {"action": changed.action_id, "items": changed.job_ids, "asked": changed.asked}
-    answer |= {} if unended is None else {"unended": [{"id": one.job_id, "reason": one.why} for one in unended]}
+    answer |= {} if unended is None else {"unended": still}
     answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
     if desk.answered({**answer, "refused": refused}):
         return exit_code
-    asked_too = {one.job_id for one in unended} if unended is not None else set(changed.asked)
+    asked_too = set(changed.asked if unended is None else unended)
     number = len({*changed.job_ids, *changed.asked} - asked_too)
     if number or not asked_too:
         output.show(f"{done} {output.jobs(number)}")
@@ -250,8 +250,8 @@ def _show_changed(
     are = "will be" if asked_too else "is" if plan is not None and len(plan.failing) == 1 else "are"
     if sentence := _of_documents(plan, are):
         output.say(sentence)
-    for one in (unended or ())[:_REFUSALS_SHOWN]:
-        output.say(f"job {one.job_id} still stops: {one.why}")
+    for one in still[:_REFUSALS_SHOWN]:
+        output.say("job {id} still stops: {reason}".format(**one))
     for left in refused[:_REFUSALS_SHOWN]:
         output.say("job {id}: {reason}".format(**left))
     if len(refused) > _REFUSALS_SHOWN:
@@ -259,6 +259,10 @@ def _show_changed(
     if plan is not None and plan.verb in OPPOSITE and number > 1:
         output.say(f"to take it back: pagemill undo {changed.action_id}")
     return exit_code
+
+
+def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
+    return [{"id": job_id, "reason": reason} for job_id, reason in by_job.items()]
 
 
 def _show_actions(desk: Desk) -> int:

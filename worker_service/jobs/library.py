@@ -22,6 +22,10 @@ class DocumentSelector:
     is_readable: bool = False
     """Only those of which people can read a generation."""
 
+    @property
+    def is_empty(self) -> bool:
+        return self == DocumentSelector()
+
 
 @dataclass(frozen=True, slots=True)
 class Document:

@@ -271,7 +271,7 @@ def export(session: Session, selector: DocumentSelector, form: str, directory: P
     """Copy one file of each document. What cannot be copied holds up nothing else."""
     if form not in ROLES:
         raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
-    if selector == DocumentSelector():
+    if selector.is_empty:
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:
         selector = replace(selector, is_readable=True)

@@ -7,7 +7,7 @@ as one action, in one transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -63,12 +63,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Unended:
-    job_id: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Paused:
     until: datetime | None
     """None: until somebody unpauses it."""
@@ -105,12 +99,12 @@ def await_ends(
     seconds: float,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Sequence[Unended]:
+) -> Mapping[int, str]:
     """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
     deadline = monotonic() + seconds
     while (left := live(session, ids)) and monotonic() < deadline:
         sleep(_POLL_SECONDS)
-    return list(_unended(session, ids)) if left else []
+    return dict(_unended(session, ids)) if left else {}
 
 
 def live(session: Session, ids: Sequence[int]) -> int:
@@ -144,7 +138,7 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
     return replace(selector, statuses=statuses)
 
 
-def _unended(session: Session, ids: Sequence[int]) -> Iterator[Unended]:
+def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
     alive = {one.id: one for one in workers(session) if one.is_alive}
     for part in chunks(ids):
         for job in session.store.reading.list(Selector(part, LIVE), most=IDS_AT_ONCE):
@@ -153,7 +147,7 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[Unended]:
                 why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
             else:
                 why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
-            yield Unended(job.id, why)
+            yield job.id, why
 
 
 # ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from worker_service.clock import as_text, parse_duration, parse_length, parse_time, shifted
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, one_of, parse_match
 
@@ -220,6 +222,13 @@ def read_name(word: int | str) -> tuple[str, int]:
 
 def _numbers(named: Sequence[tuple[str, int]], field: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(number for of, number in named if of == field))
+
+
+def read_document_selector(
+    ids: Sequence[int] = (), statuses: Sequence[str] = (), owners: Sequence[str] = (), name: str = ""
+) -> DocumentSelector:
+    states = tuple(one_of(IndexStatus, word) for word in _divided(statuses))
+    return DocumentSelector(tuple(ids), states, tuple(owners), name=name)
 
 
 def _chosen(column: Column, words: Any) -> Any:
