@@ -297,7 +297,8 @@ def load_settings(
     if origins["workspace"] == "default":
         values["workspace"] = values["database"].parent / "workspace"
     if origins["concurrency"] == "default":
-        values["concurrency"] = _processors()
+        # The processors that this process may use.
+        values["concurrency"] = len(os.sched_getaffinity(0))
     elif origins["io_concurrency"] == "default" and values["concurrency"]:
         # Who says only one number, as the original proposal does, means scrapers and downloads by it as well.
         values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
@@ -353,11 +354,6 @@ def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
             f"heartbeat_interval is {length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "
             "after one late beat, so let orphan_after be at least twice as long"
         )
-
-
-def _processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 # ── The file ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from worker_service.errors import BadInput, JobNotFound
 from worker_service.jobs.model import Status
 from worker_service.operations.database import Session, initialise, open_session
 from worker_service.operations.enqueue import enqueue
-from worker_service.operations.jobs import job, list_jobs, why
+from worker_service.operations.jobs import job, job_in_whole, list_jobs, why
 from worker_service.operations.objects import as_object
 from worker_service.operations.overview import look
 from worker_service.operations.steer import actions, change, plan, undo, undoable
@@ -91,3 +91,19 @@ def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:
         plan(session, "retry", read_selector(now=now))
     with pytest.raises(BadInput, match="only jobs that are pending or running can be reprioritised"):
         plan(session, "priority", read_selector(now=now, statuses=["failed"]), priority=1)
+
+
+def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) -> None:
+    job_id = put(session, payload='{"created_at": "2026-01-01 10:00", "most": 1e999, "pages": [1, {"a": null}]}')
+    deep = put(session, payload=f"{'[' * 500}{']' * 500}")
+
+    whole, looked = as_object(job_in_whole(session, job_id)), as_object(look(session))
+
+    assert json.loads(json.dumps([whole, looked])) == [whole, looked]
+    assert whole["job"]["payload"] == {"created_at": "2026-01-01 10:00", "most": "1e999", "pages": [1, {"a": None}]}
+    assert whole["job"]["state"] == "pending"
+    assert whole["job"]["created_at"].endswith("Z")
+    assert whole["events"] == []
+    assert (looked["counts"]["by_status"]["pending"], looked["workers"]) == (2, [])
+    assert looked["at"].endswith("Z")
+    assert as_object(as_object([job(session, deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)

@@ -170,7 +170,8 @@ def table_lines(
 
         width = shutil.get_terminal_size().columns
     if width is not None:
-        headers, rows = _without_empty_columns(headers, rows)
+        full = [i for i in range(len(headers)) if not rows or any(row[i] not in (None, "") for row in rows)]
+        headers, rows = [headers[i] for i in full], [[row[i] for i in full] for row in rows]
     headers = [harmless(header) for header in headers]
     cells = [[harmless(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
@@ -180,14 +181,11 @@ def table_lines(
         cells = [[row[i] for i in kept] for row in cells]
         widths = _fitting(widths, width, [header in whole for header in headers])
     numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
-    lines: list[str] = [_line(list(headers), widths, numeric, is_cut=width is not None)]
-    lines += [_line(row, widths, numeric, is_cut=width is not None, is_coloured=_has_colour()) for row in cells]
+    is_cut = width is not None
+    has_colour = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    lines: list[str] = [_line(list(headers), widths, numeric, is_cut=is_cut)]
+    lines += [_line(row, widths, numeric, is_cut=is_cut, is_coloured=has_colour) for row in cells]
     return lines
-
-
-def _without_empty_columns(headers: Sequence[str], rows: Rows) -> tuple[Sequence[str], Rows]:
-    full = [i for i in range(len(headers)) if not rows or any(row[i] not in (None, "") for row in rows)]
-    return [headers[i] for i in full], [[row[i] for i in full] for row in rows]
 
 
 def _is_numeric(column: Sequence[str]) -> bool:
@@ -247,10 +245,6 @@ def _width(text: str) -> int:
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in text
     )
-
-
-def _has_colour() -> bool:
-    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 # ── Values ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -242,6 +242,16 @@ def named(job: Job) -> str:
     return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
 
 
+def each(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
+    for part in chunks(ids):
+        yield from session.store.reading.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
+
+
+def count(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
+    """How many of these are like that."""
+    return sum(session.store.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
+
+
 def chunks(ids: Sequence[int]) -> list[Sequence[int]]:
     """As many as one statement is asked about."""
     return [ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE)]

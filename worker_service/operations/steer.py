@@ -16,7 +16,7 @@ from worker_service.errors import BadInput, Refused
 from worker_service.jobs.model import Action, Changed, Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
-from worker_service.operations.jobs import IDS_AT_ONCE, chunks, require
+from worker_service.operations.jobs import count, each, require
 from worker_service.operations.overview import title_of_pause, workers
 from worker_service.operations.words import read_priority
 
@@ -102,14 +102,9 @@ def await_ends(
 ) -> Mapping[int, str]:
     """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
     deadline = monotonic() + seconds
-    while (left := live(session, ids)) and monotonic() < deadline:
+    while (left := count(session, ids, LIVE)) and monotonic() < deadline:
         sleep(_POLL_SECONDS)
     return dict(_unended(session, ids)) if left else {}
-
-
-def live(session: Session, ids: Sequence[int]) -> int:
-    """How many of these have not ended."""
-    return sum(session.store.reading.count(Selector(part, LIVE)) for part in chunks(ids))
 
 
 def prune(session: Session, plan: Plan) -> int:
@@ -140,14 +135,13 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
 
 def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
     alive = {one.id: one for one in workers(session) if one.is_alive}
-    for part in chunks(ids):
-        for job in session.store.reading.list(Selector(part, LIVE), most=IDS_AT_ONCE):
-            worker = alive.get(job.worker_id or "")
-            if worker is None:
-                why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
-            else:
-                why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
-            yield job.id, why
+    for job in each(session, ids, LIVE):
+        worker = alive.get(job.worker_id or "")
+        if worker is None:
+            why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
+        else:
+            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
+        yield job.id, why
 
 
 # ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────

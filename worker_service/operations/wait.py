@@ -8,7 +8,7 @@ caller's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,10 +18,11 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.operations import jobs
 from worker_service.operations.database import Session
 from worker_service.operations.documents import each
-from worker_service.operations.jobs import IDS_AT_ONCE, chunks, require
-from worker_service.operations.steer import ENDED, LIVE, live
+from worker_service.operations.jobs import chunks, require
+from worker_service.operations.steer import ENDED, LIVE
 from worker_service.plurals import counted
 
 _JOBS_POLL_SECONDS = 0.05
@@ -100,7 +101,7 @@ def wait_for_jobs(
                 if watch is not None:
                     watch(partial(_jobs_progress, session, ids), False)
                 if deadline is not None and monotonic() >= deadline:
-                    left = counted(live(session, ids), "job")
+                    left = counted(jobs.count(session, ids, LIVE), "job")
                     raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
                 sleep(_JOBS_POLL_SECONDS)
         ids = reading.family(ids) if follows else ids
@@ -111,7 +112,7 @@ def wait_for_jobs(
 
 def _are_awaited(session: Session, ids: Sequence[int]) -> bool:
     """Whether one of them has not got as far as it ever will."""
-    left = live(session, ids)
+    left = jobs.count(session, ids, LIVE)
     return left > 0 and len(_watching(session, ids)) < left
 
 
@@ -119,23 +120,18 @@ def _watching(session: Session, ids: Sequence[int]) -> list[int]:
     return [job_id for part in chunks(ids) for job_id in session.store.reading.watching(part)]
 
 
-def _number(session: Session, ids: Sequence[int], status: Status) -> int:
-    return sum(session.store.reading.count(Selector(part, (status,))) for part in chunks(ids))
-
-
 def _waited(session: Session, ids: Sequence[int]) -> Waited:
-    completed, failed, cancelled = (_number(session, ids, status) for status in ENDED)
+    completed, failed, cancelled = (jobs.count(session, ids, (status,)) for status in ENDED)
     watching, family = _watching(session, ids), session.store.reading.family(ids)
-    going_on = live(session, family) - len(_watching(session, family)) if len(family) > len(ids) else 0
+    going_on = jobs.count(session, family, LIVE) - len(_watching(session, family)) if len(family) > len(ids) else 0
     gone = len(ids) - completed - failed - cancelled - len(watching)
     return Waited(completed, failed, cancelled, gone=gone, watching=watching, going_on=going_on)
 
 
 def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgress:
-    by_status = {status: _number(session, ids, status) for status in Status}
+    by_status = {status: jobs.count(session, ids, (status,)) for status in Status}
     if len(ids) <= most:
-        jobs = [job for part in chunks(ids) for job in session.store.reading.list(Selector(part), most=most)]
-        return JobsProgress(len(ids), by_status, sorted(jobs, key=_by_id))
+        return JobsProgress(len(ids), by_status, sorted(jobs.each(session, ids), key=_by_id))
     failed = min(by_status[Status.FAILED], max(most - by_status[Status.RUNNING], most // 4))
     running = _newest(session, ids, Status.RUNNING, most - failed)
     return JobsProgress(len(ids), by_status, [*running, *_newest(session, ids, Status.FAILED, failed)])
@@ -226,7 +222,7 @@ def wait_for_documents(
 
 
 def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> ReadingProgress:
-    jobs = {job.id: job for job in _jobs(session, [one.job_id for one in awaited if one.job_id])}
+    working = {job.id: job for job in jobs.each(session, [one.job_id for one in awaited if one.job_id])}
     # After the jobs: what a completion has made of its document is seen as well.
     by_id = {one.id: one for one in each(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
     by_source = {(one.owner, one.source_key): one for one in each(session, _sources(awaited))}
@@ -234,7 +230,7 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
     of_each: list[Document | None] = []
     left: list[int | None] = []
     for one in awaited:
-        job = jobs.get(one.job_id or 0)
+        job = working.get(one.job_id or 0)
         if job is not None and not job.status.is_ended:
             left.append(None)
             of_each.append(None)
@@ -287,8 +283,3 @@ def _sources(awaited: Sequence[AwaitedDocument]) -> DocumentSelector:
     return DocumentSelector(
         owners=list(owners) or ("",), platforms=("local",), source_keys=[one.source_key for one in unknown] or ("",)
     )
-
-
-def _jobs(session: Session, ids: Sequence[int]) -> Iterator[Job]:
-    for part in chunks(ids):
-        yield from session.store.reading.list(Selector(ids=part), most=IDS_AT_ONCE)
