@@ -249,7 +249,7 @@ CREATE TABLE batch (
     priority    INTEGER NOT NULL DEFAULT 5,
     state       TEXT NOT NULL DEFAULT 'active',
     round       INTEGER NOT NULL DEFAULT 1,      -- +1 whenever it begins again after it had ended
-    note        TEXT,                            -- why it is stopped or waits: 'stopped by ann'
+    note        TEXT,                            -- why it is in its state: 'stopped by ann'
     asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: what the person asked for
     actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: what follows once it has ended
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
@@ -947,7 +947,7 @@ BEGIN
      WHERE batch_id = NEW.id AND status = 'pending' AND held & 16 AND NEW.state NOT IN ('stopped', 'waiting');
     UPDATE batch
        SET round = round + (OLD.state IN ('done', 'failed')),
-           note = CASE WHEN NEW.state IN ('stopped', 'waiting') AND NEW.note IS NOT OLD.note THEN NEW.note END,
+           note = CASE WHEN NEW.note IS NOT OLD.note THEN NEW.note END,   -- that of another state is no answer
            ended_at = CASE WHEN NEW.state IN ('done', 'failed')
                            THEN ifnull(NEW.ended_at, strftime('%Y-%m-%d %H:%M:%f', 'now')) END
      WHERE id = NEW.id;

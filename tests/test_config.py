@@ -73,6 +73,7 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "notify": (),
         "addresses": {},
         "notify_old_after": 3600.0,
+        "owner_policy": "replace",
         "schedule_in_daemon": False,
         "prune": {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
     }

@@ -140,6 +140,12 @@ class Settings:
     indexing_patience_seconds = Setting(
         kinds.TIME_FROM_ZERO, "45m", "the same for one that is being read, of which no page has come for so long"
     )
+    owner_policy = Setting(
+        kinds.one_of("replace", "queue", "off"),
+        "replace",
+        "when a batch of an owner begins or goes on: `replace` stops that owner's other active batches, which can be "
+        "resumed; `queue`: it waits until they have ended; `off`: they go on together",
+    )
     sandbox = Setting(
         kinds.one_of("strict", "best-effort", "off"), "strict", "`best-effort`: as far as the kernel can; `off`"
     )

@@ -127,6 +127,11 @@ class DocumentNotFound(PagemillError):
     exit_code = 66
 
 
+class BatchNotFound(PagemillError):
+    code = "batch_not_found"
+    exit_code = 66
+
+
 class Refused(PagemillError):
     """The job is not in a state that allows this."""
 

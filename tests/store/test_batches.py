@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.store.kit import (
@@ -9,6 +11,7 @@ from tests.store.kit import (
     AddWorker,
     ByHand,
     Enqueue,
+    MovableClock,
     RefusedByHand,
     claim_one,
     claimed_ids,
@@ -19,8 +22,10 @@ from tests.store.kit import (
     new_worker,
     status_of,
 )
-from worker_service.jobs.documents import Decision, DocumentRequest
-from worker_service.jobs.model import Completion, Failure, NewJob, Status
+from worker_service.errors import BatchNotFound, Refused, RuleBroken
+from worker_service.jobs.batches import Batch, BatchState, NewBatch, OwnerPolicy
+from worker_service.jobs.documents import Decision, DocumentFacts, DocumentRequest, IndexStatus, PageResult
+from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 
@@ -28,9 +33,7 @@ PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 BROKEN = Failure("BROKEN", "it broke")
 
 
-@pytest.fixture(autouse=True)
-def _a_worker(worker: AddWorker) -> None:
-    worker()
+pytestmark = pytest.mark.usefixtures("worker_is_there")
 
 
 def states(by_hand: ByHand) -> dict[object, object]:
@@ -348,3 +351,266 @@ def test_a_stopped_batch_does_not_take_over_its_own_document(store: Store, by_ha
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")
 
     assert store.intake.enqueue(wish("a", batch_id=7)).decision is Decision.UNDER_WAY
+
+
+# ── Begun ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add(store: Store, jobs: int = 1, *, owner: str = "ann", policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch:
+    new = NewBatch(owner, f"of {owner}", priority=3)
+    return store.batches.add(new, [NewJob("ocr_pages")] * jobs, policy=policy).batch
+
+
+def jobs_of(store: Store, batch: Batch) -> list[int]:
+    return list(store.reading.ids(Selector(batch_id=batch.id)))
+
+
+def test_a_batch_begins_with_all_its_jobs_which_are_its_owners_and_as_urgent(store: Store) -> None:
+    new = NewBatch("ann", "reports", priority=3, asked='{"sources":["/srv"]}')
+    added = store.batches.add(new, [NewJob("ocr_pages", unique_key="u"), NewJob("assemble", priority=1)])
+
+    jobs = [store.reading.get(each.job_id) for each in added.jobs]
+
+    assert [(job.owner, job.batch_id, job.priority) for job in jobs] == [("ann", 1, 3), ("ann", 1, 1)]
+    assert store.batches.get(1) == added.batch
+    assert (added.batch.state, added.batch.title, added.batch.asked) == (
+        BatchState.ACTIVE, "batch 1 (reports)", '{"sources":["/srv"]}'
+    )  # fmt: skip
+
+
+def test_of_a_batch_with_a_job_that_is_refused_there_is_nothing(store: Store) -> None:
+    with pytest.raises(RuleBroken):
+        store.batches.add(NewBatch("ann"), [NewJob("ocr_pages"), NewJob("ocr_pages", priority=77)])
+
+    assert (store.batches.list(), everything(store)) == ([], {})
+
+
+def test_a_batch_of_which_nothing_is_to_be_done_is_done_at_once(store: Store) -> None:
+    assert store.batches.add(NewBatch("ann"), []).batch.state is BatchState.DONE
+
+
+def test_a_job_of_a_batch_is_its_own_though_another_with_its_key_lives(store: Store, enqueue: Enqueue) -> None:
+    enqueue(unique_key="u")
+
+    [mine] = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages", unique_key="u")]).jobs
+
+    assert (mine.existing, store.reading.get(mine.job_id).batch_id) == (False, 1)
+
+
+def test_batches_are_listed_by_owner_and_state_the_newest_first(store: Store) -> None:
+    first, second, other = add(store), add(store), add(store, owner="bob")
+
+    def listed(**chosen: Any) -> list[int]:
+        return [batch.id for batch in store.batches.list(**chosen)]
+
+    assert listed() == [other.id, second.id, first.id]
+    assert listed(owners=["ann"]) == [second.id, first.id]
+    assert listed(states=[BatchState.ACTIVE]) == [other.id, second.id]
+    assert listed(most=1, before_id=other.id) == [second.id]
+    with pytest.raises(BatchNotFound, match="no batch 9"):
+        store.batches.get(9)
+
+
+# ── One active batch of an owner ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_replace_stops_the_owners_other_active_batch_which_can_be_resumed_and_nobody_elses(
+    store: Store, by_hand: ByHand
+) -> None:
+    first, other, nobodys = add(store), add(store, owner="bob"), add(store, owner="")
+
+    second = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")])
+
+    assert list(second.replaced) == [first.id]
+    assert states(by_hand) == {first.id: "stopped", other.id: "active", nobodys.id: "active", second.batch.id: "active"}
+    assert store.batches.get(first.id).note == f"replaced by batch {second.batch.id}"
+    resumed = store.batches.resume(first.id, actor="ann")
+    assert (list(resumed.replaced), resumed.batch.state) == ([second.batch.id], BatchState.ACTIVE)
+    assert states(by_hand)[second.batch.id] == "stopped"
+
+
+def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_stopped(store: Store) -> None:
+    first, second, third = (add(store, policy=OwnerPolicy.QUEUE) for _ in range(3))
+    assert [one.state for one in (first, second, third)] == [BatchState.ACTIVE, BatchState.WAITING, BatchState.WAITING]
+    assert codes(store, jobs_of(store, second)[0]) == ["BATCH_WAITING"]
+
+    [job_id] = claimed_ids(store)
+    store.leases.complete(store.reading.get(job_id).lease)
+    assert [store.batches.get(one.id).state for one in (second, third)] == [BatchState.ACTIVE, BatchState.WAITING]
+    store.batches.stop(second.id, actor="ann")
+
+    assert store.batches.get(third.id).state is BatchState.ACTIVE
+    assert store.batches.resume(second.id, actor="ann", policy=OwnerPolicy.QUEUE).batch.state is BatchState.WAITING
+    assert claimed_ids(store) == jobs_of(store, third)
+
+
+def test_off_lets_all_of_an_owners_batches_go_on(store: Store, by_hand: ByHand) -> None:
+    for _ in range(2):
+        add(store, policy=OwnerPolicy.OFF)
+
+    assert set(states(by_hand).values()) == {"active"}
+
+
+def test_of_two_owners_with_a_thousand_jobs_each_stopping_and_resuming_one_changes_no_row_of_the_other(
+    store: Store, by_hand: ByHand
+) -> None:
+    mine, others = add(store, 1000), add(store, 1000, owner="bob")
+    rows = "SELECT * FROM worker_job_queue WHERE owner = 'bob'; SELECT * FROM batch WHERE owner = 'bob'"
+    taken = claimed_ids(store, most=8)
+    for job_id in taken:
+        end(store, store.reading.get(job_id).lease, FAILED if job_id % 4 else COMPLETED)
+    before = by_hand.run(rows)
+
+    store.batches.stop(mine.id, actor="ann")
+    resumed = store.batches.resume(mine.id, actor="ann")
+    replacing = add(store, 1000)
+    store.batches.cancel(replacing.id, actor="ann")
+
+    assert by_hand.run(rows) == before
+    assert before.count("\n") == 1001
+    assert {store.reading.get(job_id).owner for job_id in resumed.job_ids} == {"ann"}
+    assert store.batches.get(others.id).state is BatchState.ACTIVE
+
+
+# ── Stopped and gone on with ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_resumed_batch_goes_on_with_what_is_pending_failed_or_cancelled_and_nothing_else(store: Store) -> None:
+    batch = add(store, 5)
+    completed, failed, cancelled, running, pending = jobs_of(store, batch)
+    for job_id, how in ((completed, COMPLETED), (failed, FAILED), (cancelled, CANCELLED)):
+        assert claim_one(store).id == job_id
+        end(store, store.reading.get(job_id).lease, how)
+    lease = claim_one(store).lease
+
+    assert store.batches.stop(batch.id, actor="bob").note == "stopped by bob"
+    store.leases.release(lease)
+    assert claimed_ids(store) == []
+    moved = store.batches.resume(batch.id, actor="ann")
+
+    assert list(moved.job_ids) == [failed, cancelled]
+    assert sorted(claimed_ids(store)) == [failed, cancelled, running, pending]
+    assert store.reading.get(running).retry_count == 0
+
+
+def test_a_failed_batch_that_is_retried_runs_what_has_failed_and_begins_a_new_round(
+    store: Store, by_hand: ByHand
+) -> None:
+    batch = add(store, 2)
+    failed, _ = jobs_of(store, batch)
+    end(store, claim_one(store).lease, FAILED)
+    end(store, claim_one(store).lease, CANCELLED)
+    assert store.batches.get(batch.id).state is BatchState.FAILED
+
+    moved = store.batches.retry(batch.id, actor="ann")
+
+    assert (list(moved.job_ids), moved.batch.state, moved.batch.round) == ([failed], BatchState.ACTIVE, 2)
+    assert told(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
+
+
+def test_a_batch_of_which_all_has_failed_does_not_end_while_it_is_resumed(store: Store, by_hand: ByHand) -> None:
+    batch = add(store, 1200)
+    by_hand(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE batch_id = {batch.id}")
+    settle(store)
+    assert store.batches.get(batch.id).state is BatchState.FAILED
+
+    moved = store.batches.resume(batch.id, actor="ann")
+
+    assert (len(moved.job_ids), moved.batch.state, moved.batch.round) == (1200, BatchState.ACTIVE, 2)
+    assert told(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
+
+
+def test_what_was_done_by_something_newer_is_not_done_again(store: Store, by_hand: ByHand, worker: AddWorker) -> None:
+    worker(types=["ingest", "download"])
+    batch = store.batches.add(
+        NewBatch("ann"), [NewJob("download", source_key="a"), NewJob("download", source_key="b"), wish("c")]
+    ).batch
+    first, second, third = jobs_of(store, batch)
+    for job_id in (first, second):
+        assert claim_one(store, job_class="io").id == job_id
+        end(store, store.reading.get(job_id).lease, FAILED)
+    end(store, claim_one(store).lease, FAILED)
+    store.intake.enqueue(NewJob("download", source_key="a", owner="ann"))
+    store.leases.complete(claim_one(store, job_class="io").lease)
+    store.intake.enqueue(wish("c"))
+    store.leases.complete_many([Completion(claim_one(store).lease, publishes=True)])
+
+    moved = store.batches.resume(batch.id, actor="ann")
+
+    assert list(moved.job_ids) == [second]
+    assert third not in moved.job_ids
+
+
+@pytest.mark.parametrize("verb", ["stop", "resume", "retry", "cancel"])
+def test_a_batch_that_is_done_is_left_alone(store: Store, by_hand: ByHand, verb: str) -> None:
+    batch = add(store)
+    store.leases.complete(claim_one(store).lease)
+    before = by_hand.dump()
+
+    with pytest.raises(Refused, match=r"batch 1 \(of ann\) is done"):
+        getattr(store.batches, verb)(batch.id, actor="ann")
+
+    assert by_hand.dump() == before
+
+
+def test_a_batch_that_is_stopped_is_resumed_and_not_retried(store: Store) -> None:
+    batch = add(store)
+    store.batches.stop(batch.id, actor="ann")
+
+    with pytest.raises(Refused, match="pagemill batch resume 1"):
+        store.batches.retry(batch.id, actor="ann")
+
+
+def test_a_batch_that_is_cancelled_is_stopped_and_all_that_lived_of_it_ends(store: Store) -> None:
+    batch = add(store, 3)
+    lease = claim_one(store).lease
+
+    moved = store.batches.cancel(batch.id, actor="ann")
+    store.leases.confirm_cancel(lease)
+
+    assert (len(moved.job_ids), list(moved.asked)) == (2, [lease.job_id])
+    assert {status_of(store, job_id) for job_id in jobs_of(store, batch)} == {CANCELLED}
+    assert store.batches.get(batch.id).state is BatchState.STOPPED
+    assert len(store.batches.resume(batch.id, actor="ann").job_ids) == 3
+
+
+def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(store: Store, by_hand: ByHand) -> None:
+    batch = add(store)
+    with pytest.raises(Refused, match="1 live job: `pagemill batch cancel 1`"):
+        store.batches.remove(batch.id)
+    store.leases.complete(claim_one(store).lease)
+
+    store.batches.remove(batch.id)
+
+    assert (store.batches.list(), len(everything(store))) == ([], 1)
+    assert add(store).id == 2
+
+
+# ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: AddWorker, clock: MovableClock) -> None:
+    worker(types=["ingest", "download", "crawl"])
+    sources = [NewJob("download", source_key=name) for name in "de"]
+    batch = store.batches.add(NewBatch("ann"), [wish("a"), wish("b"), wish("c"), *sources, NewJob("crawl")]).batch
+    read, reading = claim_one(store).lease, claim_one(store).lease
+
+    def count_pages(lease: Lease, pages: int) -> Completion:
+        return Completion(lease, document=DocumentFacts("pdf", pages), publishes=lease is read)
+
+    store.leases.save_pages([(read, PageResult(n, f"a{n}", "text", "layer")) for n in (1, 2)])
+    clock.advance(30)
+    store.leases.save_pages([(reading, PageResult(n, f"b{n}", "text", "layer")) for n in (1, 2, 3)])
+    store.leases.complete_many([count_pages(read, 2)])
+    store.leases.complete_many([Completion(reading, follow_ups=[NewJob("ingest")], document=DocumentFacts("pdf", 10))])
+    end(store, claim_one(store, job_class="io").lease, FAILED)
+    clock.advance(30)
+
+    facts = store.batches.facts(batch.id)
+
+    assert dict(facts.documents) == {IndexStatus.SUCCESS: 1, IndexStatus.INDEXING: 1, IndexStatus.QUEUED: 1}
+    assert (facts.files_on_the_way, facts.files_not_brought_in, facts.may_find_more) == (1, 1, True)
+    assert (facts.pages, facts.pages_read, facts.pages_left, facts.uncounted) == (12, 5, 7, 1)
+    assert facts.jobs == {COMPLETED: 2, FAILED: 1, PENDING: 4}
+    assert (facts.pages_lately, round(facts.lately_seconds)) == (5, 60)
+    assert facts.current == ("b.pdf", 3, 10)

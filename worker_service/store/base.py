@@ -1,4 +1,4 @@
-"""What a store promises, in sentences, in seven parts: one for each kind of caller. `Store` has them all.
+"""What a store promises, in sentences, in nine parts: one for each kind of caller. `Store` has them all.
 
 Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
 written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
@@ -12,6 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+from worker_service.jobs.batches import (
+    Batch,
+    BatchAdded,
+    BatchFacts,
+    BatchMoved,
+    BatchState,
+    NewBatch,
+    OwnerPolicy,
+)
 from worker_service.jobs.documents import (
     Answer,
     DocumentRequest,
@@ -218,6 +227,45 @@ class Steering(Protocol):
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
         """Remove up to `most` of the oldest log lines, of any job, that are older than this."""
+
+
+class Batches(Protocol):
+    """What one person submitted together."""
+
+    def get(self, batch_id: int) -> Batch:
+        """Raise `BatchNotFound` if there is none."""
+
+    def list(
+        self,
+        *,
+        owners: Sequence[str] = (),
+        states: Sequence[BatchState] = (),
+        most: int = 50,
+        before_id: int | None = None,
+    ) -> Sequence[Batch]:
+        """The newest first; the next page begins before the last id of this one."""
+
+    def facts(self, batch_id: int) -> BatchFacts:
+        """What is stored of how far it is."""
+
+    def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = ...) -> BatchAdded:
+        """A batch with all its jobs or none of it, in one transaction; in the same one the owner's other active batches
+        are stopped, or it waits for them. A document that stands in a batch which is stopped is taken over at once."""
+
+    def stop(self, batch_id: int, *, actor: str) -> Batch:
+        """Nothing more of it begins; what runs comes back, and costs no retry."""
+
+    def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = ...) -> BatchMoved:
+        """Go on with what is pending, failed or cancelled; what has been done is not done again."""
+
+    def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = ...) -> BatchMoved:
+        """Only what has failed. One that has ended begins again, one that is stopped is refused."""
+
+    def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
+        """Stop it, and cancel all that lives."""
+
+    def remove(self, batch_id: int) -> Batch:
+        """Forget one without live jobs; its documents stay, and its jobs, with its number."""
 
 
 class Reading(Protocol):
@@ -494,6 +542,8 @@ class Store(Protocol):
     def leases(self) -> Leases: ...
     @property
     def steering(self) -> Steering: ...
+    @property
+    def batches(self) -> Batches: ...
     @property
     def reading(self) -> Reading: ...
     @property

@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
+from worker_service.store.batches import SqliteBatches
 from worker_service.store.database import Database, FileWatch
 from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
 from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, SqliteLeases
@@ -24,7 +25,7 @@ from worker_service.store.steering import SqliteSteering
 from worker_service.store.upkeep import SqliteUpkeep
 
 # A fragment stands before what uses it.
-_PARTS = ("leases", "intake", "schedules", "steering", "reading", "library", "upkeep", "notices")
+_PARTS = ("leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -39,6 +40,7 @@ class SqliteStore:
         self.schedules = SqliteSchedules(database, self.intake)
         self.reading = SqliteReading(database)
         self.steering = SqliteSteering(database, self.reading)
+        self.batches = SqliteBatches(database, self.intake, self.steering)
         self.library = SqliteLibrary(database)
         self.upkeep = SqliteUpkeep(database)
         self.notices = SqliteNotices(database, self.intake)

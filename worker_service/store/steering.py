@@ -62,7 +62,12 @@ class SqliteSteering:
         if batch_ids := [*selector.batch_ids, *([] if selector.batch_id is None else [selector.batch_id])]:
             with self._db.transaction():
                 self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), priority=level)
-        return self._act(("priority",), selector, actor, level)
+        changed = self._act(("priority",), selector, actor, level)
+        # What was asked for meanwhile by those that had the old one still.
+        late = f"{_POSSIBLE['priority']} AND priority <> {level}"
+        while (selector.names_more or selector.batch_id is not None) and (ids := self._reading.ids(selector, late)):
+            self._act(("priority",), Selector(ids=ids), actor, level)
+        return changed
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
         found = self._db.read("undoable_verb", action_id=action_id)

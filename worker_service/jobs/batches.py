@@ -1,0 +1,114 @@
+"""Batches: what one person submitted together, and how far it is. Frozen values, like all of `jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.model import Enqueued, Status
+
+
+class BatchState(StrEnum):
+    ACTIVE = "active"
+    WAITING = "waiting"
+    """Until the owner's other batches have ended or are stopped."""
+    STOPPED = "stopped"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def is_ended(self) -> bool:
+        return self in (BatchState.DONE, BatchState.FAILED)
+
+
+class OwnerPolicy(StrEnum):
+    """What becomes of an owner's other active batches when one begins or goes on."""
+
+    REPLACE = "replace"
+    """They are stopped, and can be resumed."""
+    QUEUE = "queue"
+    """They go on, and the new one waits."""
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    owner: str = ""
+    name: str = ""
+    priority: int = 5
+    asked: str = "{}"
+    """JSON: what the person asked for, for eyes."""
+    actions: str = "[]"
+    """JSON: what follows once it has ended, each {"job_type": …, "payload": …}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    id: int
+    owner: str
+    name: str
+    priority: int
+    state: BatchState
+    round: int
+    """+1 whenever it begins again after it had ended."""
+    note: str | None
+    """Why it is in its state: stopped by ann."""
+    asked: str
+    actions: str
+    created_at: str
+    ended_at: str | None
+
+    @property
+    def title(self) -> str:
+        return f"batch {self.id} ({self.name})" if self.name else f"batch {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAdded:
+    batch: Batch
+    jobs: Sequence[Enqueued]
+    replaced: Sequence[int] = ()
+    """The owner's other batches, which were stopped for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMoved:
+    """What a verb made of a batch."""
+
+    batch: Batch
+    job_ids: Sequence[int] = ()
+    """Jobs that were retried, or cancelled."""
+    asked: Sequence[int] = ()
+    """Running jobs that were asked to stop."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    replaced: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What is stored of how far a batch is."""
+
+    jobs: Mapping[Status, int]
+    documents: Mapping[IndexStatus, int]
+    files_on_the_way: int
+    """Sources of which there is no document yet, because their jobs have not ended."""
+    files_not_brought_in: int
+    """Sources whose last try failed or was cancelled."""
+    may_find_more: bool
+    """A job lives that is for no document and no one source: a crawl, or one of somebody's own."""
+    pages: int
+    """Of the documents whose pages were counted."""
+    pages_read: int
+    pages_left: int
+    """Of those whose pages were counted, and that are still to be read."""
+    uncounted: int
+    """Documents still to be read, whose pages nobody has counted yet."""
+    size: int
+    """Bytes of the originals that are there."""
+    pages_lately: int
+    """Stored since `lately_seconds`."""
+    lately_seconds: float
+    current: tuple[str, int, int | None] | None = None
+    """Of the document that moved last, of those that are being read: name, pages read, pages."""

@@ -1,0 +1,253 @@
+"""What one person submitted together: begun, stopped, gone on with, ended.
+
+What follows from the state of a batch (which jobs it holds, who is told) is done by its triggers, so that a hand can
+do the same; when it has ended is seen in `settle`. Here is what a hand would need several statements for: a batch with
+its jobs, the owner's other batches, what has failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import MutableMapping, MutableSequence, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from worker_service.clock import as_text
+from worker_service.errors import BatchNotFound, Refused
+from worker_service.jobs.batches import (
+    Batch,
+    BatchAdded,
+    BatchFacts,
+    BatchMoved,
+    BatchState,
+    NewBatch,
+    OwnerPolicy,
+)
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.plurals import counted
+from worker_service.store.database import Database, Row
+from worker_service.store.intake import SqliteIntake, settle
+from worker_service.store.steering import SqliteSteering
+
+LATELY = timedelta(minutes=5)
+"""So far back goes what tells how fast pages are read."""
+
+_JOBS_PER_TRANSACTION = 500
+_UNREAD = (IndexStatus.QUEUED, IndexStatus.INDEXING)
+
+
+class SqliteBatches:
+    def __init__(self, database: Database, intake: SqliteIntake, steering: SqliteSteering) -> None:
+        self._db = database
+        self._intake = intake
+        self._steering = steering
+
+    # ── Looking ──
+
+    def get(self, batch_id: int) -> Batch:
+        return _the_one(self._db.read("batch", batch_id=batch_id), batch_id)
+
+    def list(
+        self,
+        *,
+        owners: Sequence[str] = (),
+        states: Sequence[BatchState] = (),
+        most: int = 50,
+        before_id: int | None = None,
+    ) -> Sequence[Batch]:
+        chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
+        return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
+
+    def facts(self, batch_id: int) -> BatchFacts:
+        """Of one moment."""
+        now = self._db.clock()
+        of = {"batch_id": batch_id}
+        with self._db.snapshot():
+            jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **of)}
+            documents = {IndexStatus(state): numbers for state, *numbers in self._db.read("batch_documents", **of)}
+            sources = self._db.read("batch_sources", **of)
+            [(may_find_more,)] = self._db.read("batch_may_find_more", **of)
+            [(pages_lately, seconds)] = self._db.read(
+                "batch_pages_lately", **of, now=as_text(now), since=as_text(now - LATELY)
+            )
+            current = self._db.read("batch_current", **of)
+        unread = [documents[state] for state in _UNREAD if state in documents]
+        return BatchFacts(
+            jobs,
+            {state: numbers[0] for state, numbers in documents.items()},
+            files_on_the_way=sum(bool(is_live) for is_live, _ in sources),
+            files_not_brought_in=sum(not is_live and not is_there for is_live, is_there in sources),
+            may_find_more=bool(may_find_more),
+            pages=sum(numbers[1] for numbers in documents.values()),
+            pages_read=sum(numbers[3] for numbers in documents.values()),
+            pages_left=sum(max(0, numbers[1] - numbers[3]) for numbers in unread),
+            uncounted=sum(numbers[2] for numbers in unread),
+            size=sum(numbers[4] for numbers in documents.values()),
+            pages_lately=pages_lately,
+            lately_seconds=seconds or 0.0,
+            current=current[0] if current else None,
+        )
+
+    # ── Beginning and stopping ──
+
+    def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
+        with self._db.transaction():
+            others = self._others(new.owner, policy)
+            state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
+            [(batch_id,)] = self._db.write(
+                "add_batch",
+                owner=new.owner,
+                name=new.name,
+                priority=new.priority,
+                state=state,
+                asked=new.asked,
+                actions=new.actions,
+                now=self._db.now(),
+            )
+            # First: what they read is then taken over.
+            replaced = self._replace(others, policy, batch_id)
+            inserted = self._intake.insert_many([_of_batch(job, new, batch_id) for job in jobs])
+            self._db.write("batch_unsettled", batch_id=batch_id)
+            settle(self._db)
+            return BatchAdded(self._look(batch_id), inserted, replaced)
+
+    def stop(self, batch_id: int, *, actor: str) -> Batch:
+        with self._db.transaction():
+            batch = self._look(batch_id)
+            if batch.state.is_ended:
+                raise Refused(f"{batch.title} is {batch.state}: there is nothing to stop")
+            self._move(batch_id, BatchState.STOPPED, f"stopped by {actor}")
+            settle(self._db)
+            return self._look(batch_id)
+
+    def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
+        return self._go_on(batch_id, (Status.FAILED, Status.CANCELLED), f"resumed by {actor}", policy)
+
+    def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
+        return self._go_on(batch_id, (Status.FAILED,), f"retried by {actor}", policy, goes_on=False)
+
+    def _go_on(
+        self, batch_id: int, statuses: Sequence[Status], note: str, policy: OwnerPolicy, *, goes_on: bool = True
+    ) -> BatchMoved:
+        """The first jobs come back in the transaction in which it becomes active: else it would have ended at once."""
+        retried: list[int] = []
+        refused: dict[int, str] = {}
+        with self._db.transaction():
+            batch = self._look(batch_id)
+            if batch.state is BatchState.STOPPED and not goes_on:
+                raise Refused(f"{batch.title} is stopped: `pagemill batch resume {batch_id}` goes on with all of it")
+            if batch.state.is_ended and not self._to_retry(batch_id, statuses, 0):
+                raise Refused(f"{batch.title} is {batch.state}, and nothing of it is left to do")
+            is_idle = batch.state is BatchState.STOPPED or batch.state.is_ended
+            others = self._others(batch.owner, policy, batch_id) if is_idle else []
+            replaced = self._replace(others, policy, batch_id)
+            if is_idle:
+                waits = bool(others) and policy is OwnerPolicy.QUEUE
+                self._move(batch_id, BatchState.WAITING if waits else BatchState.ACTIVE, note)
+            seen = self._retry_some(batch_id, statuses, 0, retried, refused)
+            settle(self._db)
+        while seen:
+            with self._db.transaction():
+                seen = self._retry_some(batch_id, statuses, seen, retried, refused)
+                settle(self._db)
+        return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
+
+    def _retry_some(
+        self,
+        batch_id: int,
+        statuses: Sequence[Status],
+        after_id: int,
+        retried: MutableSequence[int],
+        refused: MutableMapping[int, str],
+    ) -> int:
+        """Return how far it came; 0: there are no more."""
+        job_ids = self._to_retry(batch_id, statuses, after_id)
+        for job_id in job_ids:
+            reason = self._db.try_to_write("retry", {"job_id": job_id})
+            if reason is None:
+                retried.append(job_id)
+            else:
+                refused[job_id] = reason
+        return job_ids[-1] if job_ids else 0
+
+    def _to_retry(self, batch_id: int, statuses: Sequence[Status], after_id: int) -> Sequence[int]:
+        values = {"batch_id": batch_id, "statuses": json.dumps(list(statuses)), "after_id": after_id}
+        return [job_id for (job_id,) in self._db.write("to_retry_in_batch", **values, most=_JOBS_PER_TRANSACTION)]
+
+    def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
+        with self._db.transaction():
+            batch = self._look(batch_id)
+            if batch.state.is_ended:
+                raise Refused(f"{batch.title} is {batch.state}: there is nothing to cancel")
+            # First: so nothing more of it begins, and what a running one has asked for meanwhile is seen below.
+            self._move(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
+            settle(self._db)
+        cancelled: list[int] = []
+        asked: list[int] = []
+        while any(status == Status.PENDING for _, status in self._live(batch_id)) or not (cancelled or asked):
+            changed = self._steering.cancel(Selector(batch_ids=(batch_id,)), actor=actor)
+            if not changed.job_ids and not changed.asked:
+                break
+            cancelled += changed.job_ids
+            asked += [job_id for job_id in changed.asked if job_id not in asked]
+        return BatchMoved(self.get(batch_id), cancelled, asked)
+
+    def _live(self, batch_id: int) -> Sequence[Row]:
+        return self._db.read("live_in_batch", batch_id=batch_id)
+
+    def remove(self, batch_id: int) -> Batch:
+        with self._db.transaction():
+            batch = self._look(batch_id)
+            if live := self._db.write("live_in_batch", batch_id=batch_id):
+                raise Refused(f"{batch.title} has {counted(len(live), 'live job')}: `pagemill batch cancel {batch_id}`")
+            if not batch.state.is_ended:
+                # Who has waited for it may begin.
+                self._move(batch_id, BatchState.STOPPED, "removed")
+                settle(self._db)
+            self._db.write("forget_batch_documents", batch_id=batch_id)
+            self._db.write("remove_batch", batch_id=batch_id)
+            return batch
+
+    # ── The owner's other batches ──
+
+    def _others(self, owner: str, policy: OwnerPolicy, batch_id: int | None = None) -> Sequence[int]:
+        if policy is OwnerPolicy.OFF:
+            return []
+        return [other for (other,) in self._db.write("other_active_batches", owner=owner, batch_id=batch_id)]
+
+    def _replace(self, others: Sequence[int], policy: OwnerPolicy, batch_id: int) -> Sequence[int]:
+        if policy is not OwnerPolicy.REPLACE:
+            return []
+        for other in others:
+            self._move(other, BatchState.STOPPED, f"replaced by batch {batch_id}")
+        return others
+
+    def _move(self, batch_id: int, state: BatchState, note: str) -> None:
+        self._db.write("move_batch", batch_id=batch_id, state=state, note=note)
+
+    def _look(self, batch_id: int) -> Batch:
+        """Inside a transaction."""
+        return _the_one(self._db.write("batch", batch_id=batch_id), batch_id)
+
+
+def _of_batch(job: NewJob, batch: NewBatch, batch_id: int) -> NewJob:
+    """Without a unique_key: the job of somebody else that has it would not be of this batch."""
+    return replace(
+        job,
+        batch_id=batch_id,
+        owner=batch.owner,
+        priority=batch.priority if job.priority is None else job.priority,
+        unique_key=None,
+    )
+
+
+def _the_one(rows: Sequence[Row], batch_id: int) -> Batch:
+    for row in rows:
+        return _batch_from(row)
+    raise BatchNotFound(f"there is no batch {batch_id}: `pagemill batch ls` shows those that are there")
+
+
+def _batch_from(row: Row) -> Batch:
+    return Batch(*(*row[:4], BatchState(row[4]), *row[5:]))

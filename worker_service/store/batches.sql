@@ -1,0 +1,96 @@
+-- What one person submitted together. What follows from a batch's state is done by its triggers.
+
+-- fragment: batch_columns
+id, owner, name, priority, state, round, note, asked, actions, created_at, ended_at
+
+-- name: batch
+SELECT {batch_columns} FROM batch WHERE id = :batch_id;
+
+-- name: batches
+SELECT {batch_columns} FROM batch
+ WHERE (:owners = '[]' OR owner IN (SELECT value FROM json_each(:owners)))
+   AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+   AND (:before_id IS NULL OR id < :before_id)
+ ORDER BY id DESC LIMIT :most;
+
+-- name: add_batch
+INSERT INTO batch (owner, name, priority, state, asked, actions, created_at)
+VALUES (:owner, :name, :priority, :state, :asked, :actions, :now)
+RETURNING id;
+
+-- name: move_batch
+-- The note again, where it would be the same as before: the table forgets the note of another state.
+UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND state <> :state;
+
+-- name: other_active_batches
+SELECT id FROM batch WHERE owner = :owner AND owner <> '' AND state = 'active' AND id <> ifnull(:batch_id, -1) ORDER BY id;
+
+-- name: batch_unsettled
+INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (:batch_id);
+
+-- name: to_retry_in_batch
+-- What has not been done by anything newer: a document that could be read is not read again, nor is a file fetched again.
+SELECT q.id FROM worker_job_queue q
+ WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.id > :after_id
+   AND q.status IN (SELECT value FROM json_each(:statuses))
+   AND (q.generation IS NULL
+        OR EXISTS (SELECT 1 FROM document d
+                    WHERE d.id = q.document_id AND d.index_generation = q.generation AND d.index_status <> 'success'))
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
+                    WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
+                      AND n.job_type = q.job_type AND n.owner = q.owner AND n.platform = q.platform
+                      AND n.status IN ('pending', 'running', 'completed'))
+ ORDER BY q.id LIMIT :most;
+
+-- name: live_in_batch
+SELECT id, status FROM worker_job_queue
+ WHERE batch_id = :batch_id AND batch_id IS NOT NULL AND status IN ('pending', 'running') ORDER BY id;
+
+-- name: remove_batch
+DELETE FROM batch WHERE id = :batch_id;
+
+-- name: forget_batch_documents
+DELETE FROM batch_document WHERE batch_id = :batch_id;
+
+
+-- ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: batch_jobs
+SELECT status, count(*) FROM worker_job_queue WHERE batch_id = :batch_id AND batch_id IS NOT NULL GROUP BY status;
+
+-- name: batch_documents
+SELECT d.index_status, count(*), ifnull(sum(d.pages), 0), sum(d.pages IS NULL),
+       sum(CASE d.index_status WHEN 'success' THEN ifnull(d.pages, 0)
+                ELSE (SELECT count(*) FROM page p WHERE p.document_id = d.id AND p.generation = d.index_generation) END),
+       sum(ifnull((SELECT f.size FROM file f
+                    WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0))
+  FROM batch_document b CROSS JOIN document d ON d.id = b.document_id
+ WHERE b.batch_id = :batch_id GROUP BY d.index_status;
+
+-- fragment: brought_in
+EXISTS (SELECT 1 FROM document d JOIN batch_document b ON b.document_id = d.id AND b.batch_id = :batch_id
+         WHERE d.owner = q.owner AND d.platform = q.platform AND d.source_key = q.source_key)
+
+-- name: batch_sources
+-- Sources of which it has no document yet, by whether a job still brings them in.
+SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there FROM worker_job_queue q
+ WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.source_key IS NOT NULL AND q.document_id IS NULL
+   AND NOT {brought_in}
+ GROUP BY q.platform, q.source_key;
+
+-- name: batch_may_find_more
+SELECT EXISTS (SELECT 1 FROM worker_job_queue q
+                WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.status IN ('pending', 'running')
+                  AND q.document_id IS NULL AND q.source_key IS NULL);
+
+-- name: batch_pages_lately
+SELECT count(*), (julianday(:now) - julianday(min(r.created_at))) * 86400
+  FROM batch_document b CROSS JOIN document d ON d.id = b.document_id AND d.updated_at >= :since
+ CROSS JOIN page p ON p.document_id = d.id AND p.generation = d.index_generation
+ CROSS JOIN page_result r ON r.id = p.result_id AND r.created_at >= :since
+ WHERE b.batch_id = :batch_id;
+
+-- name: batch_current
+SELECT d.name, (SELECT count(*) FROM page p WHERE p.document_id = d.id AND p.generation = d.index_generation), d.pages
+  FROM batch_document b CROSS JOIN document d ON d.id = b.document_id AND d.index_status = 'indexing'
+ WHERE b.batch_id = :batch_id ORDER BY d.updated_at DESC, d.id LIMIT 1;
