@@ -48,6 +48,9 @@ RUN_HERE: frozenset[Block] = frozenset(
         ("docs/handlers.md", "A handler in Python", "sh"),
         ("docs/handlers.md", "The store, from Python", "python"),
         ("docs/handlers.md", "The store, from Python", "console"),
+        ("docs/schedules.md", "Schedules", "toml"),
+        ("docs/schedules.md", "Who begins it", "sh"),
+        ("docs/schedules.md", "Once a day, for cron lines of your own", "crontab"),
         ("docs/settings.md", "Settings of your own handler", "python"),
         ("docs/sqlite.md", "Backup", "sh"),
     }
@@ -121,9 +124,9 @@ class Walk:
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     here = tmp_path_factory.mktemp("walk")
     (here / "reports").mkdir()
-    text = f"Each climate risk was reviewed.\n\n{documents.prose(1)}"
+    text = f"Each climate risk was reviewed.\n\n{documents.prose(1, 60)}"
     documents.digital(here / "reports" / "annual.pdf", [text])
-    documents.scan(here / "reports" / "scanned.pdf", [documents.picture(text)])
+    documents.scan(here / "reports" / "scanned.pdf", [documents.picture(text, dpi=150)], dpi=150)
     (here / "terms.txt").write_text("climate risk\n")
     program = here / "instagram"
     program.write_text('#!/bin/sh\necho "scraping $2"\n')
@@ -239,7 +242,9 @@ def test_documents_are_read_again_as_written(walk: Walk) -> None:
 def test_what_is_said_to_work_by_hand_works(walk: Walk) -> None:
     job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
 
-    for statement in written("docs/by-hand.md", "What works", "sql").splitlines():
+    for statement in re.findall(
+        r"(\S.*?;).*?$", written("docs/by-hand.md", "What works", "sql"), re.MULTILINE | re.DOTALL
+    ):
         walk.rows(statement.replace("id = 42", f"id = {job}"))
 
     assert walk.rows(f"SELECT count(*) FROM worker_job_queue WHERE id = {job}") == "0"
@@ -262,6 +267,17 @@ def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
         typed = shlex.quote(re.sub(r"id = \d+", f"id = {job}", statement))
         told = walk.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {typed} && exit 9 || true")
         assert sentence in told
+
+
+def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
+    (walk.directory / "scheduled.toml").write_text(written("docs/schedules.md", "Schedules", "toml"))
+    (line,) = written("docs/schedules.md", "Once a day, for cron lines of your own", "crontab").splitlines()
+
+    told = walk.types(f"export WORKER_CONFIG=scheduled.toml\n{written('docs/schedules.md', 'Who begins it', 'sh')}")
+    added = [walk.types(line.split(None, 5)[5].replace("/usr/local/bin/", "")) for _ in range(2)]
+
+    assert "nightly" in told
+    assert added[0].splitlines()[0] == added[1].splitlines()[0]
 
 
 def test_a_backup_is_made_beside_a_daemon(walk: Walk) -> None:
