@@ -30,6 +30,7 @@ from job_handlers.reading.document import (
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, written_ranges
 from worker_service.handlers import (
+    MIB,
     Context,
     DocumentFacts,
     DocumentPages,
@@ -45,7 +46,6 @@ from worker_service.handlers import (
     counted,
 )
 
-_MIB = 1 << 20
 _SLICE = 100
 """Pages that are asked for at once; fewer where they are too large for one answer."""
 _THUMBNAIL_CPU_SECONDS = 20
@@ -83,7 +83,7 @@ assemble = Handler(
     run,
     Payload,
     job_class="io",
-    limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=3600, wall_seconds=2 * 3600, file_bytes=16384 * _MIB),
+    limits=Limits(wall_seconds=2 * 3600, file_bytes=16384 * MIB),
     credentials=["password*"],
 )
 

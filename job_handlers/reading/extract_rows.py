@@ -10,9 +10,8 @@ from job_handlers.reading.document import check_current, content_of, original_of
 from job_handlers.reading.ingest import Refused, sheet_reader
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
-from worker_service.handlers import Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
+from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
 
-_MIB = 1 << 20
 _CPU_SECONDS = 600
 _PAGES_MAX = 100_000
 
@@ -52,6 +51,4 @@ def run(context: Context[Payload]) -> Done:
     return Done({"pages": len(numbers), "read": len(to_read)})
 
 
-extract_rows = Handler(
-    "extract_rows", run, Payload, limits=Limits(memory_bytes=2048 * _MIB, cpu_seconds=3600, wall_seconds=2 * 3600)
-)
+extract_rows = Handler("extract_rows", run, Payload, limits=Limits(memory_bytes=2048 * MIB, wall_seconds=2 * 3600))

@@ -36,6 +36,7 @@ from job_handlers.reading.page_settings import (
 )
 from worker_service.handlers import (
     FILE_URL,
+    MIB,
     Context,
     DocumentFacts,
     Done,
@@ -50,7 +51,6 @@ from worker_service.handlers import (
     written,
 )
 
-_MIB = 1 << 20
 _PAGE_CPU_SECONDS = 10
 """A page takes a millisecond; a map of a million lines may take seconds."""
 _TABLE_CPU_SECONDS = 600
@@ -105,7 +105,7 @@ ingest = Handler(
     "ingest",
     run,
     Payload,
-    limits=Limits(memory_bytes=768 * _MIB, cpu_seconds=3600, wall_seconds=2 * 3600),
+    limits=Limits(memory_bytes=768 * MIB, wall_seconds=2 * 3600),
     credentials=["password*"],
 )
 

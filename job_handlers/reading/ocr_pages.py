@@ -20,7 +20,6 @@ from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, job_digest, ocr_digest, read_ranges
 from worker_service.handlers import Context, Done, Handler, KnownPages, Lacking, Limits, PageResult, Retryable, counted
 
-_MIB = 1 << 20
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
@@ -80,7 +79,7 @@ ocr_pages = Handler(
     "ocr_pages",
     run,
     Payload,
-    limits=Limits(memory_bytes=1024 * _MIB, cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
+    limits=Limits(cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
     missing=ocr.missing,
     offers=ocr.offers,
     choices=ocr.choices,

@@ -12,6 +12,7 @@ from worker_service.filenames import FILE_URL as FILE_URL
 from worker_service.filenames import legible as legible
 from worker_service.filenames import path_of as path_of
 from worker_service.filenames import written as written
+from worker_service.handlers.contract import MIB as MIB
 from worker_service.handlers.contract import NOTIFY as NOTIFY
 from worker_service.handlers.contract import Choices as Choices
 from worker_service.handlers.contract import Context as Context
