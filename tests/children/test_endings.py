@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -229,3 +230,23 @@ def test_an_order_that_cannot_be_passed_fails_and_no_other(desk: Desk, what: str
     desk.nursery.stop(beside.job_id, beside.fence, now=True)
     assert desk.ended(beside).how is How.STOPPED
     assert desk.nursery.pid == nursery
+
+
+def test_a_nursery_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(desk: Desk) -> None:
+    nursery = desk.nursery.pid
+    assert nursery is not None
+    desk.ended(desk.launch("clean", "{}"))
+
+    def open_ones() -> set[int]:
+        return {int(one.name) for one in Path(f"/proc/{nursery}/fd").iterdir()}
+
+    before, limit = open_ones(), resource.prlimit(nursery, resource.RLIMIT_NOFILE)
+    free = [number for number in range(limit[0]) if number not in before]
+    resource.prlimit(nursery, resource.RLIMIT_NOFILE, (free[4] + 1, limit[1]))
+
+    refused = desk.ended(desk.launch("clean", "{}"))
+
+    assert (refused.how, refused.code) == (How.RETRYABLE, "LAUNCH_FAILED")
+    assert open_ones() == before
+    resource.prlimit(nursery, resource.RLIMIT_NOFILE, limit)
+    assert desk.ended(desk.launch("clean", "{}")).how is How.DONE

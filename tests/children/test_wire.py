@@ -133,7 +133,8 @@ def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
         messages.from_nursery(body, Path("/s"))
 
 
-def test_control_characters_do_not_reach_a_terminal() -> None:
+def test_control_characters_do_not_reach_a_terminal_and_what_joins_letters_stays() -> None:
+    assert messages.text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
     assert messages.text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
 
 

@@ -93,10 +93,39 @@ class Child:
         _make_empty(self.home)
         self.staging.mkdir(mode=0o700)
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
-        self.pid, (self.said, self.output), self.answers = _fork(self, launch, begin, bring, self._begun)
+        self._fork(launch, begin, bring)
         self.pid_started = processes.started_at(self.pid)
-        self.open_pipes = {self.said, self.output}
         self.pipes = (self.said, self.output)
+        self.open_pipes = {*self.pipes}
+
+    def _fork(self, launch: Launch, begin: Begin, bring: Bring) -> None:
+        with contextlib.ExitStack() as near, contextlib.ExitStack() as far:
+            ends = []
+            for does_it_write in (True, True, False):
+                reading, writing = os.pipe()
+                ours, its = (reading, writing) if does_it_write else (writing, reading)
+                near.callback(os.close, ours)
+                far.callback(os.close, its)
+                os.set_blocking(ours, False)
+                ends.append((ours, its))
+            (self.said, said), (self.output, output), (self.answers, answers) = ends
+            room = Room(
+                launch=launch,
+                begin=begin,
+                number=self.number,
+                parent=os.getpid(),
+                home=self.home,
+                staging=self.staging,
+                attempts=self.attempts_left,
+                said=said,
+                output=output,
+                answers=answers,
+                begun=self._begun,
+            )
+            self.pid = os.fork()
+            if self.pid == 0:
+                live(room, bring)
+            near.pop_all()
 
     @property
     def staging(self) -> Path:
@@ -408,37 +437,6 @@ def _shown(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _fork(
-    one: Child, launch: Launch, begin: Begin, bring: Bring, begun: mmap.mmap | None
-) -> tuple[int, tuple[int, int], int]:
-    """The process, the ends from which we read, and the one to which we write."""
-    with _closed_on_failure() as near, contextlib.ExitStack() as far:
-        pipes = [os.pipe() for _ in range(3)]
-        for at, (reading, writing) in enumerate(pipes):
-            ours, its = (reading, writing) if at < 2 else (writing, reading)
-            near.callback(os.close, ours)
-            far.callback(os.close, its)
-            os.set_blocking(ours, False)
-        said, output, answers = pipes
-        room = Room(
-            launch=launch,
-            begin=begin,
-            number=one.number,
-            parent=os.getpid(),
-            home=one.home,
-            staging=one.staging,
-            attempts=one.attempts_left,
-            said=said[1],
-            output=output[1],
-            answers=answers[0],
-            begun=begun,
-        )
-        pid = os.fork()
-        if pid == 0:
-            live(room, bring)
-        return pid, (said[0], output[0]), answers[1]
-
-
 def _make_empty(directory: Path) -> None:
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -446,13 +444,6 @@ def _make_empty(directory: Path) -> None:
     except FileExistsError:
         shutil.rmtree(directory)
         directory.mkdir(mode=0o700)
-
-
-@contextlib.contextmanager
-def _closed_on_failure() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as stack:
-        yield stack
-        stack.pop_all()
 
 
 def _signal_name(number: int) -> str:

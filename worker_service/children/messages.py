@@ -260,7 +260,7 @@ Happening = Started | Progressed | Logged | PagesRead | Checkpointed | Asked | E
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
-    """What a nursery is to be. Its own side of the line fills in `house` and `credentials`."""
+    """What a nursery is to be. The daemon's side of the line fills in `house` and `credentials`."""
 
     staging_root: Path
     keep_root: Path
