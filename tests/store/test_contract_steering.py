@@ -255,7 +255,7 @@ UNDONE_BY = [("cancel", PENDING, PENDING), ("priority", PENDING, PENDING), *(("r
 
 
 def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
-    """With an attempt, a log line, a dependency and every field that an undo has to put back."""
+    """With an attempt, a log line, a dependency and every field that an undo has to keep."""
     needed = _ended(store, enqueue, COMPLETED)
     job_id = enqueue(
         priority=2,
@@ -363,6 +363,21 @@ def test_undo_leaves_and_names_what_has_moved_since(
     assert list(undone.refused) == [moves]
     assert "it has moved since" in undone.refused[moves]
     assert store.reading.get(moves) == moved
+
+
+def test_undo_leaves_a_job_that_ran_since_and_stands_as_before(
+    store: Store, enqueue: Enqueue, worker: AddWorker
+) -> None:
+    worker()
+    job_id = enqueue()
+    changed = store.steering.cancel(ids(job_id), actor="ann")
+    store.steering.retry(ids(job_id), actor="cid")
+    end(store, claim_one(store).lease, CANCELLED)
+
+    undone = undo(store, changed.action_id)
+
+    assert list(undone.refused) == [job_id]
+    assert status_of(store, job_id) is CANCELLED
 
 
 def test_undo_of_a_retry_leaves_a_job_that_runs_by_now(store: Store, enqueue: Enqueue) -> None:
