@@ -16,7 +16,6 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import documents, enqueue, jobs
-from worker_service.operations.objects import as_object
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
@@ -32,7 +31,6 @@ __all__ = [
     "Job",
     "Selector",
     "Status",
-    "as_object",
     "await_reading",
     "choosing",
     "completes_directory",

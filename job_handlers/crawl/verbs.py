@@ -84,9 +84,7 @@ def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: A
     asked = crawl_job(words, owner=owner)
     enqueued = enqueue.enqueue_job(desk.session, asked)
     if not dry_run:
-        if desk.as_json:
-            output.show_json({"id": enqueued.job_id, "existing": enqueued.existing})
-        else:
+        if not desk.answered({"id": enqueued.job_id, "existing": enqueued.existing}):
             output.show(str(enqueued.job_id))
         if enqueued.existing and _does_all(jobs.job(desk.session, enqueued.job_id), asked):
             output.say(f"this folder is being crawled already: that job will do{_when(desk, enqueued.job_id)}")
@@ -218,8 +216,7 @@ def _show_dry_run(desk: Desk, job_id: int) -> int:
         raise BadInput(f"job {job_id}: {job.error_message or job.status}")
     found = json.loads(job.result or "{}")
     size = found.get("bytes", 0)
-    if desk.as_json:
-        output.show_json({**found, **how_long(desk, size)})
+    if desk.answered({**found, **how_long(desk, size)}):
         return 0
     found.pop("bytes", None)
     names = found.pop("would_enqueue", [])

@@ -33,7 +33,6 @@ from worker_service.verbs import (
     DocumentSelector,
     Function,
     IndexStatus,
-    as_object,
     await_reading,
     choosing,
     confirm,
@@ -158,9 +157,7 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
         return 0
     if not meant:
         # A selector without ids means all documents.
-        if desk.as_json:
-            _show_wishes(desk, [])
-        else:
+        if not desk.answered({"items": []}):
             output.say("no document is like that")
         return 0
     if len(meant) > 1 and not chosen.ids:
@@ -186,9 +183,7 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
     read = sum(one.text is not None for one in found)
     sentence = f"{read} read elsewhere, {len(found) - read} not read"
     if dry_run:
-        if desk.as_json:
-            output.show_json({"read": read, "not_read": len(found) - read})
-        else:
+        if not desk.answered({"read": read, "not_read": len(found) - read}):
             output.say(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
@@ -205,11 +200,9 @@ def _show_dry_run(
     known = _unchanged(desk, sizes, owner)
     to_read = [file for file in files if is_read_again or file not in known]
     size = sum(sizes[file] for file in to_read)
-    if desk.as_json:
-        numbers = {"files": len(files), "bytes": sum(sizes.values()), "known": len(known), "to_read": len(to_read)}
-        output.show_json(
-            {"dry_run": True, **numbers, "bytes_to_read": size, **how_long(desk, size), "left_out": dict(left_out)}
-        )
+    numbers = {"files": len(files), "bytes": sum(sizes.values()), "known": len(known), "to_read": len(to_read)}
+    whole = {"dry_run": True, **numbers, "bytes_to_read": size, **how_long(desk, size), "left_out": left_out}
+    if desk.answered(whole):
         return
     output.show(
         f"{counted(len(files), 'file')}, {output.size(sum(sizes.values()))}: {len(known)} read already and unchanged, "
@@ -234,7 +227,7 @@ def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
 def how_long(desk: Desk, size: int) -> dict[str, object]:
     """About, as JSON; null where nobody knows."""
     pace = documents.pace(desk.session)
-    return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace and as_object(pace)}
+    return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
 
 
 def how_long_in_words(desk: Desk, size: int) -> str:
@@ -307,9 +300,7 @@ _WORDS: dict[Decision | None, str] = {
 
 
 def _show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
-    if desk.as_json:
-        output.show_json({"items": [as_object(wish) for wish in wishes], **more})
-    else:
+    if not desk.answered({"items": wishes, **more}):
         output.show_table(
             ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]
         )

@@ -607,7 +607,7 @@ def test_waiting_for_documents_that_failed_or_are_not_there(run: Run, shelf: She
     assert "there is no document 9" in run("wait", "document:9", fails=66).stderr
     assert "not for both at once" in run("wait", "document:1", 1, fails=2).stderr
     assert "not for both at once" in run("wait", "document:1", "--status", "failed", fails=2).stderr
-    assert "is not a document" in run("wait", "document:x", fails=2).stderr
+    assert "names no job: write its id" in run("wait", "document:x", fails=2).stderr
 
 
 class Terminal(StringIO):

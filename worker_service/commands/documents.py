@@ -301,7 +301,10 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
     (SHA-256, MD5) and when it was read; what failed before it was a document has no number.
     """
     if as_csv:
-        _refuse_with_csv(desk, limit, before_id)
+        if desk.as_json:
+            raise BadInput("CSV and JSON are two answers: say --csv or --json")
+        if limit is not None or before_id is not None:
+            raise BadInput("--csv has all of them: leave --limit and --before out")
         output.show_csv(_HAND_OVER_COLUMNS, map(_hand_over_row, operations.hand_over(desk.session, chosen)))
         return
     page = operations.list_documents(desk.session, chosen, limit=limit or _LISTED, before_id=before_id)
@@ -311,13 +314,6 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
     show_documents(desk, page.items, page.not_brought_in, next_id=page.next)
     if page.are_more_not_brought_in and not desk.as_json:
         output.say("more were not brought in: pagemill errors counts them")
-
-
-def _refuse_with_csv(desk: Desk, limit: int | None, before_id: int | None) -> None:
-    if desk.as_json:
-        raise BadInput("CSV and JSON are two answers: say --csv or --json")
-    if limit is not None or before_id is not None:
-        raise BadInput("--csv has all of them: leave --limit and --before out")
 
 
 def _hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:

@@ -6,18 +6,9 @@ from typing import Any
 
 import click
 
-from worker_service.commands import Verbs, output
+from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, completions, verb
 from worker_service.operations import notify as operations
-
-
-@click.group(
-    cls=Verbs,
-    help="\b\npagemill notify ls\npagemill notify test ops\n\n"
-    "Who is told what: each [[notify]] of the settings. Daemons tell it, and so does `pagemill schedule tick`.",
-)
-def notify() -> None:
-    pass
 
 
 @verb
@@ -61,5 +52,9 @@ def test(desk: Desk, name: str | None) -> None:
         output.show(str(one.job_id))
 
 
-for one in (ls, test):
-    notify.add_command(one)
+notify = group(
+    "notify",
+    "\b\npagemill notify ls\npagemill notify test ops\n\n"
+    "Who is told what: each [[notify]] of the settings. Daemons tell it, and so does `pagemill schedule tick`.",
+    *(ls, test),
+)

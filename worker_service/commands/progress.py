@@ -21,7 +21,6 @@ from worker_service.commands.desk import Desk
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Job, Status
 from worker_service.operations.jobs import named, state_of
-from worker_service.operations.objects import as_object
 from worker_service.operations.wait import (
     AwaitedDocument,
     JobsProgress,
@@ -182,14 +181,11 @@ def await_reading(
     """Wait, say what could not be read, and return the exit code."""
     watch = watch_reading(sys.stderr, monotonic=time.monotonic) if is_watched else None
     done = wait_for_documents(desk.session, awaited, timeout=timeout, watch=watch)
-    if desk.as_json:
-        failed = [as_object(one) for one in done.failed]
-        items = [
-            {"name": one.name, "document_id": found and found.id, "state": found and found.state}
-            for one, found in zip(awaited, done.found, strict=True)
-        ]
-        output.show_json({"documents": done.documents, "pages": done.pages, "failed": failed, "items": items})
-    else:
+    items = [
+        {"name": one.name, "document_id": found and found.id, "state": found and found.state}
+        for one, found in zip(awaited, done.found, strict=True)
+    ]
+    if not desk.answered({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
         output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
     for one in done.failed[:_FAILED_SHOWN]:
         output.say(f"{one.name}: {one.code}: {one.message}")

@@ -6,23 +6,13 @@ from typing import Any
 
 import click
 
-from worker_service.commands import Verbs, output
+from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, completions, verb
 from worker_service.operations import schedules as operations
 from worker_service.operations.jobs import state_of
 from worker_service.plurals import counted
 
 _COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "JOB", "STATE", "ERROR")
-
-
-@click.group(
-    cls=Verbs,
-    help="\b\npagemill schedule example >> /etc/pagemill/pagemill.toml\npagemill schedule ls\npagemill schedule tick\n"
-    "pagemill schedule run-now nightly\n\n"
-    "What is begun at which times: each [[schedule]] of the settings.",
-)
-def schedule() -> None:
-    pass
 
 
 @verb
@@ -104,8 +94,13 @@ def example(desk: Desk) -> None:
         output.show_text(operations.EXAMPLE)
 
 
-for one in (ls, tick, run_now, example):
-    schedule.add_command(one)
+schedule = group(
+    "schedule",
+    "\b\npagemill schedule example >> /etc/pagemill/pagemill.toml\npagemill schedule ls\npagemill schedule tick\n"
+    "pagemill schedule run-now nightly\n\n"
+    "What is begun at which times: each [[schedule]] of the settings.",
+    *(ls, tick, run_now, example),
+)
 
 
 def _row(one: operations.ScheduleState) -> tuple[object, ...]:

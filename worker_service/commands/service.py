@@ -342,9 +342,7 @@ def _origin() -> str:
 
 
 def _do(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
-    if desk.as_json:
-        output.show_json({"dry_run": dry_run, "items": [_as_object(step) for step in steps]})
-    else:
+    if not desk.answered({"dry_run": dry_run, "items": [_as_object(step) for step in steps]}):
         for step in steps:
             output.show(str(step))
     if dry_run:
@@ -355,6 +353,6 @@ def _do(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
 
 def _as_object(step: Step) -> dict[str, object]:
     if isinstance(step, Run):
-        return {"step": "run", "argv": list(step.argv)}
-    more = {"target": str(step.target)} if isinstance(step, Link) else {}
-    return {"step": str(step).split()[0], "path": str(step.path), **more}
+        return {"step": "run", "argv": step.argv}
+    more = {"target": step.target} if isinstance(step, Link) else {}
+    return {"step": str(step).split()[0], "path": step.path, **more}
