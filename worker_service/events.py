@@ -69,6 +69,13 @@ KEPT_SWEPT = "kept.swept"
 DOCUMENTS_UNNAMED = "documents.unnamed"
 CHORE_FAILED = "chore.failed"
 
+# What people may want to be told is logged as well, each notice by its kind. A job that ran is told of by its end.
+NOTICES = (
+    "document.started", "document.ready", "document.failed", "document.taken_over",
+    "batch.started", "batch.waiting", "batch.stopped", "batch.resumed", "batch.done", "batch.failed",
+    "action.fired", "schedule.missed", JOB_FAILED,
+)  # fmt: skip
+
 _JOURNAL = "/run/systemd/journal/socket"
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 

@@ -57,6 +57,8 @@ class Attempt:
     is_cancelled: bool = False
     without_grace: bool = False
     """It is cancelled, and gets no grace."""
+    is_held_up: bool = False
+    """Its batch is stopped: it comes back, as when the daemon stops. What may run at most once goes on to its end."""
     stopped_at: float | None = None
     """When its child was asked to stop."""
     is_stopped_now: bool = False

@@ -21,7 +21,7 @@ from worker_service.clock import as_text, from_text, parse_duration
 from worker_service.config_values import NEVER
 from worker_service.daemon.attempts import Tools
 from worker_service.daemon.heartbeat import Notifier, boot_clock
-from worker_service.jobs.model import Counts, Status
+from worker_service.jobs.model import Counts, Notice, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
@@ -54,6 +54,7 @@ def chores(
         "unknown_types": FailUnknown(tools, known).run,
         "status_line": partial(tell_status, tools, notifier),
         "prune": Prune(tools).run,
+        "log_notices": LogNotices(tools).run,
         "name_documents": NameDocuments(tools).run,
     }
 
@@ -80,8 +81,41 @@ class Prune:
     def _prune(self, what: str, before: datetime) -> int:
         steering = self.tools.store.steering
         if what == "logs":
-            return steering.prune_logs(before, most=_PRUNED_AT_ONCE)
+            notices = self.tools.store.notices.prune(before, most=_PRUNED_AT_ONCE)
+            return max(notices, steering.prune_logs(before, most=_PRUNED_AT_ONCE))
         return steering.prune(Selector(statuses=(Status(what),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
+
+
+@dataclass(slots=True)
+class LogNotices:
+    """What has happened to documents and batches, whoever did it, since this daemon began."""
+
+    tools: Tools
+    _seen: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = self.tools.store.notices.newest()
+
+    def run(self) -> float:
+        while notices := self.tools.store.notices.after(self._seen):
+            for notice in notices:
+                self._tell(notice)
+                self._seen = notice.id
+        return 2.0
+
+    def _tell(self, notice: Notice) -> None:
+        has_run = (
+            notice.kind == events.JOB_FAILED and notice.job_id and self.tools.store.reading.attempts(notice.job_id)
+        )
+        if notice.kind not in events.NOTICES or has_run:
+            return
+        fields = {
+            name: getattr(notice, name) for name in ("owner", "job_id", "document_id", "batch_id", "generation", "code")
+        }
+        if notice.kind.startswith("batch."):
+            fields["reason"] = notice.message
+        tell = self.tools.log.warning if notice.kind.endswith(".failed") else self.tools.log.info
+        tell(notice.kind, **{name: value for name, value in fields.items() if value not in (None, "")})
 
 
 def tidy(tools: Tools) -> float:

@@ -192,6 +192,8 @@ class Ownership:
             elif row.is_cancelled:
                 attempt.is_cancelled = True
                 attempt.without_grace = row.without_grace
+            else:
+                attempt.is_held_up = row.is_stopped and not attempt.is_at_most_once
         for row in held.values():
             # A claim that committed, and whose answer never came.
             self.tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)

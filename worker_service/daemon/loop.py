@@ -602,7 +602,7 @@ class Stopping:
         is_over = self.at is not None and now >= self.at
         for attempt in self.tools.slots:
             by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_now
-            if not (by_force or attempt.is_cancelled or attempt.refused or is_over):
+            if not (by_force or attempt.is_cancelled or attempt.refused or attempt.is_held_up or is_over):
                 continue
             job = attempt.job
             if attempt.stopped_at is None:
@@ -610,9 +610,17 @@ class Stopping:
                 attempt.is_stopped_now = by_force
                 self.tools.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
                 self.nursery.stop(job.id, job.fence, now=by_force)
-            elif not attempt.is_stopped_now and (by_force or now - attempt.stopped_at > STOP_SECONDS):
+            elif not attempt.is_stopped_now and (
+                by_force or now - attempt.stopped_at > self._grace_of(attempt, is_over)
+            ):
                 attempt.is_stopped_now = True
                 self.nursery.stop(job.id, job.fence, now=True)
+
+    def _grace_of(self, attempt: Attempt, is_over: bool) -> float:
+        """Of one that was asked to stop, in seconds: to whom nothing has happened but its batch, the page that it reads
+        may take as long as when the daemon stops."""
+        is_spared = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_over)
+        return max(STOP_SECONDS, self.tools.settings.grace_period_seconds) if is_spared else STOP_SECONDS
 
     def next_at(self) -> float | None:
         """When to look again; None: nothing is to be stopped."""

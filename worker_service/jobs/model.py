@@ -200,6 +200,8 @@ class LeaseRow:
     """Somebody asked the job to stop."""
     without_grace: bool = False
     """And without grace."""
+    is_stopped: bool = False
+    """Its batch is stopped, or waits: it is to come back."""
 
 
 @dataclass(frozen=True, slots=True)

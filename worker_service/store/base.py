@@ -495,6 +495,9 @@ class Notices(Protocol):
     def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
         """The oldest first."""
 
+    def prune(self, before: datetime, *, most: int = 1000) -> int:
+        """Remove up to `most` of the oldest, if they are older than this."""
+
     def begin(self, reader: str) -> int:
         """How far this reader has come. One that was never there begins with what happens from now on."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 
+from worker_service.clock import as_text
 from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.store.database import Database
 from worker_service.store.intake import SqliteIntake
@@ -23,6 +25,10 @@ class SqliteNotices:
 
     def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
         return [Notice(*row) for row in self._db.read("notices_after", after_id=notice_id, most=most)]
+
+    def prune(self, before: datetime, *, most: int = 1000) -> int:
+        with self._db.transaction():
+            return len(self._db.write("prune_notices", before=as_text(before), most=most))
 
     def begin(self, reader: str) -> int:
         with self._db.transaction():

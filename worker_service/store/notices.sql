@@ -6,6 +6,12 @@ SELECT ifnull(max(id), 0) FROM notice;
 -- name: notices_after
 SELECT {notice_columns} FROM notice WHERE id > :after_id ORDER BY id LIMIT :most;
 
+-- name: prune_notices
+-- They are in the order of their times.
+DELETE FROM notice
+ WHERE id IN (SELECT id FROM notice ORDER BY id LIMIT :most) AND at < :before
+RETURNING id;
+
 -- name: notice_reader
 SELECT notice_id FROM notice_reader WHERE name = :name;
 

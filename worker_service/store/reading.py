@@ -150,8 +150,8 @@ class SqliteReading:
 
     def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
         return [
-            LeaseRow(Lease(job_id, fence, worker_id), bool(is_cancelled), bool(without_grace))
-            for job_id, fence, is_cancelled, without_grace in self._db.read("leases_of", worker_id=worker_id)
+            LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
+            for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
         ]
 
     def counts(self) -> Counts:

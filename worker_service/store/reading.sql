@@ -185,7 +185,8 @@ SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker
 SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,
        q.cancel_requested_at IS NOT NULL
        AND EXISTS (SELECT 1 FROM worker_job_attempt a
-                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.without_grace)
+                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.without_grace),
+       EXISTS (SELECT 1 FROM batch b WHERE b.id = q.batch_id AND b.state IN ('stopped', 'waiting'))
   FROM worker_job_queue q
  WHERE q.status = 'running' AND q.worker_id = :worker_id;
 

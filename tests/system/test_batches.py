@@ -1,0 +1,110 @@
+"""Batches under a real daemon: stopped and gone on with, by verbs and by hand, with the daemon killed around both."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.system.conftest import System, is_running, wait_until
+from worker_service.jobs.batches import BatchState, NewBatch
+from worker_service.jobs.documents import DocumentRequest
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import Selector
+
+
+def add(system: System, jobs: list[NewJob]) -> int:
+    return system.store.batches.add(NewBatch("ann", "reports"), jobs).batch.id
+
+
+def number(system: System, batch_id: int, *statuses: Status) -> int:
+    return system.store.reading.count(Selector(batch_id=batch_id, statuses=statuses))
+
+
+def wait_for_state(system: System, batch_id: int, state: BatchState) -> None:
+    # Two hundred jobs, on a machine that has other things to do.
+    wait_until(lambda: system.store.batches.get(batch_id).state is state, f"the batch is {state}", seconds=90)
+
+
+def test_a_batch_that_is_stopped_at_a_third_and_resumed_runs_exactly_the_rest(system: System) -> None:
+    batch_id = add(system, [NewJob("kept", payload=f'{{"n":{n}}}') for n in range(200)])
+    daemon = system.start()
+    wait_until(lambda: number(system, batch_id, Status.COMPLETED) >= 66, "a third is done")
+
+    system.store.batches.stop(batch_id, actor="ann")
+    wait_until(lambda: not number(system, batch_id, Status.RUNNING), "what ran came back, or has ended")
+    done = {job.id: job for job in system.store.reading.list(Selector(statuses=(Status.COMPLETED,)), most=200)}
+    rest = number(system, batch_id, Status.PENDING)
+    other = system.enqueue("kept")
+    system.wait_for(other, Status.COMPLETED)
+
+    assert (len(done) + rest, number(system, batch_id, Status.PENDING)) == (200, rest)
+    assert rest > 0
+    system.store.batches.resume(batch_id, actor="ann")
+    wait_for_state(system, batch_id, BatchState.DONE)
+    ended = system.store.reading.list(Selector(batch_id=batch_id), most=200)
+    outcomes = [outcome for job in ended for outcome in system.outcomes(job.id)]
+    assert (outcomes.count("completed"), set(outcomes) <= {"completed", "released"}) == (200, True)
+    assert {job.id: job for job in ended if job.id in done} == done
+    daemon.wait_for("batch.done")
+    assert [event["event"] for event in daemon.events() if str(event["event"]).startswith("batch.")] == [
+        "batch.stopped", "batch.resumed", "batch.done"
+    ]  # fmt: skip
+    system.assert_sound()
+
+
+def test_a_running_job_of_a_batch_that_a_hand_stops_comes_back_and_costs_no_retry(system: System) -> None:
+    daemon = system.start()
+    batch_id = add(system, [NewJob("sleep", payload="{}")])
+    [pid] = system.pids_of(1)
+
+    assert system.sqlite3(f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}").returncode == 0
+    job = system.wait_for(1, Status.PENDING)
+
+    assert (job.held, job.retry_count, job.requeue_count, system.outcomes(1)) == (16, 0, 0, ["released"])
+    assert not is_running(pid)
+    assert [event["now"] for event in daemon.events("job.stopped")] == [False]
+    assert system.sqlite3(f"UPDATE batch SET state = 'active' WHERE id = {batch_id}").returncode == 0
+    assert len(system.pids_of(1, 2)) == 2
+
+
+def test_pages_that_were_read_before_a_stop_are_not_read_again(system: System) -> None:
+    request = DocumentRequest("a", "a.pdf")
+    batch_id = add(system, [NewJob("read", payload='{"pages":5,"stop_before":4}', document=request)])
+    system.start()
+    wait_until(lambda: system.store.batches.facts(batch_id).pages_read == 3, "three pages are stored")
+
+    system.store.batches.stop(batch_id, actor="ann")
+    system.wait_for(1, Status.PENDING)
+    system.store.batches.resume(batch_id, actor="ann")
+
+    job = system.wait_for(1, Status.COMPLETED)
+    assert '"known":3' in (job.result or "").replace(" ", "")
+    wait_for_state(system, batch_id, BatchState.DONE)
+
+
+def test_a_daemon_that_is_killed_around_stop_and_resume_loses_nothing_and_does_nothing_twice(system: System) -> None:
+    jobs = 40
+    batch_id = add(system, [NewJob("chaos", payload='{"seconds":0.02}') for _ in range(jobs)])
+
+    for third in (1, 2):
+        daemon = system.start()
+        wait_until(lambda: number(system, batch_id, Status.COMPLETED) >= third * jobs // 3, "some are done")  # noqa: B023
+        system.store.batches.stop(batch_id, actor="ann")
+        daemon.signal(signal.SIGKILL)
+        assert daemon.ends() == -signal.SIGKILL
+        daemon = system.start()
+        wait_until(lambda: not number(system, batch_id, Status.RUNNING), "what ran was taken back")
+        done = number(system, batch_id, Status.COMPLETED)
+        other = system.enqueue()
+        system.wait_for(other, Status.COMPLETED)
+        assert number(system, batch_id, Status.COMPLETED) == done
+        system.store.batches.resume(batch_id, actor="ann")
+        daemon.signal(signal.SIGKILL)
+        assert daemon.ends() == -signal.SIGKILL
+
+    system.start()
+    wait_for_state(system, batch_id, BatchState.DONE)
+    of_batch = system.store.reading.list(Selector(batch_id=batch_id), most=1000)
+    assert {job.status for job in of_batch} == {Status.COMPLETED}
+    parents = [job.parent_id for job in of_batch if job.job_type == "fetch"]
+    assert sorted(map(int, filter(None, parents))) == [job.id for job in reversed(of_batch) if job.job_type == "chaos"]
+    system.assert_sound()
