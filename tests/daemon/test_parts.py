@@ -21,7 +21,6 @@ from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import GAP
 from worker_service.clock import Clock
 from worker_service.config import load_settings
-from worker_service.daemon.attempts import Slots
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.heartbeat import Heartbeat, Notifier
 from worker_service.daemon.loop import Signals
@@ -42,18 +41,6 @@ from worker_service.operations.health import Level, examine, judge
 from worker_service.operations.overview import CheckedWorker, Overview, workers
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
-
-# ── Slots ──
-
-
-def test_a_slot_is_taken_until_it_is_given_back(attempt: MakeAttempt) -> None:
-    slots, one = Slots({"cpu": 2, "io": 1}), attempt()
-
-    slots.take(one)
-
-    assert (slots.free("cpu"), slots.free("io"), slots.leases()) == (1, 1, (one.lease,))
-    slots.give_back(one)
-    assert (slots.free("cpu"), slots.leases()) == (2, ())
 
 
 def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: MakeAttempt) -> None:

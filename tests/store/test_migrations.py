@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everything, new_worker
 from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.store.base import Store
 from worker_service.store.opening import initialise, migrate, open_store
 
@@ -105,6 +106,18 @@ def original(path: Path) -> ByHand:
     return original_table(path)
 
 
+@pytest.fixture
+def adopted(original: ByHand, path: Path, clock: MovableClock) -> Iterator[Store]:
+    assert migrate(path)[0] == f"adopt the original worker_job_queue: {len(ROWS)} rows"
+    store = open_store(path, clock=clock)
+    yield store
+    store.close()
+
+
+def by_name(store: Store) -> dict[str, Job]:
+    return {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
+
+
 def original_table(path: Path) -> ByHand:
     """With a row of every kind, made by the distribution's own program."""
     script = path.with_suffix(".sql")
@@ -120,24 +133,14 @@ def original_table(path: Path) -> ByHand:
     return hand
 
 
-def test_every_row_of_the_original_table_is_adopted_with_its_id(
-    original: ByHand, path: Path, clock: MovableClock
-) -> None:
-    told = migrate(path)
-
-    assert told[0] == f"adopt the original worker_job_queue: {len(ROWS)} rows"
-    store = open_store(path, clock=clock)
-    assert sorted(everything(store)) == list(range(1, len(ROWS) + 1))
-    assert all(CANONICAL.fullmatch(job.created_at) for job in everything(store).values())
-    assert all(check.is_good for check in store.upkeep.check() if check.name in {"integrity", "promises"})
-    store.close()
+def test_every_row_of_the_original_table_is_adopted_with_its_id(adopted: Store) -> None:
+    assert sorted(everything(adopted)) == list(range(1, len(ROWS) + 1))
+    assert all(CANONICAL.fullmatch(job.created_at) for job in everything(adopted).values())
+    assert all(check.is_good for check in adopted.upkeep.check() if check.name in {"integrity", "promises"})
 
 
-def test_an_adopted_row_says_what_the_original_said(original: ByHand, path: Path, clock: MovableClock) -> None:
-    migrate(path)
-    store = open_store(path, clock=clock)
-    jobs = {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
-    store.close()
+def test_an_adopted_row_says_what_the_original_said(adopted: Store) -> None:
+    jobs = by_name(adopted)
 
     plain = jobs["plain"]
     assert (plain.job_type, plain.platform, plain.account, plain.payload, plain.priority, plain.status) == (
@@ -159,13 +162,8 @@ def test_an_adopted_row_says_what_the_original_said(original: ByHand, path: Path
     assert jobs["large payload"].payload == json.dumps("x" * 1_200_000)
 
 
-def test_what_cannot_run_ends_failed_with_a_code_and_its_text_kept(
-    original: ByHand, path: Path, clock: MovableClock
-) -> None:
-    migrate(path)
-    store = open_store(path, clock=clock)
-    jobs = {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
-    store.close()
+def test_what_cannot_run_ends_failed_with_a_code_and_its_text_kept(adopted: Store) -> None:
+    jobs = by_name(adopted)
 
     unreadable, paused = jobs["payload that is not JSON"], jobs["unknown status"]
     assert (unreadable.status, unreadable.error_code) == (FAILED, "PAYLOAD_INVALID")
@@ -187,36 +185,26 @@ def test_a_dry_run_counts_what_will_not_stay_as_it_is(original: ByHand, path: Pa
     assert "1 of them had no valid created_at" in told
 
 
-def test_adopted_jobs_are_claimed_in_their_order_and_complete(
-    original: ByHand, path: Path, clock: MovableClock
-) -> None:
-    migrate(path)
-    store = open_store(path, clock=clock)
-    store.leases.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
-    pending = [job.id for job in everything(store).values() if job.status is PENDING]
+def test_adopted_jobs_are_claimed_in_their_order_and_complete(adopted: Store) -> None:
+    adopted.leases.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
+    pending = [job.id for job in everything(adopted).values() if job.status is PENDING]
 
-    taken = store.leases.claim("w1", 100)
+    taken = adopted.leases.claim("w1", 100)
 
     assert sorted(job.id for job in taken) == sorted(pending)
     assert [job.priority for job in taken] == sorted(job.priority for job in taken)
-    assert store.leases.complete_many([]) == []
+    assert adopted.leases.complete_many([]) == []
     for job in taken:
-        store.leases.complete(job.lease)
-    assert {job.status for job in everything(store).values()} == {COMPLETED, FAILED, CANCELLED}
-    store.close()
+        adopted.leases.complete(job.lease)
+    assert {job.status for job in everything(adopted).values()} == {COMPLETED, FAILED, CANCELLED}
 
 
-def test_an_adopted_running_job_may_still_fail_and_be_retried_by_hand(
-    original: ByHand, path: Path, clock: MovableClock
-) -> None:
-    migrate(path)
-    store = open_store(path, clock=clock)
+def test_an_adopted_running_job_may_still_fail_and_be_retried_by_hand(adopted: Store, original: ByHand) -> None:
     failed = 1 + list(ROWS).index("failed")
 
     original(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {failed}")
 
-    assert (store.reading.get(failed).status, store.reading.get(failed).retry_count) == (PENDING, 0)
-    store.close()
+    assert (adopted.reading.get(failed).status, adopted.reading.get(failed).retry_count) == (PENDING, 0)
 
 
 def test_an_original_table_that_lost_its_indexes_is_adopted_as_well(

@@ -232,44 +232,30 @@ def _completed(store: SqliteStore, clock: MovableClock) -> None:
         store.leases.complete_many([Completion(job.lease) for job in store.leases.claim("w1", 500)])
 
 
-def _held(store: SqliteStore, clock: MovableClock) -> None:
-    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, run_at=FAR_FUTURE) for _ in range(MANY)])
-
-
-def _paused_type(store: SqliteStore, clock: MovableClock) -> None:
-    store.intake.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
-    store.steering.pause("type", "assemble")
-
-
-def _full_type(store: SqliteStore, clock: MovableClock) -> None:
-    store.leases.set_limits("type", {"assemble": 0})
-    store.intake.enqueue_many([NewJob("assemble", priority=1) for _ in range(MANY)])
-
-
-def _busy_owner(store: SqliteStore, clock: MovableClock) -> None:
-    store.leases.set_limits("owner", {"ann": 0})
-    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, owner="ann") for _ in range(MANY)])
-
-
 def _busy_key(store: SqliteStore, clock: MovableClock) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages", priority=1, concurrency_key="k") for _ in range(MANY // 4)])
     store.leases.claim("w1", 1)
 
 
-def _resting_source(store: SqliteStore, clock: MovableClock) -> None:
-    store.leases.rest_source("drive", FAR_FUTURE, "quota")
-    store.intake.enqueue_many([NewJob("ocr_pages", priority=1, source="drive") for _ in range(MANY)])
+def _many(gate: Callable[[SqliteStore], object] = lambda store: None, **fields: Any) -> Prepare:
+    """So many of a kind, behind a gate."""
+
+    def prepare(store: SqliteStore, clock: MovableClock) -> None:
+        store.intake.enqueue_many([NewJob(**{"job_type": "ocr_pages", "priority": 1, **fields}) for _ in range(MANY)])
+        gate(store)
+
+    return prepare
 
 
 BEHIND: dict[str, tuple[Prepare, float]] = {
     "a backlog": (_backlog, 1.5),
     "completed jobs": (_completed, 1.5),
-    "held jobs": (_held, 1.5),
-    "a paused type": (_paused_type, 3),
-    "a full type": (_full_type, 3),
-    "a busy owner": (_busy_owner, 3),
+    "held jobs": (_many(run_at=FAR_FUTURE), 1.5),
+    "a paused type": (_many(lambda store: store.steering.pause("type", "assemble"), job_type="assemble"), 3),
+    "a full type": (_many(lambda store: store.leases.set_limits("type", {"assemble": 0}), job_type="assemble"), 3),
+    "a busy owner": (_many(lambda store: store.leases.set_limits("owner", {"ann": 0}), owner="ann"), 3),
     "a busy key": (_busy_key, 3),
-    "a resting source": (_resting_source, 3),
+    "a resting source": (_many(lambda store: store.leases.rest_source("drive", FAR_FUTURE, "q"), source="drive"), 3),
 }
 
 

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from job_handlers.sources.drive.pacer import Pacer
 from job_handlers.sources.drive.tree import DriveTree
 from job_handlers.sources.local.tree import LocalTree
 from tests.drive_server import DriveServer, Item
-from tests.job_handlers.fetching import SOON, drive_for
+from tests.job_handlers.fetching import SOON, Teller, drive_for
 from tests.store.kit import ByHand, lay_out
 from worker_service.clock import wall_clock
 from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
@@ -46,8 +46,8 @@ class Sigkill(BaseException):
     """What nobody can catch."""
 
 
-@dataclass
-class Attempt:
+@dataclass(kw_only=True)
+class Attempt(Teller):
     """A handler's context over a real store."""
 
     store: Store
@@ -56,8 +56,6 @@ class Attempt:
     state: Any
     stop_at: int
     words: int = 0
-    lines: list[str] = field(default_factory=list)
-    is_over: bool = False
 
     @property
     def platform(self) -> str:
@@ -70,15 +68,6 @@ class Attempt:
     @property
     def owner(self) -> str:
         return self.job.owner
-
-    def progress(self, percent: float, message: str = "") -> None:
-        """May be lost, so it is no word."""
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-    def cancelled(self) -> bool:
-        return self.is_over
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
         self.store.leases.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
@@ -172,7 +161,13 @@ class Crawls:
             self.store.leases.release(other.lease)
         state = self.store.leases.checkpoint_of(job_id)
         payload = msgspec.json.decode(job.payload or "", type=Payload)
-        return Attempt(self.store, job, payload, None if state is None else json.loads(state), stop_at)
+        return Attempt(
+            store=self.store,
+            job=job,
+            payload=payload,
+            state=None if state is None else json.loads(state),
+            stop_at=stop_at,
+        )
 
     def tree_at(self, folder_id: str) -> DriveTree:
         reference = Reference("gdrive", folder_id)
