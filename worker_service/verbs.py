@@ -6,7 +6,7 @@ people type: `crawl`, or `documents adopt` for one below another. Its module is 
 
 from worker_service.clock import parse_length
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, Function, completes_directory, confirm, confirming, verb
+from worker_service.commands.desk import Desk, Function, completes_directory, confirm, confirming, leading, verb
 from worker_service.commands.documents import choosing, show_documents
 from worker_service.commands.progress import await_reading, telling_that_jobs_go_on
 from worker_service.errors import BadInput
@@ -15,7 +15,7 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import documents, enqueue, jobs
+from worker_service.operations import documents, enqueue, jobs, steer
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
 
@@ -40,11 +40,13 @@ __all__ = [
     "documents",
     "enqueue",
     "jobs",
+    "leading",
     "legible",
     "output",
     "parse_length",
     "path_of",
     "show_documents",
+    "steer",
     "telling_that_jobs_go_on",
     "verb",
     "wait_for_jobs",

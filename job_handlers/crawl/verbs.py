@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from job_handlers.crawl import watched
 from job_handlers.reading.verbs import how_long, how_long_in_words, reading_options, say_what_holds
 from job_handlers.reading.wishes import ReadWords
 from job_handlers.sources import Source, folders_in_words, read_folder
@@ -27,6 +28,7 @@ from worker_service.verbs import (
     counted,
     enqueue,
     jobs,
+    leading,
     legible,
     output,
     parse_length,
@@ -71,7 +73,7 @@ class CrawlWords:
 @click.option("--reconcile", is_flag=True, help="Walk everything again, and find what went without a word.")
 @click.option("--watch", metavar="LENGTH", help="Look again after this long, for ever: 1h.")
 @click.option("--dry-run", is_flag=True, help="Only say how much there is to read, and about how long that takes.")
-def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: Any) -> int:
+def crawl_verb(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: Any) -> int:
     """\b
     pagemill crawl https://drive.google.com/drive/folders/1a2B3c… --owner alice
     pagemill crawl shared-with-me --mime application/pdf --watch 1h
@@ -95,6 +97,9 @@ def crawl(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: A
             )
         return 0
     return _show_dry_run(desk, enqueued.job_id)
+
+
+crawl = leading("crawl", crawl_verb, watched.ls, watched.now, watched.stop)
 
 
 def scheduled(wish: object, *, owner: str) -> NewJob:
@@ -205,7 +210,8 @@ def _refuse_no_day(text: str) -> None:
 def _when(desk: Desk, job_id: int) -> str:
     job = jobs.job(desk.session, job_id)
     is_later = job.run_at is not None and job.status is Status.PENDING
-    return f"; it looks next at {output.seconds(job.run_at)} UTC" if is_later else ""
+    again = f"pagemill crawl now {job_id}"
+    return f"; it looks next at {output.seconds(job.run_at)} UTC, or at once: {again}" if is_later else ""
 
 
 def _show_dry_run(desk: Desk, job_id: int) -> int:

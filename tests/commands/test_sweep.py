@@ -46,6 +46,8 @@ WORDS = [
     *("documents", "documents ls --name ev", "show document:1", "show document:2", "text 1", "search climate"),
     *("keywords TERMS", "keywords TERMS --csv", "export 1 -o out", "export 1 -o out", "export --owner EVIL -o EVIL"),
     *("export --job 1 -o out", "ingest DIR", "ingest DIR --wait --timeout 0s", "ingest DIR/NOT_UTF_8", "ingest EVIL"),
+    *("crawl EVIL/ls", "crawl DIR --watch 1h", "crawl ls", "crawl now EVIL", "crawl now --all", "crawl stop --all"),
+    *("crawl stop --all --dry-run", "crawl stop --all --yes"),
     *("crawl DIR", "crawl DIR", "crawl DIR --dry-run", "crawl EVIL", "reindex --owner EVIL --dry-run", "reindex 1 2"),
     *("documents adopt DIR --dry-run", "documents adopt DIR --yes", "documents EVIL"),
     *("cancel --owner EVIL --dry-run", "retry --owner EVIL --dry-run", "delete --owner EVIL --dry-run"),

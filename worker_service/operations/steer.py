@@ -92,6 +92,11 @@ def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Chan
     return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
 
 
+def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
+    """Let pending jobs start as soon as they can, whatever time they waited for; those that waited for one."""
+    return [job_id for part in chunks(ids) for job_id in session.store.steering.bring_forward(part)]
+
+
 def await_ends(
     session: Session,
     ids: Sequence[int],

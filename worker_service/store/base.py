@@ -212,6 +212,9 @@ class Steering(Protocol):
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
         """Give pending jobs another priority."""
 
+    def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
+        """Let pending jobs wait for no time any more; return those that did."""
+
     def undo(self, action_id: int, *, actor: str) -> Changed:
         """Do the opposite to the jobs that still are as the action left them: retry what it cancelled, cancel what it
         retried, or give them the priority that they had."""

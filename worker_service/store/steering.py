@@ -69,6 +69,10 @@ class SqliteSteering:
             self._act(("priority",), Selector(ids=ids), actor, level)
         return changed
 
+    def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
+        with self._db.transaction():
+            return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
+
     def undo(self, action_id: int, *, actor: str) -> Changed:
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:

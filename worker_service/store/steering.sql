@@ -48,6 +48,11 @@ DELETE FROM worker_job_queue WHERE id = :job_id AND status <> 'running';
 -- name: priority
 UPDATE worker_job_queue SET priority = :priority WHERE id = :job_id AND status IN ('pending', 'running');
 
+-- name: bring_forward
+UPDATE worker_job_queue SET run_at = NULL
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND run_at IS NOT NULL
+RETURNING id;
+
 -- name: batch_priority
 UPDATE batch SET priority = :priority WHERE id IN (SELECT value FROM json_each(:batch_ids));
 
