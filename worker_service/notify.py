@@ -29,6 +29,7 @@ KINDS = {
     "batch.stopped": ("batch was stopped", "batches were stopped"),
     "worker.silent": ("worker is silent", "workers are silent"),
     "queue.old": ("job waits too long", "jobs wait too long"),
+    "schedule.missed": ("schedule missed some of its times", "schedules missed some of their times"),
     "disk.low": ("disk is nearly full", "disks are nearly full"),
 }
 """What a rule may name, and how it is said of one and of several. The worst are told first."""
@@ -39,6 +40,7 @@ _UNLESS_SAID = (
     "batch.failed",
     "worker.silent",
     "queue.old",
+    "schedule.missed",
     "disk.low",
 )
 _KEYS = ("name", "when", "to", "owners", "group", "quiet", "zone")

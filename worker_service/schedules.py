@@ -8,7 +8,6 @@ Debian's cron has it). When to ask is decided in `operations/schedules.py`; what
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from cronsim import CronSim, CronSimError
 
 from worker_service.clock import zone_of
 from worker_service.config_values import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
-from worker_service.errors import ConfigError
+from worker_service.errors import ConfigError, nearest
 from worker_service.jobs.model import NewJob
 
 PRIORITY = 7
@@ -138,9 +137,8 @@ def _read(table: Mapping[str, object], label: str, number: int) -> Schedule:
     own = f"{label}: {name}"
     words = [key for key in table if key not in _OWN]
     for word in words:
-        near = difflib.get_close_matches(word, [*_OWN, JOB, BATCH], n=1, cutoff=0.75)
-        if near and near[0] != word:
-            raise ConfigError(f"{own}: there is no field {word!r}: did you mean {near[0]}?")
+        if (near := nearest(word, (*_OWN, JOB, BATCH), 0.75)) not in ("", word):
+            raise ConfigError(f"{own}: there is no field {word!r}: did you mean {near}?")
     if len(words) != 1:
         told = "it says nothing" if not words else f"it says {' and '.join(words)}"
         raise ConfigError(f'{own}: {told}: say one thing that it is to begin, such as job = {{ type = "…" }}')
@@ -169,8 +167,8 @@ def _read_job(raw: object, label: str, owner: str, priority: int) -> NewJob:
     table = read_table(raw, label)
     for key in table:
         if key not in _JOB_FIELDS:
-            near = difflib.get_close_matches(key, _JOB_FIELDS, n=1)
-            meant = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(_JOB_FIELDS)}"
+            near = nearest(key, _JOB_FIELDS)
+            meant = f"did you mean {near}?" if near else f"the fields are {', '.join(_JOB_FIELDS)}"
             raise ConfigError(f"{label}: there is no field {key!r}: {meant}")
     if "type" not in table:
         raise ConfigError(f"{label}: type is missing: the type of the job")

@@ -70,10 +70,23 @@ def test_a_slot_stays_taken_when_its_job_is_gone_and_whatever_the_plan_is_meanwh
 def test_slots_that_are_passed_over_begin_nothing_and_are_not_taken_later(store: Store) -> None:
     store.schedules.begin("nightly", PLAN)
 
-    assert store.schedules.pass_over("nightly", PLAN, START + HOUR)
-    assert not store.schedules.pass_over("nightly", PLAN, START + HOUR)
-    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB) is None
+    assert store.schedules.pass_over("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
+    assert not store.schedules.pass_over("nightly", PLAN, START + HOUR, "missed 1 slot", "ann")
+    assert store.schedules.take("nightly", PLAN, START + HOUR, JOB, "missed 1 slot") is None
     assert ids(store) == []
+    [notice] = store.notices.after(0)
+    assert (notice.kind, notice.owner, notice.message) == ("schedule.missed", "ann", "missed 1 slot")
+
+
+def test_what_was_missed_before_a_slot_is_told_with_it(store: Store) -> None:
+    store.schedules.begin("nightly", PLAN)
+
+    store.schedules.take("nightly", PLAN, START + HOUR, NewJob("ocr_pages", owner="ann"), "missed 3 slots")
+    store.schedules.take("nightly", PLAN, START + 2 * HOUR, JOB)
+
+    assert [(one.kind, one.owner, one.message) for one in store.notices.after(0)] == [
+        ("schedule.missed", "ann", "missed 3 slots")
+    ]
 
 
 def test_a_slot_whose_job_is_live_under_its_key_is_taken_with_that_job(store: Store) -> None:

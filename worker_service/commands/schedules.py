@@ -10,7 +10,6 @@ from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, completions, verb
 from worker_service.operations import schedules as operations
 from worker_service.operations.jobs import state_of
-from worker_service.plurals import counted
 
 _COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "JOB", "STATE", "ERROR")
 
@@ -46,7 +45,8 @@ def tick(desk: Desk) -> int:
     pagemill schedule tick
     * * * * *  pagemill schedule tick       # in a crontab, if there is no systemd
 
-    Begin what is due. It takes a moment, and any number of them may run at once: each slot begins its job once.
+    Begin what is due, and tell people what [[notify]] has to tell. It takes a moment, and any number of them may run at
+    once: each slot begins its job once.
     """
     done = operations.tick(desk.session)
     if not desk.answered(done):
@@ -54,8 +54,7 @@ def tick(desk: Desk) -> int:
             is_there = ", which is live already" if one.existing else ""
             output.show(f"{one.schedule}: {output.seconds(one.slot)} UTC: job {one.job_id}{is_there}")
         for missed in done.missed:
-            number = counted(missed.slots, "slot") if missed.is_all else f"more than {counted(missed.slots, 'slot')}"
-            output.say(f"{missed.schedule}: missed {number}, up to {output.seconds(missed.until)} UTC")
+            output.say(missed.sentence)
         for trouble in done.troubles:
             output.say(trouble.why)
     return 1 if done.troubles else 0

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from worker_service.clock import as_text
-from worker_service.errors import BadInput, BadPayload, PagemillError, Refused, RuleBroken, StoreError
+from worker_service.errors import BadInput, BadPayload, PagemillError, Refused, RuleBroken, StoreError, nearest
 from worker_service.jobs.model import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
 from worker_service.operations.notify import tell
+from worker_service.plurals import counted
 from worker_service.schedules import BATCH, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
 
 WORDS = "worker_service.schedules"
@@ -88,6 +89,11 @@ class Missed:
     until: str
     """The last of them."""
 
+    @property
+    def sentence(self) -> str:
+        number = counted(self.slots, "slot") if self.is_all else f"more than {counted(self.slots, 'slot')}"
+        return f"{self.schedule}: missed {number}, up to {self.until.partition('.')[0]} UTC"
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -110,7 +116,8 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
 
 
 def tick(session: Session) -> Tick:
-    """Begin what is due. What cannot be begun is told, keeps nobody else from it, and is tried again."""
+    """Begin what is due, and send people what there is to tell. What cannot be begun keeps nobody else from it, and is
+    tried again."""
     begun: list[Begun] = []
     missed: list[Missed] = []
     troubles: list[Trouble] = []
@@ -151,10 +158,8 @@ def job_of(schedule: Schedule, slot: datetime) -> NewJob:
 
     words = {found.name: found for found in find(group=WORDS)}
     if schedule.word not in words:
-        import difflib  # only for a mistake
-
-        near = difflib.get_close_matches(schedule.word, words, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"it may begin a job, or {', '.join(words)}"
+        near = nearest(schedule.word, words)
+        meant = f"did you mean {near}?" if near else f"it may begin a job, or {', '.join(words)}"
         raise BadInput(f"schedule {schedule.name}: there is no field {schedule.word!r}: {meant}")
     try:
         made: NewJob = words[schedule.word].load()(schedule.wish, owner=schedule.owner)
@@ -173,18 +178,18 @@ def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list
         return
     due, is_all = slots_between(schedule, after, now)
     chosen = to_begin(schedule, due, now)
-    left, is_first = len(due) - len(chosen), True
+    left = due[: len(due) - len(chosen)]
+    lost = Missed(schedule.name, len(left), is_all, as_text(left[-1])) if left else None
+    if lost is not None and not chosen:
+        is_ours = store.pass_over(schedule.name, plan, left[-1], lost.sentence, schedule.owner)
+        missed += [lost] if is_ours else []
     for slot in chosen:
-        enqueued = store.take(schedule.name, plan, slot, job_of(schedule, slot))
-        if enqueued is None:
-            # Another tick has come further.
-            continue
-        begun.append(Begun(schedule.name, as_text(slot), enqueued.job_id, enqueued.existing))
-        if left and is_first:
-            missed.append(Missed(schedule.name, left, is_all, as_text(due[left - 1])))
-        is_first = False
-    if due and not chosen and store.pass_over(schedule.name, plan, due[-1]):
-        missed.append(Missed(schedule.name, left, is_all, as_text(due[-1])))
+        enqueued = store.take(schedule.name, plan, slot, job_of(schedule, slot), "" if lost is None else lost.sentence)
+        # None: another tick has come further.
+        if enqueued is not None:
+            begun.append(Begun(schedule.name, as_text(slot), enqueued.job_id, enqueued.existing))
+            missed += [] if lost is None else [lost]
+            lost = None
 
 
 def _named(session: Session, name: str) -> Schedule:
@@ -192,10 +197,8 @@ def _named(session: Session, name: str) -> Schedule:
         if schedule.name == name:
             return schedule
     known = [one.name for one in session.settings.schedule]
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none: pagemill schedule example'}"
+    near = nearest(name, known)
+    meant = f"did you mean {near}?" if near else f"there are {', '.join(known) or 'none: pagemill schedule example'}"
     raise BadInput(f"there is no schedule {name!r}: {meant}")
 
 

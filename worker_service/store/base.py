@@ -103,11 +103,12 @@ class Schedules(Protocol):
     def begin(self, schedule: str, plan: str) -> None:
         """What is new begins now: it has no past."""
 
-    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob) -> Enqueued | None:
-        """Take a slot, and all before it. None: somebody has taken it, or one after it."""
+    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob, missed: str = "") -> Enqueued | None:
+        """Take a slot, and all before it; tell people what was `missed`, in a sentence. None: somebody has taken it, or
+        one after it."""
 
-    def pass_over(self, schedule: str, plan: str, until: datetime) -> bool:
-        """Nothing begins for the slots up to this time. False: somebody has dealt with them."""
+    def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
+        """Nothing begins for the slots up to this time, and people are told. False: somebody has dealt with them."""
 
     def run_now(self, schedule: str, job: NewJob) -> Enqueued | None:
         """Begin it beside its slots. None: somebody did, in this very millisecond."""

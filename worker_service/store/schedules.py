@@ -31,15 +31,15 @@ class SqliteSchedules:
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
-    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob) -> Enqueued | None:
+    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob, missed: str = "") -> Enqueued | None:
         with self._db.transaction():
-            if not self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(slot)):
+            if not self._move(schedule, plan, slot, missed, job.owner):
                 return None
             return self._begin(schedule, as_text(slot), job)
 
-    def pass_over(self, schedule: str, plan: str, until: datetime) -> bool:
+    def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
         with self._db.transaction():
-            return bool(self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(until)))
+            return self._move(schedule, plan, until, missed, owner)
 
     def run_now(self, schedule: str, job: NewJob) -> Enqueued | None:
         with self._db.transaction():
@@ -61,6 +61,12 @@ class SqliteSchedules:
         for slot, at, job_id in self._db.read("last_run", schedule=schedule):
             return ScheduleRun(None if slot.startswith(_NOW) else slot, at, job_id or None)
         return None
+
+    def _move(self, schedule: str, plan: str, until: datetime, missed: str, owner: str) -> bool:
+        has_moved = bool(self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(until)))
+        if has_moved and missed:
+            self._db.write("note_missed", now=self._db.now(), owner=owner, message=missed)
+        return has_moved
 
     def _begin(self, schedule: str, slot: str, job: NewJob) -> Enqueued | None:
         if not self._db.write("take_slot", schedule=schedule, slot=slot, now=self._db.now()):

@@ -23,3 +23,6 @@ SELECT ifnull(job_id, 0) FROM schedule_run WHERE schedule = :schedule AND slot =
 
 -- name: last_run
 SELECT slot, at, job_id FROM schedule_run WHERE schedule = :schedule ORDER BY at DESC, slot DESC LIMIT 1;
+
+-- name: note_missed
+INSERT INTO notice (at, kind, owner, message) VALUES (:now, 'schedule.missed', :owner, :message);
