@@ -58,7 +58,7 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
 
     ended = [(one.job_id, one.fence) for one in desk.heard if isinstance(one, Ended)]
     assert sorted(ended) == sorted((order.job_id, order.fence) for order in orders)
-    assert processes.left_of(processes.house_of(tmp_path / "staging")) == []
+    assert processes.sweep(processes.house_of(tmp_path / "staging")) == []
 
 
 def _kill_child(started: Started) -> None:

@@ -278,6 +278,6 @@ def test_marks_of_another_house_are_not_ours(desk: Desk, tmp_path: Path) -> None
     desk.until_progress(order)
     [started] = [one for one in desk.of(order) if isinstance(one, Started)]
 
-    assert processes.left_of(processes.house_of(tmp_path / "elsewhere")) == []
+    assert processes.sweep(processes.house_of(tmp_path / "elsewhere")) == []
 
-    assert processes.left_of(processes.house_of(tmp_path / "staging")) == [started.pid]
+    assert processes.sweep(processes.house_of(tmp_path / "staging")) == [started.pid]

@@ -184,8 +184,8 @@ MUTANTS = (
          "                self._insert_follow_ups(1, Work(None, None, '', '', None, None, 5), lost.follow_ups)\n"
          '            self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))'),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
-        ("        # Last: if that cannot be written now, all is done once more, and needs the files.\n"
-         "        self.publisher.retract(ended)\n", ""),)),
+        ("                # Last: if that cannot be written now, all is done once more, and needs the files.\n"
+         "                self.publisher.retract(ended)\n", ""),)),
     Mutant("completed before its files are moved", "P5", "simulation", (
         ("for attempt, ended in ready if self._has_published(attempt, ended)]", "for attempt, ended in ready]"),
         ("path, size = str(to.relative_to(self.workspace)), to.stat().st_size",

@@ -70,13 +70,9 @@ def children_of(pid: int) -> set[int]:
         return {one for one in _pids() if (fields := _stat(one)) and int(fields[1]) == pid}
 
 
-def left_of(house: str) -> list[int]:
-    """The living processes of the house. A zombie is dead; its parent will hear of it."""
-    return _look(house, strangers=set())
-
-
 def sweep(house: str) -> list[int]:
-    """SIGKILL what is left of the house; what it returns was there, and has to be looked for again.
+    """SIGKILL what is left of the house; what it returns was there, and has to be looked for again. A zombie is dead;
+    its parent will hear of it.
 
     Empty only after many empty looks in a row: a process that forks and ends for ever may slip through one of them,
     between the listing and the look. All but the first look only at what is new, which takes a fraction of a
@@ -84,8 +80,7 @@ def sweep(house: str) -> list[int]:
     """
     strangers: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
-        left = _look(house, strangers=strangers, is_stopping=True)
-        if left:
+        if left := _sweep_once(house, strangers):
             return left
     return []
 
@@ -113,15 +108,14 @@ def stop_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def _look(house: str, *, strangers: set[int], is_stopping: bool = False) -> list[int]:
+def _sweep_once(house: str, strangers: set[int]) -> list[int]:
     wanted = mark_of_house(house)
     left = []
     # The newest first: they are the ones that will not be there for long.
     for pid in sorted(set(_pids()) - strangers, reverse=True):
         marks = marks_on(pid)
         if marks is not None and marks[1] == wanted and pid != os.getpid() and _is_alive(pid):
-            if is_stopping:
-                stop_at_once(pid)
+            stop_at_once(pid)
             left.append(pid)
         else:
             strangers.add(pid)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -207,18 +207,21 @@ class Landing:
         if not done:
             return
         try:
-            lost = set(
-                self.tools.store.leases.complete_many([self._completion(attempt, ended) for attempt, ended in done])
-            )
+            lost = self.tools.store.leases.complete_many([self._completion(*one) for one in done])
         except (RuleBroken, BadPayload, BadInput):
             # One of them is refused by the table: find out which.
             for attempt, ended in done:
-                if self._land_completion_alone(attempt, ended):
-                    self._landed(attempt, landed)
-            return
+                self._land_completion_alone(attempt, ended, landed)
+        else:
+            self._completed(done, lost, landed)
+
+    def _completed(self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], landed: list[Attempt]) -> None:
         for attempt, ended in done:
             if attempt.lease in lost:
-                self._refused(attempt, ended)
+                # Either somebody asked it to stop in the last moment, or the lease is gone.
+                self._write(attempt, ConfirmCancel(), ended)
+                # Last: if that cannot be written now, all is done once more, and needs the files.
+                self.publisher.retract(ended)
             else:
                 self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
             self._landed(attempt, landed)
@@ -236,28 +239,18 @@ class Landing:
         failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error))
         self._waiting[attempt.key] = (attempt, failed)
 
-    def _land_completion_alone(self, attempt: Attempt, ended: Ended) -> bool:
+    def _land_completion_alone(self, attempt: Attempt, ended: Ended, landed: list[Attempt]) -> None:
         try:
             lost = self.tools.store.leases.complete_many([self._completion(attempt, ended)])
         except FileForgotten as error:
             # Its document was removed between the question and the end: the next attempt asks anew.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
-            return False
         except (RuleBroken, BadPayload, BadInput) as error:
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
             self.publisher.retract(ended)
-            return True
-        if lost:
-            self._refused(attempt, ended)
+            self._landed(attempt, landed)
         else:
-            self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
-        return True
-
-    def _refused(self, attempt: Attempt, ended: Ended) -> None:
-        # Either somebody asked it to stop in the last moment, or the lease is gone.
-        self._write(attempt, ConfirmCancel(), ended)
-        # Last: if that cannot be written now, all is done once more, and needs the files.
-        self.publisher.retract(ended)
+            self._completed([(attempt, ended)], lost, landed)
 
     # ── The others, one by one ──
 
