@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
-from tests.store.papers import ask_for, claim, save, work_as
+from tests.store.papers import ask_for, begun, save, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.model import Completion
@@ -78,8 +78,7 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     by_hand = ByHand(database)
     work_as(store)
     texts = [f"page {number}" for number in range(FORGOTTEN_AT_ONCE + 1)]
-    ask_for(store, "a.pdf")
-    job = claim(store)
+    job = begun(store, "a.pdf")
     save(store, job.lease, *texts)
     file = tmp_path / f"objects/{job.id}-1/text/all.txt"
     file.parent.mkdir(parents=True)

@@ -43,6 +43,12 @@ def claim(store: Store, job_type: str | None = None) -> Job:
     return job
 
 
+def begun(store: Store, key: str = "report.pdf", **fields: Any) -> Job:
+    """A wish, and its job that runs."""
+    ask_for(store, key, **fields)
+    return claim(store, "ingest")
+
+
 def pages_of(*texts: str, first: int = 1, mark: str = "") -> list[PageResult]:
     return [PageResult(number, f"{mark}{number}:{text}", text, "ocr", 90.0) for number, text in enumerate(texts, first)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.kit import ByHand, RefusedByHand, new_worker
-from tests.store.papers import ask_for, claim, save, state, work_as
+from tests.store.papers import ask_for, begun, claim, save, state, work_as
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Checkpoint, Completion, Failure, NewJob
 from worker_service.store.base import Store
@@ -19,8 +19,7 @@ from worker_service.store.base import Store
 def a_small_library(store: Store) -> None:
     """Document 1 is read; document 2 is being read by job 2; job 3 keeps a checkpoint."""
     work_as(store)
-    ask_for(store)
-    job = claim(store)
+    job = begun(store)
     save(store, job.lease, "text")
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text", 4, "c1")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.length import short
 from tests.store.kit import MovableClock
-from tests.store.papers import ask_for, claim, publish, save, work_as
+from tests.store.papers import ask_for, begun, claim, publish, save, work_as
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
 from worker_service.jobs.library import DocumentSelector, KeywordCount
@@ -111,8 +111,7 @@ def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
 
 
 def test_pages_are_summed_up_and_read(store: Store) -> None:
-    ask_for(store)
-    job = claim(store)
+    job = begun(store)
     pages = [PageResult(1, "a", "Grüße", "layer"), PageResult(2, "b", "scan", "ocr", 87.5, '{"words": []}')]
     store.leases.save_pages([(job.lease, page) for page in pages])
     assert store.library.page_texts(1) == []
@@ -130,16 +129,13 @@ def test_pages_are_summed_up_and_read(store: Store) -> None:
 def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_together(store: Store) -> None:
     first = NewFile("a.pdf", "objects/1-1/a.pdf", "original", note="nobody named a digest")
     other = NewFile("a.txt", "objects/1-1/a.txt", "text", note="of no original")
-    ask_for(store)
-    job = claim(store)
+    job = begun(store)
     store.leases.complete_many([Completion(job.lease, files=[first, other], publishes=True)])
     alone = store.library.document(1).note
-    ask_for(store, is_forced=True)
-    job = claim(store)
+    job = begun(store, is_forced=True)
     store.leases.complete_many([Completion(job.lease, document=DocumentFacts(note="repaired"), publishes=True)])
     both = store.library.document(1).note
-    ask_for(store, is_forced=True)
-    job = claim(store)
+    job = begun(store, is_forced=True)
     named = NewFile("a.pdf", "objects/3-1/a.pdf", "original")
     store.leases.complete_many([Completion(job.lease, files=[named], publishes=True)])
 
@@ -148,8 +144,7 @@ def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_toge
 
 
 def test_files_of_a_document_are_listed_newest_first(store: Store) -> None:
-    ask_for(store)
-    job = claim(store)
+    job = begun(store)
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text"), NewFile("a.json", "objects/1-1/a.json", "pages")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
 
@@ -226,8 +221,7 @@ def test_a_search_stays_within_an_owner_or_a_document(store: Store) -> None:
 
 def test_p11_only_the_current_generation_is_found(store: Store) -> None:
     publish(store, "report.pdf", "old words", "gone words")
-    ask_for(store, content="c2")
-    job = claim(store)
+    job = begun(store, content="c2")
     save(store, job.lease, "new words")
 
     assert [found(store, word) for word in ("old", "new", "words")] == [[(1, 1)], [], [(1, 1), (1, 2)]]
