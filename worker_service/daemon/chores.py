@@ -171,7 +171,7 @@ def tell_status(tools: Tools, notifier: Notifier) -> float:
 def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_seconds: float | None) -> str:
     """``2/2 cpu · 1/4 io · 14 pending · oldest 3 min``"""
     parts = [f"{used}/{size} {name}" for name, (used, size) in taken.items()]
-    parts.append(f"{counts.by_status.get(Status.PENDING, 0)} pending")
+    parts.append(f"{counts.by_status[Status.PENDING]} pending")
     if oldest_seconds is not None:
         parts.append(f"oldest {_length(oldest_seconds)}")
     return " · ".join(parts)

@@ -274,7 +274,7 @@ class Loop:
             self._exit_code = 0
         elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes_due():
             self.tools.log.info(
-                events.DAEMON_DRAINED, pending=self.tools.store.reading.counts().by_status.get(Status.PENDING, 0)
+                events.DAEMON_DRAINED, pending=self.tools.store.reading.counts().by_status[Status.PENDING]
             )
             self._exit_code = 0
 
