@@ -70,6 +70,7 @@ WORDS = [
     *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
     *("schedule ls", "schedule tick", "schedule run-now evil", "schedule run-now EVIL", "schedule example"),
+    *("notify ls", "notify test", "notify test EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
 # It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
