@@ -123,3 +123,16 @@ def test_a_crawl_that_cannot_be_is_told(run: Run, crawl: str, sentence: str, mon
 
     assert said.startswith("pagemill: schedule n: crawl: ")
     assert sentence in said
+
+
+def test_doctor_tells_what_cannot_be_begun_and_whether_anything_ticks(run: Run, minutely: ByHand) -> None:
+    def told() -> list[tuple[str, str]]:
+        found = json.loads(run("doctor", "--json", fails=1).stdout)["items"]
+        return [(one["level"], one["detail"]) for one in found if one["name"] == "schedules"]
+
+    assert told() == [("ok", "1 schedule, and something ticks")]
+    minutely("DELETE FROM schedule_plan")
+    assert told() == [("warning", "nobody begins minutely: nothing ticks")]
+
+    Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
+    assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in told()

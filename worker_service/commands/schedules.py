@@ -33,10 +33,7 @@ def ls(desk: Desk) -> None:
         if one.trouble is not None:
             output.say(one.trouble)
     if any(one.is_waiting for one in found):
-        output.say(
-            "nobody ticks: systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the "
-            "settings, and restart the daemon"
-        )
+        output.say(f"nobody ticks: {operations.TICKS}")
 
 
 @verb

@@ -111,6 +111,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
     yield from _pauses(overview.pauses)
+    yield from _schedules(session) if settings.schedule else ()
     yield _workspace(settings.workspace, store.reading.database_id())
     yield _sandbox(settings.sandbox)
 
@@ -214,6 +215,19 @@ def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
         what = title_of_pause(pause.scope, pause.name)
         words = {"all": "", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
         yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
+
+
+def _schedules(session: Session) -> Iterator[Finding]:
+    from worker_service.operations.schedules import TICKS, list_schedules  # only where there are some
+
+    found = list_schedules(session)
+    for one in found:
+        if one.trouble is not None:
+            yield Finding(Level.WARNING, "schedules", one.trouble, "put it right in the settings file")
+    if waiting := [one.name for one in found if one.is_waiting]:
+        yield Finding(Level.WARNING, "schedules", f"nobody begins {', '.join(waiting)}: nothing ticks", TICKS)
+    else:
+        yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}, and something ticks")
 
 
 def _workspace(workspace: Path, database_id: str) -> Finding:

@@ -23,6 +23,12 @@ from worker_service.schedules import BATCH, LATE, Schedule, next_slot, of_slot, 
 WORDS = "worker_service.schedules"
 """The group of the entry points of other words than `job`."""
 
+TICKS = (
+    "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
+    "daemon"
+)
+"""What to do where nothing does."""
+
 EXAMPLE = """\
 # Into the settings file. Then let something tick: `systemctl enable --now pagemill-schedule.timer`, or
 # schedule_in_daemon = true and a restart of the daemon, or `* * * * * pagemill schedule tick` in a crontab.
