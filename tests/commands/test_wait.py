@@ -43,6 +43,19 @@ def test_wait_fails_when_some_have_failed_or_were_cancelled(run: Run, daemon: Da
     assert answer == {"completed": 1, "failed": 1, "cancelled": 1, "gone": 0, "watching": [], "going_on": 0}
 
 
+def test_a_batch_is_waited_for_with_all_that_comes_of_it(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages", "--batch", 7)
+    [first] = daemon.claim()
+    waiting = begin("wait", "batch:7", "--progress")
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline() == "job 1/1+\n"
+    daemon.store.leases.complete(first.lease, None, [NewJob("ocr_pages")])
+    daemon.fail()
+
+    assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("batch 7: failed · 2 jobs, 1 failed\n", 1)
+    assert "no batch 8" in run("wait", "batch:8", fails=66).stderr
+
+
 def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where_it_only_matches(
     run: Run, daemon: Daemon
 ) -> None:

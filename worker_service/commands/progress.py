@@ -20,6 +20,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk
 from worker_service.harmless import harmless
 from worker_service.jobs.model import Job, Status
+from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.jobs import named, state_of
 from worker_service.operations.wait import (
     AwaitedDocument,
@@ -219,6 +220,24 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
         told = now
         since, done = first if is_over else seen[0]
         line = reading_in_words(progress, now - since, done)
+        stream.write(output.over_line(line) + ("\n" if is_over else "") if is_terminal else f"{line}\n")
+        stream.flush()
+
+    return watch
+
+
+def watch_batch(stream: TextIO, *, monotonic: Callable[[], float]) -> Callable[[BatchInWhole], None]:
+    """One line, drawn again, where a person looks; else a line at once, and then every ten seconds."""
+    is_terminal = output.is_terminal(stream)
+    again_at = monotonic()
+
+    def watch(found: BatchInWhole) -> None:
+        nonlocal again_at
+        now, is_over = monotonic(), found.batch.state.is_ended
+        if now < again_at and not (is_over and is_terminal):
+            return
+        again_at = now + (_DRAW_SECONDS if is_terminal else _LINE_SECONDS)
+        line = harmless(in_words(found))
         stream.write(output.over_line(line) + ("\n" if is_over else "") if is_terminal else f"{line}\n")
         stream.flush()
 

@@ -13,7 +13,7 @@ from worker_service.clock import as_text
 from worker_service.jobs.model import Job
 from worker_service.operations.jobs import state_of
 
-_HELD = ("payload", "result")
+_HELD = ("payload", "result", "asked", "actions")
 """JSON in themselves, however deep."""
 
 

@@ -25,6 +25,7 @@ _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
 _KEYS = {"unique_key": "--unique", "concurrency_key": "--key"}
 _NAMES = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
+_BATCH_NAME_MOST = 200
 _EARLIEST = 1970
 _LARGEST = 2**31 - 1
 
@@ -79,6 +80,12 @@ def read_priority(number: int | None) -> int:
     if number is None or not 1 <= number <= 10:
         raise BadInput(f"priority is 1 (highest) to 10 (lowest), not {number}")
     return number
+
+
+def read_name_of_batch(word: str) -> str:
+    if len(word) > _BATCH_NAME_MOST or not word.isprintable():
+        raise BadInput(f"the name of a batch is one line of at most {_BATCH_NAME_MOST} characters")
+    return _text("the name of a batch", word.strip())
 
 
 def read_time(text: str, *, now: datetime) -> datetime:

@@ -1,0 +1,254 @@
+"""Batches: begin one, see how far it is, stop it and go on with it, wait for its end.
+
+What a batch is asked for, in words, becomes jobs elsewhere: here they come as jobs. What is told of how far it is comes
+from what is stored alone, so it says as well what nobody can know yet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker_service.clock import parse_length
+from worker_service.errors import Refused, WaitTimedOut
+from worker_service.jobs.batches import Batch, BatchAdded, BatchFacts, BatchMoved, BatchState, NewBatch, OwnerPolicy
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import one_of
+from worker_service.operations.database import Session
+from worker_service.operations.words import read_name_of_batch, read_priority
+from worker_service.plurals import counted
+
+PRIORITY = 3
+"""For a person waits for it."""
+
+_POLL_SECONDS = 0.1
+_RESTS = 5
+"""As many times as long as the look before it took."""
+_SURE_PAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far a batch is, as far as that is stored. Files are its documents, and sources that are to become one."""
+
+    jobs: int
+    jobs_ended: int
+    jobs_failed: int
+    files: int
+    files_ended: int
+    files_failed: int
+    may_find_more: bool
+    """Files, or jobs: nobody has seen all of it yet."""
+    pages: int
+    """Of the documents whose pages were counted."""
+    pages_read: int
+    pages_left: int | None
+    """None: of a file that is still to be read nobody has counted the pages yet."""
+    pages_a_minute: float | None
+    """Of the last five minutes. None: too few to say."""
+    seconds_left: float | None
+    """At that pace. None: nobody can say."""
+    size: int
+    """Bytes of the originals that are there."""
+    name: str = ""
+    """Of the file that is being read, and that moved last; empty: none is."""
+    name_pages_read: int = 0
+    name_pages: int | None = None
+    by_job_status: Mapping[Status, int] = field(default_factory=dict)
+    by_document_state: Mapping[IndexStatus, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInWhole:
+    batch: Batch
+    progress: BatchProgress
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPage:
+    items: Sequence[BatchInWhole]
+    """The newest first."""
+    next: int | None
+    """The id before which the next page begins; None: this is the last one."""
+
+
+# ── Looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_batches(
+    session: Session,
+    *,
+    owners: Sequence[str] = (),
+    states: Sequence[str] = (),
+    limit: int = 50,
+    before_id: int | None = None,
+) -> BatchPage:
+    chosen = [one_of(BatchState, word) for word in states]
+    found = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
+    items = [BatchInWhole(batch, progress(session, batch.id)) for batch in found[:limit]]
+    return BatchPage(items, found[limit - 1].id if len(found) > limit else None)
+
+
+def show(session: Session, batch_id: int) -> BatchInWhole:
+    return BatchInWhole(session.store.batches.get(batch_id), progress(session, batch_id))
+
+
+def progress(session: Session, batch_id: int) -> BatchProgress:
+    return progress_of(session.store.batches.facts(batch_id))
+
+
+def progress_of(facts: BatchFacts) -> BatchProgress:
+    documents = facts.documents
+    read, unreadable = documents.get(IndexStatus.SUCCESS, 0), documents.get(IndexStatus.FAILED, 0)
+    failed = unreadable + facts.files_not_brought_in
+    live = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
+    is_all_known = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
+    pace = (
+        60 * facts.pages_lately / facts.lately_seconds
+        if facts.pages_lately >= _SURE_PAGES and facts.lately_seconds >= 1
+        else None
+    )
+    jobs = sum(facts.jobs.values())
+    name, name_pages_read, name_pages = facts.current or ("", 0, None)
+    return BatchProgress(
+        jobs=jobs,
+        jobs_ended=jobs - live,
+        jobs_failed=facts.jobs.get(Status.FAILED, 0),
+        files=sum(documents.values()) + facts.files_on_the_way + facts.files_not_brought_in,
+        files_ended=read + failed + documents.get(IndexStatus.NOT_INDEXED, 0),
+        files_failed=failed,
+        may_find_more=facts.may_find_more,
+        pages=facts.pages,
+        pages_read=facts.pages_read,
+        pages_left=facts.pages_left if is_all_known else None,
+        pages_a_minute=pace,
+        seconds_left=60 * facts.pages_left / pace if pace and is_all_known else None,
+        size=facts.size,
+        name=name,
+        name_pages_read=name_pages_read,
+        name_pages=name_pages,
+        by_job_status=facts.jobs,
+        by_document_state=documents,
+    )
+
+
+def in_words(found: BatchInWhole) -> str:
+    """``file 31/120 · page 8/44 · 44 pages/min · 14 min left``; a + stands where there may be more."""
+    batch, now = found.batch, found.progress
+    more = "+" if now.may_find_more else ""
+    if batch.state.is_ended:
+        failed = f", {now.files_failed or now.jobs_failed} failed" if batch.state is BatchState.FAILED else ""
+        if not now.files:
+            return f"{batch.state} · {counted(now.jobs, 'job')}{failed}"
+        return f"{batch.state} · {counted(now.files, 'file')}{failed} · {counted(now.pages_read, 'page')}"
+    if now.files:
+        parts = [f"file {min(now.files_ended + 1, now.files)}/{now.files}{more}"]
+    else:
+        parts = [f"job {min(now.jobs_ended + 1, now.jobs)}/{now.jobs}{more}"]
+    if now.name:
+        parts.append(f"page {now.name_pages_read}" + ("" if now.name_pages is None else f"/{now.name_pages}"))
+    if batch.state is not BatchState.ACTIVE:
+        return " · ".join([str(batch.state), *parts])
+    if now.pages_a_minute is not None:
+        parts.append(f"{now.pages_a_minute:.0f} pages/min")
+    if now.seconds_left is not None:
+        parts.append(f"{_length(now.seconds_left)} left")
+    elif now.files:
+        parts.append("not all is counted yet, so nobody knows how long")
+    return " · ".join(parts)
+
+
+def _length(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+# ── Doing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add(
+    session: Session,
+    jobs: Sequence[NewJob],
+    *,
+    owner: str = "",
+    name: str = "",
+    priority: int = PRIORITY,
+    asked: Mapping[str, Any] | None = None,
+    actions: Sequence[Mapping[str, Any]] = (),
+) -> BatchAdded:
+    """The batch and its jobs, all or none. `asked`: what the person asked for, for eyes; `actions`: what follows once
+    it has ended, each with its job_type and, if it has one, payload."""
+    new = NewBatch(
+        owner,
+        read_name_of_batch(name),
+        read_priority(priority),
+        json.dumps(dict(asked or {}), ensure_ascii=False),
+        json.dumps([dict(action) for action in actions], ensure_ascii=False),
+    )
+    return session.store.batches.add(new, jobs, policy=_policy(session))
+
+
+def stop(session: Session, batch_id: int) -> Batch:
+    return session.store.batches.stop(batch_id, actor=session.actor)
+
+
+def resume(session: Session, batch_id: int) -> BatchMoved:
+    return session.store.batches.resume(batch_id, actor=session.actor, policy=_policy(session))
+
+
+def retry(session: Session, batch_id: int) -> BatchMoved:
+    return session.store.batches.retry(batch_id, actor=session.actor, policy=_policy(session))
+
+
+def cancel(session: Session, batch_id: int) -> BatchMoved:
+    return session.store.batches.cancel(batch_id, actor=session.actor)
+
+
+def remove(session: Session, batch_id: int) -> Batch:
+    """Its jobs and documents stay."""
+    return session.store.batches.remove(batch_id)
+
+
+def _policy(session: Session) -> OwnerPolicy:
+    return OwnerPolicy(session.settings.owner_policy)
+
+
+# ── Waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wait_for_batch(
+    session: Session,
+    batch_id: int,
+    *,
+    timeout: str | None = None,
+    watch: Callable[[BatchInWhole], None] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> BatchInWhole:
+    """Return once it has ended. One that is stopped is refused, also when somebody stops it meanwhile: nobody knows
+    when it goes on. Nobody looks but when somebody has committed something."""
+    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
+    seen: int | None = None
+    found, looked_seconds = show(session, batch_id), 0.0
+    while True:
+        # The counter first: what is committed after this look is seen by the next.
+        if (now_at := session.store.reading.change_counter()) != seen:
+            seen, begun = now_at, monotonic()
+            found = show(session, batch_id)
+            looked_seconds = monotonic() - begun
+        if watch is not None:
+            watch(found)
+        if found.batch.state.is_ended:
+            return found
+        if found.batch.state is BatchState.STOPPED:
+            why = found.batch.note or "stopped"
+            raise Refused(f"{found.batch.title} was {why}: `pagemill batch resume {batch_id}` goes on with it")
+        if deadline is not None and monotonic() >= deadline:
+            raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {in_words(found)}")
+        sleep(max(_POLL_SECONDS, _RESTS * looked_seconds))
