@@ -109,8 +109,8 @@ _FAIL = "error_code = :error_code, error_message = :error_message\n WHERE id = :
 
 MUTANTS = (
     Mutant("complete without a fence", "P2", "simulation", (
-        (" AND q.fence = d.value ->> 1 AND q.worker_id = d.value ->> 2", ""),
-        (" AND worker_job_queue.fence = d.value ->> 1", ""))),
+        (" AND q.fence = d.fence AND q.worker_id = d.worker_id", ""),
+        (" AND worker_job_queue.fence = d.fence AND worker_job_queue.worker_id = d.worker_id", ""))),
     Mutant("release without a fence", "P2", "simulation", (
         (_CLOSE, _CLOSE_ANY), (_RELEASE + "fence = :fence AND ", _RELEASE))),
     Mutant("fail without a fence", "P2", "simulation", (
@@ -154,18 +154,20 @@ MUTANTS = (
     Mutant("requeue that forgets a cancel", "P7", "simulation", (
         ("CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'\n            WHEN EXISTS",
          "CASE WHEN EXISTS"),)),
-    Mutant("type limit not counted", "P8", "simulation", (("type_nth <= type_room AND ", ""),)),
+    Mutant("type limit not counted", "P8", "simulation", (
+        ("is_free = rooms.of_type(job_type, 1) > 0", "is_free = True"),
+        ("min(most, rooms.of_type(job_type, most), rooms", "min(most, rooms"))),
     Mutant("owner limit not counted", "P8", "simulation", (
-        ("FROM candidate WHERE nth <= owner_room", "FROM candidate"),)),
+        ("if own and rooms.of_owner(owner, 1) > 0:", "if own:"),
+        ("rooms.of_type(job_type, most), rooms.of_owner(owner, most))", "rooms.of_type(job_type, most))"))),
     Mutant("slots not counted", "P8", "contract", (
-        ("LIMIT ifnull((SELECT min(room) FROM open), 0)", "LIMIT :most"),)),
+        ("most = min(most, class_room)", "most = max(most, 0)"),)),
     Mutant("two of one concurrency key", "P8", "simulation", (
-        (" AND key_nth = 1", ""),
+        ("if is_free and (key is None or key not in keys):", "if is_free:"),
         ("CREATE UNIQUE INDEX job_key_running ON", "CREATE INDEX job_key_running ON"))),
     Mutant("turns of owners forgotten", "P9", "contract", (
-        ("ORDER BY head.owner_running, head.served, q.priority", "ORDER BY q.priority"),
-        ("           row_number() OVER (ORDER BY owner_running + nth, served, priority",
-         "           row_number() OVER (ORDER BY priority"))),
+        ("turns = [(rooms.by_owner[owner], served[owner], own", "turns = [(0, 0, own"),
+        ("heapreplace(turns, (running, served[owner], own", "heapreplace(turns, (0, 0, own"))),
     Mutant("unique key ignored", "P3", "contract", (
         ('CREATE UNIQUE INDEX "a live job already', 'CREATE INDEX "a live job already'),)),
     Mutant("due jobs never freed", "P3", "simulation", (
@@ -194,7 +196,7 @@ MUTANTS = (
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'pending'", "WHERE 0"),
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'running'", "WHERE 0"))),
     Mutant("a claim that gates do not bind", "P12", "simulation", (
-        ("WHERE NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})", "WHERE NOT EXISTS ({lane_gates})"),)),
+        ("AND NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})", "AND NOT EXISTS ({lane_gates})"),)),
     Mutant("requeue of a worker that lives", "P1", "simulation", (
         ("    if seen.is_lock_free or seen.is_rebooted:\n        return Fate.GONE", "    return Fate.GONE"),)),
     Mutant("orphans never taken back", "P3", "simulation", (
