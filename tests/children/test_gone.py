@@ -16,17 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import SABOTEURS, Desk, MakeDesk
+from tests.system.conftest import is_running
 from worker_service.children import nursery as nursery_module
 from worker_service.children import processes
 from worker_service.children.messages import Begin, ChildError, Ended, How, Started, frame
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in (b"Z", b"X")
 
 
 def is_free(lock: Path) -> bool:
@@ -54,7 +47,7 @@ def test_a_grandchild_that_hides_is_gone_before_the_attempt_has_ended(
     ended = desk.run(job_type, at(tmp_path / "pid"))
 
     assert ended.how is How.DONE
-    assert not is_alive(pid_in(tmp_path / "pid"))
+    assert not is_running(pid_in(tmp_path / "pid"))
 
 
 def test_a_grandchild_that_forks_for_ever_is_caught(desk: Desk, tmp_path: Path) -> None:
@@ -81,8 +74,8 @@ def test_a_grandchild_of_a_running_attempt_is_left_alone_while_another_ends(desk
 
     desk.run("leaves_a_daemon", at(tmp_path / "other"))
 
-    assert is_alive(pid_in(tmp_path / "pid"))
-    assert not is_alive(pid_in(tmp_path / "other"))
+    assert is_running(pid_in(tmp_path / "pid"))
+    assert not is_running(pid_in(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
@@ -93,7 +86,7 @@ def test_a_stop_reaches_a_grandchild_that_hides(desk: Desk, tmp_path: Path, job_
     desk.nursery.stop(order.job_id, order.fence)
 
     assert desk.ended(order).how is How.STOPPED
-    assert not is_alive(pid_in(tmp_path / "pid"))
+    assert not is_running(pid_in(tmp_path / "pid"))
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
@@ -109,8 +102,8 @@ def test_a_nursery_that_was_killed_takes_everything_along(desk: Desk, tmp_path: 
         assert (ended.how, ended.code) == (How.CRASHED, "NURSERY_DIED")
         started = desk.of(order)[0]
         assert isinstance(started, Started)
-        assert not is_alive(started.pid)
-        assert not is_alive(pid_in(tmp_path / f"{number}"))
+        assert not is_running(started.pid)
+        assert not is_running(pid_in(tmp_path / f"{number}"))
         assert not (tmp_path / "staging" / f"{order.job_id}-1").exists()
 
 
@@ -154,7 +147,7 @@ def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.Mon
         select.select([desk.nursery], [], [], 0.01)
         desk.heard += desk.nursery.happened()
     assert desk.ended(order).code == "NURSERY_DIED"
-    assert not is_alive(nursery)
+    assert not is_running(nursery)
 
 
 def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +180,8 @@ def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
 
     desk.nursery.close()
 
-    assert not is_alive(nursery)
-    assert not is_alive(pid_in(tmp_path / "pid"))
+    assert not is_running(nursery)
+    assert not is_running(pid_in(tmp_path / "pid"))
 
 
 DAEMON = """
@@ -270,7 +263,7 @@ def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_go
         again = os.open(tmp_path / "lock", os.O_RDWR)
         fcntl.flock(again, fcntl.LOCK_EX)
         os.close(again)
-        assert not is_alive(pid_in(tmp_path / "pid"))
+        assert not is_running(pid_in(tmp_path / "pid"))
 
 
 def test_marks_of_another_house_are_not_ours(desk: Desk, tmp_path: Path) -> None:

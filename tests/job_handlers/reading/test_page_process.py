@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
+from tests.system.conftest import is_running
 
 # The test runner has threads; the children that fork in earnest have none.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -126,14 +127,7 @@ def test_it_ends_with_the_one_that_started_it() -> None:
     os.close(writing)
 
     deadline = time.monotonic() + 30
-    while _is_there(pid) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
 
-    assert not _is_there(pid)
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not is_running(pid)
