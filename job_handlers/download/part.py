@@ -8,8 +8,8 @@ import errno
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,14 @@ class Part:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self.descriptor = os.open(self.path, flags, 0o600)
         self.length = os.fstat(self.descriptor).st_size
-        self._following = Following(self.descriptor, has_md5=False)
+        self._following: Following | None = None
 
     def __enter__(self) -> Part:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._following.close()
+        if self._following is not None:
+            self._following.close()
         os.close(self.descriptor)
 
     @property
@@ -82,19 +83,25 @@ class Part:
 
     def adopt(self, facts: Facts, *, has_md5: bool = False) -> None:
         """Keep the bytes if they are of this revision; else begin. The sidecar is there before the first byte is."""
-        self._following.close()
+        self._adopt(facts)
+        if self._following is not None:
+            self._following.close()
+        self._following = Following(self.descriptor, has_md5=has_md5)
+        self._following.reach(self.length)
+
+    def _adopt(self, facts: Facts) -> None:
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._noted.get(name) == value for name, value in revision.items())
         is_same = is_same and self._noted.get("marks", {}) == facts.marks
         is_possible = self.length <= facts.size if facts.size is not None else True
-        if not (is_same and is_possible and facts.key and facts.can_resume):
-            self.clear()
-            self._write({**revision, "marks": dict(facts.marks), "deferrals": self.deferrals})
-        self._following = Following(self.descriptor, has_md5=has_md5)
-        self._following.reach(self.length)
+        if is_same and is_possible and facts.key and facts.can_resume:
+            return
+        self.clear()
+        self._write({**revision, "marks": dict(facts.marks), "deferrals": self.deferrals})
 
     def clear(self) -> None:
-        self._following.restart()
+        if self._following is not None:
+            self._following.restart()
         os.ftruncate(self.descriptor, 0)
         self.length = 0
 
@@ -104,22 +111,28 @@ class Part:
             written = _on_disk(os.pwrite, self.descriptor, left, self.length)
             self.length += written
             left = left[written:]
-        self._following.reach(self.length)
+        self._reach()
         return len(block)
 
     def copy_from(self, descriptor: int, offset: int, most: int) -> int:
         """Inside the kernel, which may share the blocks instead."""
         count = os.copy_file_range(descriptor, self.descriptor, most, offset, self.length)
         self.length += count
-        self._following.reach(self.length)
+        self._reach()
         return count
 
     def digests(self, between: Callable[[int], None]) -> Digests:
         """Of all that is here. `between` hears how far it is, and may raise."""
+        if self._following is None:
+            raise ValueError("nobody has said whose bytes these are: call adopt() first")
         return self._following.finish(between)
 
     def head(self) -> bytes:
         return os.pread(self.descriptor, kinds.HEAD_BYTES, 0)
+
+    def _reach(self) -> None:
+        if self._following is not None:
+            self._following.reach(self.length)
 
     def room(self) -> int:
         disk = os.fstatvfs(self.descriptor)
@@ -175,60 +188,95 @@ class Following:
     """One file, one writer: he tells how far he has come (`reach`), that he begins anew (`restart`), and asks."""
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:
-        self._descriptor, self._has_md5 = descriptor, has_md5
-        self._thread = ThreadPoolExecutor(1, "digests")
+        self._descriptor = descriptor
+        self._has_md5 = has_md5
+        self._said = threading.Condition()
         self._written = 0
-        self._run = _Run(descriptor, has_md5=has_md5)
+        self._wanted = 0
+        """How far to go now; it follows `_written` in strides."""
+        self._done = 0
+        self._beginning = 0
+        self._is_over = False
+        self._failure: OSError | None = None
+        self._found = self._of_nothing()
+        self._thread = threading.Thread(target=self._follow, name="digests", daemon=True)
+        self._thread.start()
 
     def reach(self, length: int) -> None:
         self._written = length
-        if length - self._run.wanted >= _STRIDE_BYTES:
-            self._go()
+        if length - self._wanted >= _STRIDE_BYTES:
+            self._go(length)
 
     def restart(self) -> None:
         """Before the file is cut: what was read meanwhile counts for nothing."""
-        self._run.is_over = True
-        self._written, self._run = 0, _Run(self._descriptor, has_md5=self._has_md5)
+        with self._said:
+            self._beginning += 1
+            self._written = self._wanted = self._done = 0
+            self._found = self._of_nothing()
 
     def finish(self, between: Callable[[int], None]) -> Digests:
         """Of all that was written. `between` hears now and then how far it is, and may raise."""
-        found = self._go()
-        while not wait([found], _LOOK_SECONDS).done:
-            between(self._run.done)
-        try:
-            return found.result()
-        except OSError as error:
-            raise Retryable(f"the workspace cannot be read: {error.strerror}", code="WORKSPACE_UNREADABLE") from error
+        self._go(self._written)
+        with self._said:
+            while self._done < self._wanted and self._failure is None:
+                self._said.wait(_LOOK_SECONDS)
+                between(self._done)
+            if self._failure is not None:
+                raise Retryable(
+                    f"the workspace cannot be read: {self._failure.strerror}", code="WORKSPACE_UNREADABLE"
+                ) from self._failure
+            return self._found
 
     def close(self) -> None:
-        self._run.is_over = True
-        self._thread.shutdown(cancel_futures=True)
+        with self._said:
+            self._is_over = True
+            self._said.notify_all()
+        self._thread.join()
 
-    def _go(self) -> Future[Digests]:
-        self._run.wanted = self._written
-        return self._thread.submit(self._run.read_to, self._written)
+    def _go(self, length: int) -> None:
+        with self._said:
+            self._wanted = length
+            self._said.notify_all()
 
+    # --- the thread -----------------------------------------------------------------------------------
 
-class _Run:
-    """From one beginning of the file on."""
+    def _follow(self) -> None:
+        block = memoryview(bytearray(_BLOCK_BYTES))
+        beginning, sha256, md5 = 0, hashlib.sha256(), self._new_md5()
+        while (asked := self._next()) is not None:
+            begun, offset, wanted = asked
+            if begun != beginning:
+                beginning, sha256, md5 = begun, hashlib.sha256(), self._new_md5()
+            try:
+                count = os.preadv(self._descriptor, [block[: min(wanted - offset, _BLOCK_BYTES)]], offset)
+                if count == 0 and self._beginning == begun:
+                    raise OSError(errno.EIO, "it holds less than what was written")
+            except OSError as error:
+                self._fail(error)
+                return
+            sha256.update(block[:count])
+            if md5 is not None:
+                md5.update(block[:count])
+            with self._said:
+                if self._beginning == begun:
+                    self._done = offset + count
+                    if self._done == self._wanted:
+                        self._found = Digests(sha256.hexdigest(), md5.hexdigest() if md5 is not None else "")
+                        self._said.notify_all()
 
-    def __init__(self, descriptor: int, *, has_md5: bool) -> None:
-        self._descriptor = descriptor
-        self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False) if has_md5 else None
-        self._block = memoryview(bytearray(_BLOCK_BYTES))
-        self.wanted = self.done = 0
-        self.is_over = False
+    def _next(self) -> tuple[int, int, int] | None:
+        with self._said:
+            while self._done >= self._wanted and not self._is_over:
+                self._said.wait()
+            return None if self._is_over else (self._beginning, self._done, self._wanted)
 
-    def read_to(self, length: int) -> Digests:
-        """In the thread."""
-        while self.done < length and not self.is_over:
-            block = self._block[: length - self.done]
-            count = os.preadv(self._descriptor, [block], self.done)
-            if count == 0 and not self.is_over:
-                raise OSError(errno.EIO, "it holds less than what was written")
-            self._sha256.update(block[:count])
-            if self._md5 is not None:
-                self._md5.update(block[:count])
-            self.done += count
-        return Digests(self._sha256.hexdigest(), "" if self._md5 is None else self._md5.hexdigest())
+    def _fail(self, error: OSError) -> None:
+        with self._said:
+            self._failure = error
+            self._said.notify_all()
+
+    def _of_nothing(self) -> Digests:
+        return Digests(hashlib.sha256().hexdigest(), hashlib.md5(usedforsecurity=False).hexdigest() * self._has_md5)
+
+    def _new_md5(self) -> Any:
+        return hashlib.md5(usedforsecurity=False) if self._has_md5 else None
