@@ -163,3 +163,23 @@ def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(known: Queue) -> None
     known.daemon.steering.pause("owner", "ann")
 
     assert claimed_ids(known.daemon, most=1) == [3]
+
+
+@pytest.mark.parametrize("most", [1, 5])
+@pytest.mark.parametrize("lanes", [1, 2, 6])
+def test_a_claim_for_some_types_ends_where_the_turn_of_another_begins(tmp_path: Path, lanes: int, most: int) -> None:
+    """Ahead of a free slot nobody is overtaken."""
+    queue = Queue(tmp_path / "jobs.db")
+    claim = queue.daemon.leases.claim
+    queue.daemon.intake.enqueue_many([NewJob("ocr_pages", priority=1), NewJob("ocr_pages", priority=1)])
+    if lanes > 1:
+        queue.daemon.intake.enqueue_many([NewJob("assemble", priority=2), NewJob("ocr_pages", priority=3)])
+    queue.daemon.intake.enqueue_many(
+        [NewJob("ocr_pages", source=f"s{number}", priority=9) for number in range(lanes - 2)]
+    )
+
+    assert claim("w1", most, only=["scrape_account"]) == []
+    taken = [job.id for _ in range(3) for job in claim("w1", most, only=["ocr_pages"])]
+
+    assert taken == [1, 2]
+    queue.close()
