@@ -86,8 +86,7 @@ class ScheduleRun:
     job_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to finish one attempt. Lost as soon as the row's fence moves on."""
 
     job_id: int

@@ -396,18 +396,20 @@ class SqliteLeases:
 
     def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
         # A lease that is named twice lands once.
-        once: dict[Row, Completion] = dict(zip(map(_key_of, completions), completions, strict=True))
+        once = {done.lease: done for done in completions}
         at_once = 1 if len(once) == 1 else COMPLETED_AT_ONCE
         landed: dict[int, tuple[Completion, Row]] = {}
         with self._db.transaction():
             now = self._db.now()
-            for some in chunks([*once.items()], at_once):
+            for some in chunks([*once.values()], at_once):
                 missing = at_once - len(some)
-                closing = chain(*(_closing_row(key, done) for key, done in some), _NOTHING[: missing * CLOSING_WIDTH])
+                closing = chain(*map(_closing_row, some), _NOTHING[: missing * CLOSING_WIDTH])
                 self._db.write(_CLOSE[at_once], (*closing, now))
-                rows = chain(*((*key, done.result) for key, done in some), _NOTHING[: missing * COMPLETED_WIDTH])
-                works = {row[:2]: row[2:] for row in self._db.write(_COMPLETE[at_once], (*rows, now))}
-                landed |= {key[0]: (done, works[key[:2]]) for key, done in some if key[:2] in works}
+                rows = chain(*((*done.lease, done.result) for done in some), _NOTHING[: missing * COMPLETED_WIDTH])
+                works = {row[0]: row[1:] for row in self._db.write(_COMPLETE[at_once], (*rows, now))}
+                for done in some:
+                    if (work := works.get(done.lease.job_id)) and work[0] == done.lease.fence:
+                        landed[done.lease.job_id] = done, work[1:]
             self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))
             for done, work in landed.values():
                 if done.brings or work[0] is not None:
@@ -606,14 +608,10 @@ def _closing(
     }
 
 
-_key_of = attrgetter("lease.job_id", "lease.fence", "lease.worker_id")
-_usage_of = attrgetter("usage.signal", "usage.cpu_seconds", "usage.memory_peak_bytes")
-
-
-def _closing_row(key: Row, done: Completion) -> Row:
-    child = done.child
+def _closing_row(done: Completion) -> Row:
+    usage, child = done.usage, done.child
     place = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
-    return (*key, *_usage_of(done), *place)
+    return (*done.lease, usage.signal, usage.cpu_seconds, usage.memory_peak_bytes, *place)
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
