@@ -427,7 +427,8 @@ CREATE TABLE schedule_run (
     schedule  TEXT NOT NULL,
     slot      TEXT NOT NULL,     -- the time that it was for, 'now …' if a person began it, 'day 2026-11-19' of a key
     at        TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
-    job_id    INTEGER,
+    job_id    INTEGER,           -- what it began
+    batch_id  INTEGER,
     PRIMARY KEY (schedule, slot),
     CONSTRAINT "schedule, slot and at have at most 40000 bytes"
         CHECK (length(CAST(schedule AS BLOB)) <= 40000 AND length(CAST(slot AS BLOB)) <= 40000

@@ -22,6 +22,7 @@ from worker_service.clock import zone_of
 from worker_service.config_values import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
 from worker_service.errors import ConfigError, nearest
 from worker_service.jobs.model import NewJob
+from worker_service.plurals import counted
 
 PRIORITY = 7
 """Below what a person waits for."""
@@ -64,6 +65,8 @@ class Schedule:
         wish = self.wish
         if isinstance(wish, NewJob):
             return wish.job_type
+        if isinstance(wish, list):
+            return f"{self.word} of {counted(len(wish), 'source')}"
         told = next((one for one in wish.values() if isinstance(one, str)), "") if isinstance(wish, Mapping) else wish
         return f"{self.word} {told}".rstrip()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -36,9 +36,6 @@ from worker_service.verbs import (
     wait_for_jobs,
     written,
 )
-
-# Options that mean nothing in a schedule, or that it says itself.
-_NOT_SCHEDULED = {"--owner", "--watch", "--dry-run", "--json", "--database", "--help"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,37 +97,6 @@ def crawl_verb(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **valu
 
 
 crawl = leading("crawl", crawl_verb, watched.ls, watched.now, watched.stop)
-
-
-def scheduled(wish: object, *, owner: str) -> NewJob:
-    """What stands behind `crawl =` in a `[[schedule]]`: a folder, or a table with a folder and options of this verb."""
-    table = wish if isinstance(wish, Mapping) else {"folder": wish}
-    folder = table.get("folder")
-    if not isinstance(folder, str) or folder.startswith(("./", "../")):
-        raise BadInput(f"say which folder, such as /srv/reports or { {'folder': '/srv/reports', 'lang': ['deu']} }")
-    options = {param.opts[-1]: param for param in crawl.params if isinstance(param, click.Option)}
-    known = sorted(flag for flag in options if flag not in _NOT_SCHEDULED)
-    words: list[str] = []
-    for key, value in table.items():
-        flag = f"--{key.replace('_', '-')}"
-        if key == "folder":
-            continue
-        if flag not in known:
-            raise BadInput(f"there is no field {key!r}: beside folder there are {', '.join(one[2:] for one in known)}")
-        said = value if isinstance(value, list) else [value]
-        if options[flag].is_flag:
-            words += [flag] * (value is True)
-        elif not all(isinstance(one, str | int) and not isinstance(one, bool) for one in said):
-            raise BadInput(f"{key} is a text, a number or a list of them, not {value!r}")
-        else:
-            words += [word for one in said for word in (flag, str(one))]
-    try:
-        values = crawl.make_context("crawl", [*words, "--", folder]).params
-    except click.UsageError as error:
-        raise BadInput(error.format_message()) from error
-    read = ReadWords(**{name: values[name] for name in ReadWords.__match_args__})
-    asked = {name: values[name] for name in CrawlWords.__match_args__ if name != "read"}
-    return crawl_job(CrawlWords(read=read, **asked), owner=owner)
 
 
 def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:

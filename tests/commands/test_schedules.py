@@ -136,3 +136,42 @@ def test_doctor_tells_what_cannot_be_begun_and_whether_anything_ticks(run: Run, 
 
     Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
     assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in told()
+
+
+def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
+    run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = database.parent / "reports"
+    folder.mkdir()
+    (folder / "a.pdf").write_text("%PDF-")
+    sources = f'["{folder}", "{folder}/a.pdf", "https://example.org/b.pdf", {{ folder = "{folder}", lang = ["deu"] }}]'
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\nbatch = {sources}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    assert run("schedule", "run-now", "n").stdout == "batch:1\n"
+    assert run("schedule", "run-now", "n").stdout == "batch:2\n"
+
+    rows = ByHand(database)(
+        "SELECT job_type, platform, owner, priority, source_key FROM worker_job_queue WHERE batch_id = 1 ORDER BY id"
+    )
+    assert [(row["job_type"], row["platform"]) for row in rows] == [
+        ("drive_crawl", "local"), ("download", "local"), ("download", "https"), ("drive_crawl", "local"),
+    ]  # fmt: skip
+    assert {(row["owner"], row["priority"]) for row in rows} == {("ann", 7)}
+    batches = ByHand(database)("SELECT name, owner, state, json_extract(asked, '$.schedule') AS of FROM batch")
+    assert [tuple(row.values()) for row in batches] == [("n", "ann", "active", "n"), ("n", "ann", "waiting", "n")]
+    listed = run("schedule", "ls").stdout
+    assert "batch 2" in listed
+    assert "waiting" in listed
+
+
+@pytest.mark.parametrize(
+    ("batch", "sentence"),
+    [("[]", "say which sources"), ('["/nowhere"]', "there is no directory /nowhere"), ('["ftp://x"]', "a source is")],
+)
+@pytest.mark.usefixtures("database")
+def test_a_batch_that_cannot_be_is_told(run: Run, batch: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nbatch = {batch}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    assert sentence in run("schedule", "run-now", "n", fails=2).stderr

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tests.store.kit import EVERY_JOB, START, MovableClock
-from worker_service.jobs.model import NewJob, ScheduleRun
+from worker_service.jobs.batches import BatchOfJobs, BatchState, NewBatch, OwnerPolicy
+from worker_service.jobs.model import NewJob, ScheduleRun, Taken
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 
@@ -97,6 +98,24 @@ def test_a_slot_whose_job_is_live_under_its_key_is_taken_with_that_job(store: St
 
     assert taken is not None
     assert (taken.existing, taken.job_id, ids(store)) == (True, 1, [1])
+
+
+def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
+    store.schedules.begin("nightly", PLAN)
+    work = BatchOfJobs(NewBatch("ann", "nightly", 7), [JOB, JOB], OwnerPolicy.QUEUE)
+
+    first = store.schedules.take("nightly", PLAN, START + HOUR, work)
+    again = store.schedules.take("nightly", PLAN, START + HOUR, work)
+    second = store.schedules.take("nightly", PLAN, START + 2 * HOUR, work)
+
+    assert (first, again, second) == (Taken(None, 1), None, Taken(None, 2))
+    assert [(job.owner, job.batch_id, job.priority) for job in map(store.reading.get, ids(store))] == [
+        ("ann", 1, 7), ("ann", 1, 7), ("ann", 2, 7), ("ann", 2, 7),
+    ]  # fmt: skip
+    assert [store.batches.get(one).state for one in (1, 2)] == [BatchState.ACTIVE, BatchState.WAITING]
+    last = store.schedules.last_run("nightly")
+    assert last is not None
+    assert (last.job_id, last.batch_id) == (None, 2)
 
 
 def test_a_person_may_begin_it_beside_its_slots(store: Store, clock: MovableClock) -> None:

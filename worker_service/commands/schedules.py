@@ -11,7 +11,7 @@ from worker_service.commands.desk import Desk, completions, verb
 from worker_service.operations import schedules as operations
 from worker_service.operations.jobs import state_of
 
-_COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "JOB", "STATE", "ERROR")
+_COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "BEGAN", "STATE", "ERROR")
 
 
 @verb
@@ -49,7 +49,7 @@ def tick(desk: Desk) -> int:
     if not desk.answered(done):
         for one in done.items:
             is_there = ", which is live already" if one.existing else ""
-            output.show(f"{one.schedule}: {output.seconds(one.slot)} UTC: job {one.job_id}{is_there}")
+            output.show(f"{one.schedule}: {output.seconds(one.slot)} UTC: {_named(one)}{is_there}")
         for missed in done.missed:
             output.say(missed.sentence)
         for trouble in done.troubles:
@@ -68,12 +68,12 @@ def run_now(desk: Desk, name: str) -> None:
     """\b
     pagemill schedule run-now nightly
 
-    Begin one now, and print the id of its job. Its slots come all the same.
+    Begin one now, and print the id of its job, or batch:7. Its slots come all the same.
     """
     begun = operations.run_now(desk.session, name)
     if desk.answered(begun):
         return
-    output.show(str(begun.job_id))
+    output.show(str(begun.job_id) if begun.batch_id is None else f"batch:{begun.batch_id}")
     if begun.existing:
         output.say(f"job {begun.job_id} is live and does it already: nothing was added")
 
@@ -99,10 +99,17 @@ schedule = group(
 )
 
 
+def _named(one: operations.Begun | operations.ScheduleState) -> str:
+    return f"job {one.job_id}" if one.batch_id is None else f"batch {one.batch_id}"
+
+
 def _row(one: operations.ScheduleState) -> tuple[object, ...]:
+    has_begun = one.job_id is not None or one.batch_id is not None
+    state, error = "gone" if has_begun else "", None
     if one.job is not None:
         state, error = state_of(one.job), one.job.error_code
-    else:
-        state, error = "" if one.job_id is None else "gone", None
+    elif one.batch is not None:
+        state = one.batch.state
     last, coming = output.seconds(one.last_slot or one.last_at), output.seconds(one.next_at) or "never"
-    return (one.name, one.what, one.cron, one.zone, coming, last, one.job_id, state, error)
+    began = _named(one) if has_begun else None
+    return (one.name, one.what, one.cron, one.zone, coming, last, began, state, error)

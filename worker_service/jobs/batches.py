@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.model import Enqueued, Status
+from worker_service.jobs.model import Enqueued, NewJob, Status
 
 
 class BatchState(StrEnum):
@@ -42,6 +42,15 @@ class NewBatch:
     """JSON: what the person asked for, for eyes."""
     actions: str = "[]"
     """JSON: what follows once it has ended, each {"job_type": …, "payload": …}."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOfJobs:
+    """A batch, with all that it begins with."""
+
+    new: NewBatch
+    jobs: Sequence[NewJob]
+    policy: OwnerPolicy
 
 
 @dataclass(frozen=True, slots=True)

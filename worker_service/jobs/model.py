@@ -84,6 +84,17 @@ class ScheduleRun:
     """The time that it was for. None: a person began it."""
     at: str
     job_id: int | None
+    batch_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a slot has begun: a job, or a batch."""
+
+    job_id: int | None
+    batch_id: int | None = None
+    existing: bool = False
+    """A live job does it already."""
 
 
 class Lease(NamedTuple):

@@ -2,23 +2,36 @@
 
 A tick is short, and any number of them may run at once: cron's, a timer's, the daemon's. What it begins is a job. A
 schedule says which, or says it in a word that comes in by the door: a function behind an entry point of the group
-`worker_service.schedules`, named by the word, that makes a job of what stands in the file, or refuses it in words.
+`worker_service.schedules`, named by the word, that makes a job of what stands in the file (or several: a batch), or
+refuses it in words.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from worker_service.clock import as_text
-from worker_service.errors import BadInput, BadPayload, PagemillError, Refused, RuleBroken, StoreError, nearest
+from worker_service.errors import (
+    BadInput,
+    BadPayload,
+    BatchNotFound,
+    PagemillError,
+    Refused,
+    RuleBroken,
+    StoreError,
+    nearest,
+)
+from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.model import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
 from worker_service.operations.notify import tell
 from worker_service.plurals import counted
-from worker_service.schedules import BATCH, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
+from worker_service.schedules import LATE, Schedule, next_slot, of_slot, slots_between, to_begin
 
 WORDS = "worker_service.schedules"
 """The group of the entry points of other words than `job`."""
@@ -68,7 +81,9 @@ class ScheduleState:
     """The time that this was for; None: a person began it, or nobody yet."""
     job_id: int | None
     job: Job | None
-    """What it began last. None: nothing yet, or that job is gone."""
+    """What it began last. None: nothing yet, a batch, or that job is gone."""
+    batch_id: int | None
+    batch: Batch | None
     is_waiting: bool
     """A slot is due, and nobody has ticked for minutes; or nobody has ever."""
     trouble: str | None
@@ -80,7 +95,8 @@ class Begun:
     schedule: str
     slot: str | None
     """UTC. None: a person began it."""
-    job_id: int
+    job_id: int | None
+    batch_id: int | None
     existing: bool
     """A live job does it already."""
 
@@ -140,10 +156,10 @@ def tick(session: Session) -> Tick:
 def run_now(session: Session, name: str) -> Begun:
     """Beside its slots: the next one comes all the same."""
     schedule = _named(session, name)
-    enqueued = session.store.schedules.run_now(name, job_of(schedule, session.clock()))
-    if enqueued is None:
+    taken = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
+    if taken is None:
         raise Refused(f"somebody begins {name!r} in this moment: `pagemill schedule ls` shows its job")
-    return Begun(name, None, enqueued.job_id, enqueued.existing)
+    return Begun(name, None, taken.job_id, taken.batch_id, taken.existing)
 
 
 def seconds_to_next(session: Session) -> float:
@@ -153,13 +169,23 @@ def seconds_to_next(session: Session) -> float:
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
-def job_of(schedule: Schedule, slot: datetime) -> NewJob:
+def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
     """What it begins."""
     if isinstance(schedule.wish, NewJob):
         job = schedule.wish
         return replace(job, payload=of_slot(job, slot, schedule.zone), name=job.name or schedule.name)
-    if schedule.word == BATCH:
-        raise Refused(f"schedule {schedule.name}: batch: this version begins jobs, not batches")
+    made = _made(schedule)
+    if isinstance(made, NewJob):
+        return replace(made, priority=schedule.priority)
+    asked = json.dumps({"schedule": schedule.name, schedule.word: schedule.wish}, ensure_ascii=False, default=str)
+    new = NewBatch(schedule.owner, schedule.name, schedule.priority, asked)
+    # Nobody's batch is stopped for what nobody waits for.
+    is_off = session.settings.owner_policy == OwnerPolicy.OFF
+    policy = OwnerPolicy.OFF if is_off else OwnerPolicy.QUEUE
+    return BatchOfJobs(new, [replace(job, priority=schedule.priority) for job in made], policy)
+
+
+def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
     from worker_service.handlers.registry import find  # looks through all that is installed
 
     words = {found.name: found for found in find(group=WORDS)}
@@ -168,12 +194,12 @@ def job_of(schedule: Schedule, slot: datetime) -> NewJob:
         meant = f"did you mean {near}?" if near else f"it may begin a job, or {', '.join(words)}"
         raise BadInput(f"schedule {schedule.name}: there is no field {schedule.word!r}: {meant}")
     try:
-        made: NewJob = words[schedule.word].load()(schedule.wish, owner=schedule.owner)
+        made: NewJob | Sequence[NewJob] = words[schedule.word].load()(schedule.wish, owner=schedule.owner)
     except PagemillError as error:
         raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
     except Exception as error:  # somebody else's code, which may not spoil what is ours
         raise Refused(f"schedule {schedule.name}: {schedule.word} cannot be used: {error!r}") from error
-    return replace(made, priority=schedule.priority)
+    return made
 
 
 def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list[Missed]) -> None:
@@ -190,10 +216,11 @@ def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list
         is_ours = store.pass_over(schedule.name, plan, left[-1], lost.sentence, schedule.owner)
         missed += [lost] if is_ours else []
     for slot in chosen:
-        enqueued = store.take(schedule.name, plan, slot, job_of(schedule, slot), "" if lost is None else lost.sentence)
+        work = work_of(session, schedule, slot)
+        taken = store.take(schedule.name, plan, slot, work, "" if lost is None else lost.sentence)
         # None: another tick has come further.
-        if enqueued is not None:
-            begun.append(Begun(schedule.name, as_text(slot), enqueued.job_id, enqueued.existing))
+        if taken is not None:
+            begun.append(Begun(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
             missed += [] if lost is None else [lost]
             lost = None
 
@@ -216,10 +243,14 @@ def _state(session: Session, schedule: Schedule) -> ScheduleState:
     due = None if seen is None else next_slot(schedule, seen)
     trouble = None
     try:
-        job_of(schedule, now)
+        work_of(session, schedule, now)
     except PagemillError as error:
         trouble = str(error)
-    job_id = None if last is None else last.job_id
+    job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
+    batch = None
+    if batch_id is not None:
+        with suppress(BatchNotFound):
+            batch = session.store.batches.get(batch_id)
     jobs = () if job_id is None else session.store.reading.list(Selector(ids=(job_id,)))
     return ScheduleState(
         name=schedule.name,
@@ -233,6 +264,8 @@ def _state(session: Session, schedule: Schedule) -> ScheduleState:
         last_slot=None if last is None else last.slot,
         job_id=job_id,
         job=next(iter(jobs), None),
+        batch_id=batch_id,
+        batch=batch,
         is_waiting=seen is None or (due is not None and now - due > LATE),
         trouble=trouble,
     )

@@ -17,6 +17,7 @@ from worker_service.jobs.batches import (
     BatchAdded,
     BatchFacts,
     BatchMoved,
+    BatchOfJobs,
     BatchState,
     NewBatch,
     OwnerPolicy,
@@ -68,6 +69,7 @@ from worker_service.jobs.model import (
     Report,
     ScheduleRun,
     Status,
+    Taken,
     TypeCounts,
     Usage,
     Worker,
@@ -95,7 +97,7 @@ class Intake(Protocol):
 
 
 class Schedules(Protocol):
-    """For what is begun at its time. A slot is taken once for ever, its job with it or not at all."""
+    """For what is begun at its time. A slot is taken once for ever, with its job or its batch or not at all."""
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
         """Up to when the slots of a schedule are dealt with. None: it is new, or had another plan."""
@@ -103,14 +105,16 @@ class Schedules(Protocol):
     def begin(self, schedule: str, plan: str) -> None:
         """What is new begins now: it has no past."""
 
-    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob, missed: str = "") -> Enqueued | None:
+    def take(
+        self, schedule: str, plan: str, slot: datetime, work: NewJob | BatchOfJobs, missed: str = ""
+    ) -> Taken | None:
         """Take a slot, and all before it; tell people what was `missed`, in a sentence. None: somebody has taken it, or
         one after it."""
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
         """Nothing begins for the slots up to this time, and people are told. False: somebody has dealt with them."""
 
-    def run_now(self, schedule: str, job: NewJob) -> Enqueued | None:
+    def run_now(self, schedule: str, work: NewJob | BatchOfJobs) -> Taken | None:
         """Begin it beside its slots. None: somebody did, in this very millisecond."""
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:

@@ -94,24 +94,28 @@ class SqliteBatches:
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
         with self._db.transaction():
-            others = self._others(new.owner, policy)
-            state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
-            [(batch_id,)] = self._db.write(
-                "add_batch",
-                owner=new.owner,
-                name=new.name,
-                priority=new.priority,
-                state=state,
-                asked=new.asked,
-                actions=new.actions,
-                now=self._db.now(),
-            )
-            # First: what they read is then taken over.
-            replaced = self._replace(others, policy, batch_id)
-            inserted = self._intake.insert_many([_of_batch(job, new, batch_id) for job in jobs])
-            self._db.write("batch_unsettled", batch_id=batch_id)
-            settle(self._db)
-            return BatchAdded(self._look(batch_id), inserted, replaced)
+            return self.insert(new, jobs, policy)
+
+    def insert(self, new: NewBatch, jobs: Sequence[NewJob], policy: OwnerPolicy) -> BatchAdded:
+        """Inside a transaction."""
+        others = self._others(new.owner, policy)
+        state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
+        [(batch_id,)] = self._db.write(
+            "add_batch",
+            owner=new.owner,
+            name=new.name,
+            priority=new.priority,
+            state=state,
+            asked=new.asked,
+            actions=new.actions,
+            now=self._db.now(),
+        )
+        # First: what they read is then taken over.
+        replaced = self._replace(others, policy, batch_id)
+        inserted = self._intake.insert_many([_of_batch(job, new, batch_id) for job in jobs])
+        self._db.write("batch_unsettled", batch_id=batch_id)
+        settle(self._db)
+        return BatchAdded(self._look(batch_id), inserted, replaced)
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():

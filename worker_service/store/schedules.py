@@ -1,7 +1,7 @@
 """What is begun at its time, once for ever: a slot of a schedule, or a key in its period.
 
 Which slots are due, and what each begins, arrives as values. A slot is one transaction: the note that it was taken, the
-job, and how far the schedule has come. So a tick that is cut off anywhere has taken a slot or has not.
+job or batch, and how far the schedule has come. So a tick that is cut off anywhere has taken a slot or has not.
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from __future__ import annotations
 from datetime import datetime
 
 from worker_service.clock import as_text, from_text
-from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun
+from worker_service.jobs.batches import BatchOfJobs
+from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun, Taken
+from worker_service.store.batches import SqliteBatches
 from worker_service.store.database import Database
 from worker_service.store.intake import SqliteIntake
+
+Work = NewJob | BatchOfJobs
 
 _ONCE = "once:"
 _NOW = "now "
 
 
 class SqliteSchedules:
-    def __init__(self, database: Database, intake: SqliteIntake) -> None:
+    def __init__(self, database: Database, intake: SqliteIntake, batches: SqliteBatches) -> None:
         self._db = database
         self._intake = intake
+        self._batches = batches
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
         for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
@@ -31,20 +36,21 @@ class SqliteSchedules:
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
-    def take(self, schedule: str, plan: str, slot: datetime, job: NewJob, missed: str = "") -> Enqueued | None:
+    def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> Taken | None:
+        owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
-            if not self._move(schedule, plan, slot, missed, job.owner):
+            if not self._move(schedule, plan, slot, missed, owner):
                 return None
-            return self._begin(schedule, as_text(slot), job)
+            return self._begin(schedule, as_text(slot), work)
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
         with self._db.transaction():
             return self._move(schedule, plan, until, missed, owner)
 
-    def run_now(self, schedule: str, job: NewJob) -> Enqueued | None:
+    def run_now(self, schedule: str, work: Work) -> Taken | None:
         with self._db.transaction():
             # A slot of its own, or it would take one of the plan's.
-            return self._begin(schedule, f"{_NOW}{self._db.now()}", job)
+            return self._begin(schedule, f"{_NOW}{self._db.now()}", work)
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
         slot = {"schedule": f"{_ONCE}{key}", "slot": period}
@@ -54,12 +60,12 @@ class SqliteSchedules:
             enqueued = self._intake.insert_many([job])[0]
             if not enqueued.existing:
                 self._db.write("take_slot", **slot, now=self._db.now())
-                self._db.write("slot_has_job", **slot, job_id=enqueued.job_id)
+                self._db.write("slot_has", **slot, job_id=enqueued.job_id, batch_id=None)
             return enqueued
 
     def last_run(self, schedule: str) -> ScheduleRun | None:
-        for slot, at, job_id in self._db.read("last_run", schedule=schedule):
-            return ScheduleRun(None if slot.startswith(_NOW) else slot, at, job_id or None)
+        for slot, at, job_id, batch_id in self._db.read("last_run", schedule=schedule):
+            return ScheduleRun(None if slot.startswith(_NOW) else slot, at, job_id, batch_id)
         return None
 
     def _move(self, schedule: str, plan: str, until: datetime, missed: str, owner: str) -> bool:
@@ -68,9 +74,13 @@ class SqliteSchedules:
             self._db.write("note_missed", now=self._db.now(), owner=owner, message=missed)
         return has_moved
 
-    def _begin(self, schedule: str, slot: str, job: NewJob) -> Enqueued | None:
+    def _begin(self, schedule: str, slot: str, work: Work) -> Taken | None:
         if not self._db.write("take_slot", schedule=schedule, slot=slot, now=self._db.now()):
             return None
-        enqueued = self._intake.insert_many([job])[0]
-        self._db.write("slot_has_job", schedule=schedule, slot=slot, job_id=enqueued.job_id)
-        return enqueued
+        if isinstance(work, NewJob):
+            enqueued = self._intake.insert_many([work])[0]
+            taken = Taken(enqueued.job_id, None, enqueued.existing)
+        else:
+            taken = Taken(None, self._batches.insert(work.new, work.jobs, work.policy).batch.id)
+        self._db.write("slot_has", schedule=schedule, slot=slot, job_id=taken.job_id, batch_id=taken.batch_id)
+        return taken

@@ -15,14 +15,14 @@ UPDATE schedule_plan SET until = :until WHERE schedule = :schedule AND plan = :p
 -- name: take_slot
 INSERT INTO schedule_run (schedule, slot, at) VALUES (:schedule, :slot, :now) ON CONFLICT DO NOTHING RETURNING slot;
 
--- name: slot_has_job
-UPDATE schedule_run SET job_id = :job_id WHERE schedule = :schedule AND slot = :slot;
+-- name: slot_has
+UPDATE schedule_run SET job_id = :job_id, batch_id = :batch_id WHERE schedule = :schedule AND slot = :slot;
 
 -- name: job_of_slot
 SELECT ifnull(job_id, 0) FROM schedule_run WHERE schedule = :schedule AND slot = :slot;
 
 -- name: last_run
-SELECT slot, at, job_id FROM schedule_run WHERE schedule = :schedule ORDER BY at DESC, slot DESC LIMIT 1;
+SELECT slot, at, job_id, batch_id FROM schedule_run WHERE schedule = :schedule ORDER BY at DESC, slot DESC LIMIT 1;
 
 -- name: note_missed
 INSERT INTO notice (at, kind, owner, message) VALUES (:now, 'schedule.missed', :owner, :message);

@@ -37,10 +37,10 @@ class SqliteStore:
         self.database = database
         self.intake = SqliteIntake(database, patience, retries)
         self.leases = SqliteLeases(database, self.intake)
-        self.schedules = SqliteSchedules(database, self.intake)
         self.reading = SqliteReading(database)
         self.steering = SqliteSteering(database, self.reading)
         self.batches = SqliteBatches(database, self.intake, self.steering)
+        self.schedules = SqliteSchedules(database, self.intake, self.batches)
         self.library = SqliteLibrary(database)
         self.upkeep = SqliteUpkeep(database)
         self.notices = SqliteNotices(database, self.intake)
