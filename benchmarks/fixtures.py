@@ -106,3 +106,21 @@ def _insert(connection: apsw.Connection, group: Group) -> None:
     if group.status == "completed":
         connection.execute(_ATTEMPTS, {"after": before})
         connection.execute(_EVENTS, {"after": before})
+
+
+def fill_batches(path: Path, count: int) -> None:
+    """Add batches of a hundred owners. Of each tenth, which is stopped, a job waits; the others are done."""
+    connection = apsw.Connection(str(path))
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
+    with connection:
+        connection.execute(
+            f"""{numbers} INSERT INTO batch (owner, name, state, ended_at)
+                SELECT 'owner' || i % 100, 'reports', iif(i % 10, 'done', 'stopped'),
+                       iif(i % 10, '2026-11-18 10:00:00.000', NULL) FROM n""",
+            {"count": count},
+        )
+        connection.execute(
+            """INSERT INTO worker_job_queue (job_type, platform, owner, batch_id)
+               SELECT 'blocked', 'instagram', owner, id FROM batch WHERE state = 'stopped'"""
+        )
+    connection.close()

@@ -18,9 +18,10 @@ from statistics import median
 import apsw
 
 from benchmarks import processes
-from benchmarks.fixtures import WORKER, Group, fill, opened
+from benchmarks.fixtures import WORKER, Group, fill, fill_batches, opened
 from benchmarks.raw import Raw
 from benchmarks.table import Goal, Row, at_least, below, never_over, under
+from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.model import Completion, NewJob
 from worker_service.store.base import Store
 
@@ -47,10 +48,11 @@ class Sizes:
     blocked: int = 100_000
     command_jobs: int = 100_000
     command_repeats: int = 11
+    batches: int = 10_000
 
 
 QUICK = Sizes(repeats=2, commits=20, transactions=1, cycles=20, jobs_in_batches=200, claims=10, ended=2_000, few=100,
-              many=2_000, blocked=2_000, command_jobs=500, command_repeats=1)  # fmt: skip
+              many=2_000, blocked=2_000, command_jobs=500, command_repeats=1, batches=50)  # fmt: skip
 
 
 def measure(is_quick: bool) -> Iterator[Row]:
@@ -64,6 +66,7 @@ def measure(is_quick: bool) -> Iterator[Row]:
         yield from _claim_at_depth(Path(in_memory), sizes)
         yield from _claim_behind(Path(in_memory), sizes)
         yield from _claim_over_lanes(Path(in_memory), sizes)
+        yield from _beside_batches(Path(in_memory), sizes)
         yield from _fall_due(Path(on_disk), sizes)
         yield from _commands(Path(on_disk), sizes)
 
@@ -239,6 +242,44 @@ def _claim_over_lanes(directory: Path, sizes: Sizes) -> Iterator[Row]:
     job_types = ("ready", "ready0", "ready1", "ready2")
     what = f"a claim over 3 types × 100 owners, {sizes.blocked:,} jobs"
     yield _claim_row("lanes", what, one, many, "one type, no owner", sizes, below(3), job_types)
+
+
+def _beside_batches(directory: Path, sizes: Sizes) -> Iterator[Row]:
+    """Of a tenth of them, which are stopped, a job is held."""
+    none, many = directory / "no-batches.db", directory / "batches.db"
+    for path in none, many:
+        opened(path).close()
+        fill(path, Group(sizes.few))
+    fill_batches(many, sizes.batches)
+    beside = f"beside {sizes.batches:,} batches"
+    yield _claim_row("batches_claim", f"a claim {beside}", none, many, "beside none", sizes, below(1.5))
+
+    without, store = opened(none), opened(many)
+    alone, of_batch = ([replace(JOB, batch_id=number)] * sizes.transaction for number in (None, sizes.batches + 1))
+    peer, ours = _in_turns(
+        sizes.repeats,
+        lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(alone)) * sizes.transaction,
+        lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(of_batch)) * sizes.transaction,
+    )
+    what = f"enqueue into a batch, {sizes.transaction:,} a transaction, {beside}"
+    yield Row("batches_enqueue", what, "into none", "jobs/s", ours, peer, at_least(0.3))
+
+    new = NewBatch("bench")
+    first, second = (one.batches.add(new, [JOB] * sizes.few).batch.id for one in (without, store))
+    peer, ours = _in_turns(
+        sizes.repeats, lambda: _stop_and_resume(without, first), lambda: _stop_and_resume(store, second)
+    )
+    what = f"stop and resume a batch of {sizes.few:,} jobs, {beside}"
+    yield Row("batches_stop", what, "beside none", "ms", ours, peer, below(1.5))
+    without.close()
+    store.close()
+
+
+def _stop_and_resume(store: Store, batch_id: int) -> float:
+    begin = time.perf_counter()
+    store.batches.stop(batch_id, actor="bench")
+    store.batches.resume(batch_id, actor="bench")
+    return (time.perf_counter() - begin) * 1000
 
 
 def _claim_row(

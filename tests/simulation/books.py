@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from tests.simulation.daemons import Daemon
 from tests.simulation.watching import WatchedStore
 from tests.store.kit import EVERY_JOB
+from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.intake import make_ready
@@ -20,6 +21,7 @@ def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
         for job_id in people.reading.ids(Selector(statuses=(Status.PENDING,)))
         if not people.reading.explain(job_id)
     }
+    yield from (sentence for (sentence,) in people.database.read("history_batches", most=5))
     with people.database.unwatched(), people.database.rehearsal():
         make_ready(people.database, people.database.now())
         next_ones = {
@@ -48,6 +50,12 @@ def of(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence
             yield f"P5: job {job.id} is completed without its files: {completed}, {sorted(published)}"
         if job.status is Status.COMPLETED and (job.result is None or not completed):
             yield f"P5: job {job.id} is completed without a result"
+    live = [batch for batch in people.batches.list() if not batch.state.is_ended]
+    yield from (f"P3: all jobs have ended, and {batch} has not" for batch in live)
+    for batch in people.batches.list():
+        has_failed = any(job.batch_id == batch.id and job.status is not Status.COMPLETED for job in jobs.values())
+        if batch.state is BatchState.DONE and has_failed:
+            yield f"{batch.title} is done, and a job of it has failed"
     living = [key for daemon in daemons for key in daemon.nursery.living]
     if living:
         yield f"P13: {living} live, and no row of theirs runs"

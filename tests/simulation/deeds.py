@@ -6,12 +6,16 @@ Deeds come between two steps, and in the middle of a verb as well; what daemons 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tests.simulation import books
 from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.store.kit import ids
+from worker_service.errors import Refused
+from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import NewJob
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 HOSTS = ("here", "here", "there")
 """Where daemons are wanted: two on one machine, one on another."""
+BATCHES = {"ann": 7, "bob": 8}
+"""The batch of each owner who has one."""
 _JOBS_MOST = 14
 
 
@@ -35,6 +41,8 @@ def enqueue(world: World) -> None:
         max_retries=choice([0, 1, 2]),
         run_at=choice([None, None, world.wall() + timedelta(seconds=60)]),
     )
+    # Of its owner's only batch, without a chance of its own: plans that were drawn before stay as they are.
+    job = replace(job, batch_id=BATCHES.get(job.owner))
     world.acknowledged.append(world.people.intake.enqueue(job).job_id)
 
 
@@ -107,6 +115,21 @@ def pause(world: World) -> None:
         world.people.steering.pause("all", until=world.wall() + timedelta(seconds=300))
 
 
+def batch(world: World) -> None:
+    """Stop one, or go on with one that is stopped or has ended."""
+    found = world.people.batches.list(owners=[world.chance.choice(list(BATCHES))])
+    if found and found[0].state in (BatchState.ACTIVE, BatchState.WAITING):
+        world.people.batches.stop(found[0].id, actor="ann")
+    elif found:
+        with suppress(Refused):
+            world.people.batches.resume(found[0].id, actor="ann")
+
+
+def go_on(world: World) -> None:
+    for found in world.people.batches.list(states=[BatchState.STOPPED]):
+        world.people.batches.resume(found.id, actor="ann")
+
+
 def look(world: World) -> None:
     world.faults += books.gates(world.people, list(world.known))
 
@@ -135,6 +158,7 @@ BEFALLING: dict[str, Deed] = {
     "pause": pause,
     "look": look,
     "voice": lose_the_voice,
+    "batch": batch,
 }
 """By the name that a plan gives it. Their order is a part of every plan that was ever drawn."""
 

@@ -17,9 +17,11 @@ from typing import Any, NamedTuple, Protocol
 from worker_service.clock import Clock, wall_clock
 from worker_service.errors import RuleBroken
 from worker_service.jobs import retries
+from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Beat, Changed, Completion, Failure, Job, Lease, Report, Usage
 from worker_service.jobs.selector import Selector
+from worker_service.store.batches import SqliteBatches
 from worker_service.store.database import Database, Transaction
 from worker_service.store.leases import SqliteLeases
 from worker_service.store.sqlite import SqliteStore
@@ -135,6 +137,7 @@ class WatchedStore(SqliteStore):
         super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), Patience(), {})
         self.leases = _WatchedLeases(self.database, self.intake)
         self.steering = _WatchedSteering(self.database, self.reading)
+        self.batches = _WatchedBatches(self.database, self.intake, self.steering)
 
 
 # ── The verbs, each by its right ──
@@ -204,6 +207,18 @@ class _WatchedSteering(SqliteSteering):
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         with self._db.doing(Deed("retry")):
             return super().retry(selector, actor=actor)
+
+
+class _WatchedBatches(SqliteBatches):
+    _db: WatchedDatabase
+
+    def stop(self, batch_id: int, *, actor: str) -> Batch:
+        with self._db.doing(Deed("stop")):
+            return super().stop(batch_id, actor=actor)
+
+    def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
+        with self._db.doing(Deed("retry")):
+            return super().resume(batch_id, actor=actor, policy=policy)
 
 
 class _Watched(Transaction):

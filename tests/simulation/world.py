@@ -55,7 +55,10 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     chance = random.Random(f"plan {seed}")
-    return Plan(seed, chance.choice([30, 60, 90]), frozenset(kind for kind in KINDS if chance.random() < 0.7))
+    steps = chance.choice([30, 60, 90])
+    kinds = {kind for kind in KINDS if chance.random() < 0.7 and kind != "batch"}
+    # Of its own, in each fifth: the others stay as they were drawn before there were batches.
+    return Plan(seed, steps, frozenset({*kinds, "batch"} if seed % 5 == 0 else kinds))
 
 
 class _Crash(BaseException):
@@ -347,6 +350,7 @@ class World:
             return
         self._is_calm = True
         self.people.steering.unpause("all")
+        deeds.go_on(self)
         for daemon in self.known.values():
             daemon.nursery.is_calm = True
             daemon.still_until = daemon.mute_until = 0.0

@@ -346,6 +346,33 @@ def test_a_document_that_stands_in_a_stopped_batch_is_taken_over_at_once(
     assert "document.taken_over" in told(by_hand)
 
 
+@pytest.mark.parametrize("verb", ["stop", "cancel"])
+def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_that_is_stopped(
+    store: Store, worker: AddWorker, verb: str
+) -> None:
+    worker(types=["ingest"])
+    first, second = (
+        store.batches.add(NewBatch("ann", priority=priority), [wish("a"), wish("b")], policy=OwnerPolicy.OFF)
+        for priority in (3, 2)
+    )
+    assert [each.decision for each in second.jobs] == [Decision.UNDER_WAY] * 2
+    running = claim_one(store).lease
+
+    getattr(store.batches, verb)(first.batch.id, actor="ann")
+    store.leases.confirm_cancel(running)
+
+    for lease in [store.reading.get(job_id).lease for job_id in claimed_ids(store)]:
+        job = store.reading.get(lease.job_id)
+        assert (job.batch_id, job.priority, job.generation, job.name) == (
+            second.batch.id,
+            2,
+            2,
+            f"{'ab'[job.id - 3]}.pdf",
+        )
+        store.leases.complete_many([Completion(lease, publishes=True)])
+    assert store.batches.get(second.batch.id).state is BatchState.DONE
+
+
 def test_a_stopped_batch_does_not_take_over_its_own_document(store: Store, by_hand: ByHand) -> None:
     store.intake.enqueue(wish("a", batch_id=7))
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")

@@ -227,6 +227,25 @@ SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l
  WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most
  LIMIT :most;
 
+-- name: history_batches
+SELECT 'P12: job ' || q.id || ' of batch ' || b.id || ', which is ' || b.state || ', is pending and '
+       || iif(q.held & 16, 'held by it', 'not held by it')
+  FROM batch b JOIN worker_job_queue q ON q.batch_id = b.id AND q.status = 'pending'
+ WHERE (q.held & 16 <> 0) <> (b.state IN ('stopped', 'waiting'))
+ UNION ALL
+SELECT 'P3: batch ' || b.id || ' is ' || b.state || ', and job ' || min(q.id) || ' of it is ' || q.status
+  FROM batch b JOIN worker_job_queue q ON q.batch_id = b.id AND q.status IN ('pending', 'running')
+ WHERE b.state IN ('done', 'failed') GROUP BY b.id
+ UNION ALL
+SELECT 'P3: nothing of batch ' || b.id || ' is left to do, and it has not ended'
+  FROM batch b
+ WHERE b.state = 'active' AND NOT EXISTS (SELECT 1 FROM batch_unsettled u WHERE u.batch_id = b.id)
+   AND EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = b.id)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = b.id AND q.status IN ('pending', 'running'))
+   AND NOT EXISTS (SELECT 1 FROM batch_document a JOIN document d ON d.id = a.document_id
+                    WHERE a.batch_id = b.id AND d.index_status IN ('queued', 'indexing'))
+ LIMIT :most;
+
 -- name: history_chain
 -- P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start.
 SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
