@@ -299,6 +299,45 @@ CREATE TABLE notice (
                AND length(CAST(message AS BLOB)) <= 200000 AND length(CAST(key AS BLOB)) <= 200000)
 ) STRICT;
 
+-- What is to follow once a generation of a document has been read, or has failed: each once.
+CREATE TABLE deferred_action (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    document_id  INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    on_end       TEXT NOT NULL DEFAULT 'success',
+    job_type     TEXT NOT NULL,
+    payload      TEXT NOT NULL DEFAULT '',   -- JSON; '' = none
+    standing     INTEGER NOT NULL DEFAULT 0, -- 1: asked again for each generation that comes
+    fired_at     TEXT,
+    job_id       INTEGER,                    -- the job that it became
+    UNIQUE (document_id, generation, on_end, job_type, payload),
+    CONSTRAINT "on_end is success or failure" CHECK (on_end IN ('success', 'failure')),
+    CONSTRAINT "job_type is not empty" CHECK (job_type <> ''),
+    CONSTRAINT "payload is JSON" CHECK (payload = '' OR json_valid(payload)),
+    CONSTRAINT "standing is 0 or 1" CHECK (standing IN (0, 1)),
+    CONSTRAINT "job_type, payload and fired_at have at most 1000000 bytes"
+        CHECK (length(CAST(job_type AS BLOB)) <= 1000000 AND length(CAST(payload AS BLOB)) <= 1000000
+               AND length(CAST(fired_at AS BLOB)) <= 1000000)
+) STRICT;
+
+-- What is to follow for each document of an owner (scope 'owner', his name), or once a job has failed (scope 'job', its id).
+CREATE TABLE action_rule (
+    scope        TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    on_end       TEXT NOT NULL DEFAULT 'success',
+    job_type     TEXT NOT NULL,
+    payload      TEXT NOT NULL DEFAULT '',
+    fired_fence  INTEGER,                    -- of a job: the attempt after which it was done
+    PRIMARY KEY (scope, name, on_end, job_type, payload),
+    CONSTRAINT "scope is owner or job" CHECK (scope IN ('owner', 'job')),
+    CONSTRAINT "on_end is success or failure; of a job failure" CHECK (on_end = 'failure' OR (on_end = 'success' AND scope = 'owner')),
+    CONSTRAINT "job_type is not empty" CHECK (job_type <> ''),
+    CONSTRAINT "payload is JSON" CHECK (payload = '' OR json_valid(payload)),
+    CONSTRAINT "name, job_type and payload have at most 1000000 bytes"
+        CHECK (length(CAST(name AS BLOB)) <= 1000000 AND length(CAST(job_type AS BLOB)) <= 1000000
+               AND length(CAST(payload AS BLOB)) <= 1000000)
+) STRICT, WITHOUT ROWID;
+
 -- How far each of those who tell people has read the notices.
 CREATE TABLE notice_reader (
     name       TEXT PRIMARY KEY NOT NULL CONSTRAINT "name has at most 30000 bytes" CHECK (length(CAST(name AS BLOB)) <= 30000),
@@ -914,7 +953,11 @@ WHEN NEW.status <> OLD.status
           OR (NEW.status <> 'running' AND EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)))
 BEGIN
     INSERT OR IGNORE INTO worker_job_settled (job_id)
-    SELECT NEW.id WHERE NEW.status <> 'running' AND EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id);
+    SELECT NEW.id
+     WHERE NEW.status <> 'running'
+       AND (EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)
+            OR (NEW.status = 'failed'
+                AND EXISTS (SELECT 1 FROM action_rule WHERE scope = 'job' AND name = CAST(NEW.id AS TEXT))));
     -- A job that waits, back from its end: look again at what it waits for.
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT needs_id FROM worker_job_dependency
@@ -1016,6 +1059,7 @@ BEGIN
     DELETE FROM worker_job_attempt WHERE job_id = OLD.id;
     DELETE FROM worker_job_event WHERE job_id = OLD.id;
     DELETE FROM worker_job_log WHERE job_id = OLD.id;
+    DELETE FROM action_rule WHERE scope = 'job' AND name = CAST(OLD.id AS TEXT);
     DELETE FROM checkpoint WHERE job_id = OLD.id;
     INSERT INTO document_unsettled (document_id, lost)
     SELECT id, 'job ' || OLD.id || ' (' || OLD.job_type || ') was deleted before it ran' FROM document

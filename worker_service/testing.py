@@ -150,13 +150,16 @@ def run_handler(
     generation: int | None = None,
     inputs: Mapping[str, Path] | None = None,
     document: KnownDocument | None = None,
+    parent_id: int | None = None,
     answers: Answers | None = None,
 ) -> Run:
     """One attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or what JSON
     can be made of. Staging, kept files and what is to be published lie in `directory`."""
     spec = None if isinstance(handler, str) else _spec_of(handler)
     order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
-    order = replace(order, job_id=job_id, fence=fence, timeout_seconds=timeout_seconds, state=state)
+    order = replace(
+        order, job_id=job_id, fence=fence, timeout_seconds=timeout_seconds, state=state, parent_id=parent_id
+    )
     return _run(order, directory, spec, _Answering(answers), commands, sandbox)
 
 

@@ -17,6 +17,7 @@ from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import documents, enqueue, jobs, steer
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
+from worker_service.operations.words import read_action
 from worker_service.plurals import counted
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "output",
     "parse_length",
     "path_of",
+    "read_action",
     "show_documents",
     "steer",
     "telling_that_jobs_go_on",

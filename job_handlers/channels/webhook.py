@@ -2,7 +2,8 @@
 
     {"url": "https://example.com/hooks", "event": {"type": "report.ready", "data": {"id": 42}}, "secret": "webhook"}
 
-After a document (`pagemill ingest … --then webhook={"url": …}`) `event` may be left out: it says which one was read.
+After a document (`pagemill ingest … --then webhook={"url": …}`), and with `--on-failure`, `event` may be left out: it
+says which document was read, or has failed, or which job has failed.
 `secret` names a file in $CREDENTIALS_DIRECTORY; each of its lines is a key, `whsec_` and base64, and signs. While a key
 is exchanged there are two. The receiver sees one event once: `webhook-id` is the same for every attempt.
 
@@ -56,7 +57,7 @@ class Payload:
     url: str
     """Where it is posted to."""
     event: dict[str, Any] | None = None
-    """The body, as JSON; unless given, which document was read."""
+    """The body, as JSON; unless given, which document or job has ended."""
     secret: str = "webhook"
     """The credential that signs it. Its name begins with webhook, so that no other secret can be asked for."""
 
@@ -78,7 +79,7 @@ def send(message: Message, context: Context[Any]) -> object:
 
 def run(context: Context[Payload]) -> Done:
     payload = context.payload
-    event = _document_read(context.document_id) if payload.event is None else payload.event
+    event = _what_ended(context) if payload.event is None else payload.event
     return Done(_send(payload.url, event, payload.secret, context))
 
 
@@ -98,10 +99,13 @@ def _send(url: str, event: Mapping[str, Any], secret: str, context: Context[Any]
     return {"status": status}
 
 
-def _document_read(document_id: int | None) -> dict[str, Any]:
-    if document_id is None:
-        raise Permanent("PAYLOAD_INVALID", "`event` is missing: a job without a document has to say what it tells")
-    return {"type": "document.success", "data": {"document": document_id}}
+def _what_ended(context: Context[Any]) -> dict[str, Any]:
+    if context.document_id is not None:
+        status = (context.document.status if context.document else "") or "success"
+        return {"type": f"document.{status}", "data": {"document": context.document_id}}
+    if context.parent_id is not None:
+        return {"type": "job.failed", "data": {"job": context.parent_id}}
+    raise Permanent("PAYLOAD_INVALID", "`event` is missing: a job that follows nothing has to say what it tells")
 
 
 def signed(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:

@@ -121,7 +121,7 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
         "credential": words.credential,
         "dry_run": words.dry_run,
         "reconcile": words.reconcile,
-        "download": {"read": words.read.asked()},
+        "download": {"read": words.read.asked(), **words.read.follows(standing=True)},
     }
     if words.watch is not None:
         payload["watch_seconds"] = max(1, int(parse_length(words.watch).total_seconds()))

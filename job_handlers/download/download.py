@@ -27,12 +27,14 @@ from job_handlers.settings import HandlersSettings, value_of
 from job_handlers.sources import Reference, credentials, environment, prepare, read_reference
 from worker_service.handlers import (
     Context,
+    DeferredAction,
     DocumentRequest,
     Done,
     File,
     Handler,
     Limits,
     NewJob,
+    OnEnd,
     Permanent,
     PublishedFile,
     SameContent,
@@ -46,6 +48,18 @@ BYTES_MAX = HandlersSettings.download_bytes_max
 _WALL_SECONDS = 24 * 3600
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """A job for afterwards. In its payload {document_id}, {state}, {error_code} and {batch_id} stand for the facts."""
+
+    job_type: str
+    payload: dict[str, Any] | None = None
+    on_end: OnEnd = OnEnd.SUCCESS
+    """success, or failure."""
+    standing: bool = False
+    """Each time that the document is read, not only this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,8 @@ class Payload:
     read: dict[str, Any] = field(default_factory=dict)
     """The rest of the payload of `ingest`: languages and the like. What is left out is as the document remembers it;
     null: as usual again."""
+    then: tuple[Then, ...] = ()
+    """What is to follow once it is read; beside what others have asked for."""
     standing: bool = False
     """`read` is not said now, but was when a crawl began: it is for documents that nobody has asked for yet."""
 
@@ -170,6 +186,10 @@ def _follow_ups(reference: Reference, name: str, sha256: str, context: Context[P
         settings=canonical(payload.read),
         is_forced=payload.force,
         is_standing=payload.standing,
+        actions=[
+            DeferredAction(one.job_type, canonical(one.payload) if one.payload else "", one.on_end, one.standing)
+            for one in payload.then
+        ],
     )
     return [NewJob("ingest", reference.platform, context.account, owner=context.owner, document=request)]
 

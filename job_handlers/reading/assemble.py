@@ -6,7 +6,6 @@ thousand of them take no more memory than twenty. What is optional (PDF, thumbna
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,7 +19,6 @@ from job_handlers.kinds import Kind
 from job_handlers.reading import hocr, layout, pdf, searchable
 from job_handlers.reading.document import (
     HowToRead,
-    Then,
     check_current,
     content_of,
     document_of,
@@ -38,7 +36,6 @@ from worker_service.handlers import (
     File,
     Handler,
     Limits,
-    NewJob,
     PageResult,
     Permanent,
     SameContent,
@@ -147,7 +144,6 @@ class _Assembly:
         return Done(
             {"pages": self.pages, "characters": self.characters, "methods": dict(self.methods)},
             files=self.files,
-            follow_ups=[_follow_up(one) for one in self.how.then or ()],
             document=DocumentFacts(note="; ".join(notes) or None),
             publishes=True,
         )
@@ -281,10 +277,6 @@ def _drawer(original: Path, password: str) -> Callable[[int], bytes]:
     with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.Book(original, password) as book:
         picture = book.thumbnail(1)
     return lambda number: picture
-
-
-def _follow_up(one: Then) -> NewJob:
-    return NewJob(one.job_type, one.platform, one.account, None if one.payload is None else json.dumps(one.payload))
 
 
 def _pages(numbers: Sequence[int]) -> str:

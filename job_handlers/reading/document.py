@@ -26,16 +26,6 @@ _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
-    """A job for afterwards."""
-
-    job_type: str
-    payload: dict[str, Any] | None = None
-    platform: str = "local"
-    account: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToRead:
     """None: as usual; in a payload: as the document is to be read."""
@@ -51,8 +41,6 @@ class HowToRead:
     password_file: str | None = None
     """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
     asked for."""
-    then: tuple[Then, ...] | None = None
-    """Enqueued once the text is there."""
 
     def said(self) -> dict[str, Any]:
         ways = {name: getattr(self, name) for name in HowToRead.__dataclass_fields__}

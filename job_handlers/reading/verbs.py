@@ -61,8 +61,8 @@ def reading_options(function: Function) -> Function:
     @functools.wraps(function)
     def run(desk: Desk, *selected: Any, **values: Any) -> Any:
         words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
-        for job in words.actions():
-            enqueue.refuse_unfit(desk.session, job)
+        for action in words.actions():
+            enqueue.refuse_unfit_action(desk.session, action)
         for sentence in enqueue.lacking(desk.session, words.asked()):
             output.say(sentence)
         return function(desk, *selected, read=words, **values)
@@ -77,7 +77,8 @@ def reading_options(function: Function) -> Function:
             click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
             click.option("--hocr", is_flag=True, help="Make hOCR as well."),
             click.option("--password-file", "password", metavar="NAME", help="The credential that opens it."),
-            click.option("--then", multiple=True, metavar="TYPE[=JSON]", help="Enqueue a job of this type afterwards."),
+            click.option("--then", multiple=True, metavar="TYPE[=JSON]", help="Once it is read, enqueue such a job."),
+            click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Once it has failed, such a job."),
         )
     ):
         option(run)

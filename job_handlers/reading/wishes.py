@@ -16,13 +16,13 @@ from pathlib import Path
 
 from job_handlers.kinds import SUFFIXES
 from job_handlers.sources import sources
-from worker_service.handlers import DocumentRequest, NewJob, canonical, digest
-from worker_service.verbs import BadInput, Document, counted, legible, written
+from worker_service.handlers import DeferredAction, DocumentRequest, NewJob, OnEnd, canonical, digest
+from worker_service.verbs import BadInput, Document, counted, legible, read_action, written
 
 HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
-_REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file", "then")
+_REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
@@ -38,6 +38,7 @@ class ReadWords:
     hocr: bool = False
     password: str | None = None
     then: Sequence[str] = ()
+    on_failure: Sequence[str] = ()
 
     def asked(self) -> dict[str, object]:
         """As the payload of `ingest` has it; what was not said is left out, and null means as usual."""
@@ -57,14 +58,25 @@ class ReadWords:
                     "LoadCredential=password-reports:/path/of/the/file, and say --password-file password-reports"
                 )
             said["password_file"] = self.password
-        if self.then:
-            said["then"] = [_action(word) for word in self.then]
         return said
 
-    def actions(self) -> list[NewJob]:
-        """The jobs that come after."""
-        jobs = ((word.partition("=")[0], _action(word).get("payload")) for word in self.then)
-        return [NewJob(job_type, payload=None if payload is None else canonical(payload)) for job_type, payload in jobs]
+    def actions(self, *, standing: bool = False) -> list[DeferredAction]:
+        """What comes after. `standing`: again for each generation."""
+        on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
+        return [read_action(word, when, standing=standing) for when, word in on_end]
+
+    def follows(self, *, standing: bool = False) -> dict[str, object]:
+        """The same, as the payload of `download` has it."""
+        actions = [
+            {
+                "job_type": one.job_type,
+                **({"payload": json.loads(one.payload)} if one.payload else {}),
+                **({"on_end": one.on_end} if one.on_end is OnEnd.FAILURE else {}),
+                **({"standing": True} if standing else {}),
+            }
+            for one in self.actions()
+        ]
+        return {"then": actions} if actions else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,7 @@ class Elsewhere:
 
 def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:
     source = written(file)
-    body = {"source": source, "read": read.asked(), "force": is_forced}
+    body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows()}
     # The same wish for the same bytes, as far as that can be told without reading them.
     now = file.stat()
     key = f"ingest:{digest([owner, body, now.st_mtime_ns, now.st_size])}"
@@ -104,11 +116,16 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
     platform, owner = document.platform, document.owner
     if has_original:
         wish = DocumentRequest(
-            document.source_key, document.name, document.content, canonical(asked), is_forced=is_forced
+            document.source_key,
+            document.name,
+            document.content,
+            canonical(asked),
+            is_forced=is_forced,
+            actions=read.actions(),
         )
         return NewJob("ingest", platform=platform, owner=owner, document=wish)
     # What others have read, or what was lost, is read by us in any case.
-    body = {"source": document.source_key, "name": document.name, "read": asked, "force": True}
+    body = {"source": document.source_key, "name": document.name, "read": asked, "force": True, **read.follows()}
     rests = next((source.rests_with("") for source in sources() if platform == source.PLATFORM), "")
     return NewJob(
         "download",
@@ -195,15 +212,3 @@ def _languages(word: str) -> list[str]:
     if not all(_LANGUAGE.fullmatch(one) for one in languages):
         raise BadInput(f"{word!r} is not a language: write eng, or eng+deu")
     return languages
-
-
-def _action(word: str) -> dict[str, object]:
-    """TYPE, or TYPE={"url": "…"}."""
-    job_type, _, payload = word.partition("=")
-    try:
-        given = json.loads(payload) if payload else {}
-    except ValueError:
-        given = None
-    if not job_type or not isinstance(given, dict):
-        raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
-    return {"job_type": job_type, "payload": given} if given else {"job_type": job_type}

@@ -79,8 +79,9 @@ def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf)
     assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
         (path.name, read_reference(str(path))[1].key) for path in (first, second)
     ]
-    read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True, "then": [{"job_type": "webhook"}]}
-    assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False}
+    read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True}
+    then = [{"job_type": "webhook"}]
+    assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False, "then": then}
 
 
 def test_the_same_wish_twice_is_one_job_until_the_file_or_the_wish_is_another(run: Run, shelf: Shelf) -> None:
@@ -107,8 +108,8 @@ def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: She
 
     assert (item["job_id"], item["name"], item["decision"]) == (1, str(notes), None)
     then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}}]
-    read = {"force_ocr": True, "password_file": "password-a", "then": then}
-    assert payloads(shelf, "download") == [{"source": str(notes), "read": read, "force": True}]
+    read = {"force_ocr": True, "password_file": "password-a"}
+    assert payloads(shelf, "download") == [{"source": str(notes), "read": read, "force": True, "then": then}]
 
 
 def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:

@@ -71,6 +71,7 @@ WORDS = [
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
     *("schedule ls", "schedule tick", "schedule run-now evil", "schedule run-now EVIL", "schedule example"),
     *("notify ls", "notify test", "notify test EVIL"),
+    *("then ls", "then ls 1", "then add --owner EVIL EVIL", "then rm --owner EVIL EVIL", "then ls EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
 # It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and

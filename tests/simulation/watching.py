@@ -134,7 +134,7 @@ class WatchedStore(SqliteStore):
     database: WatchedDatabase
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
-        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), Patience(), {})
+        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), Patience())
         self.leases = _WatchedLeases(self.database, self.intake)
         self.steering = _WatchedSteering(self.database, self.reading)
         self.batches = _WatchedBatches(self.database, self.intake, self.steering)

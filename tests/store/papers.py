@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.store.kit import ByHand, new_worker
-from worker_service.jobs.documents import DocumentRequest, PageResult
+from worker_service.jobs.documents import DeferredAction, DocumentRequest, PageResult
 from worker_service.jobs.model import Completion, Enqueued, Job, Lease, NewJob
 from worker_service.store.base import Store
 
@@ -26,8 +26,9 @@ def wish(
     settings: str = "{}",
     is_forced: bool = False,
     is_standing: bool = False,
+    actions: Sequence[DeferredAction] = (),
 ) -> NewJob:
-    request = DocumentRequest(key, f"{key} of {owner or 'nobody'}", content, settings, is_forced, is_standing)
+    request = DocumentRequest(key, f"{key} of {owner or 'nobody'}", content, settings, is_forced, is_standing, actions)
     return NewJob("ingest", platform="gdrive", owner=owner, document=request)
 
 

@@ -48,6 +48,8 @@ RUN_HERE: frozenset[Block] = frozenset(
         ("docs/handlers.md", "A handler in Python", "sh"),
         ("docs/handlers.md", "The store, from Python", "python"),
         ("docs/handlers.md", "The store, from Python", "console"),
+        ("docs/documents.md", "Afterwards: `--then`", "sh"),
+        ("docs/notify.md", "Being told", "toml"),
         ("docs/schedules.md", "Schedules", "toml"),
         ("docs/schedules.md", "Who begins it", "sh"),
         ("docs/schedules.md", "Once a day, for cron lines of your own", "crontab"),
@@ -237,6 +239,21 @@ def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) 
 def test_documents_are_read_again_as_written(walk: Walk) -> None:
     walk.types(written("docs/documents.md", "Reading again", "sh"))
     walk.types("pagemill wait document:1")
+
+
+def test_what_follows_all_documents_of_an_owner_is_asked_for_as_written(walk: Walk) -> None:
+    told = walk.types(written("docs/documents.md", "Afterwards: `--then`", "sh"))
+
+    assert re.search(r"^alice +it is read +webhook", told, re.MULTILINE)
+
+
+def test_who_is_told_what_is_set_as_written(walk: Walk) -> None:
+    (walk.directory / "told.toml").write_text(written("docs/notify.md", "Being told", "toml"))
+
+    told = walk.types("export WORKER_CONFIG=told.toml\npagemill notify ls")
+
+    assert re.search(r"^ops +mailto:ops@example.com +0 +job.failed", told, re.MULTILINE)
+    assert re.search(r"^owners +owner +0 +batch.done", told, re.MULTILINE)
 
 
 def test_what_is_said_to_work_by_hand_works(walk: Walk) -> None:

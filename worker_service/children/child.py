@@ -631,6 +631,7 @@ class ChildContext:
         self.document_id = order.document_id
         self.generation = order.generation
         self.document = order.document
+        self.parent_id = order.parent_id
         self.inputs: Mapping[str, Path] = dict(order.inputs)
         self.staging = staging
         self.state = json.loads(order.state) if order.state else None

@@ -100,6 +100,8 @@ class Order:
     """The published files of its document by their role; absolute, and readable for this attempt."""
     owner: str = ""
     document: KnownDocument | None = None
+    parent_id: int | None = None
+    """The job that asked for it."""
 
     @property
     def key(self) -> Key:

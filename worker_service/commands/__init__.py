@@ -39,6 +39,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "text": ("documents", "The text of a document."),
         "search": ("documents", "Find pages, the best first."),
         "keywords": ("documents", "How often terms stand in each document."),
+        "then": ("then", "What follows for each document of an owner."),
         "export": ("documents", "Copy what was made of documents."),
     },
     "Steering": {

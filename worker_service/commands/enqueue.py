@@ -45,6 +45,7 @@ def _columns(function: Function) -> Function:
 @click.option("--key", "concurrency_key", metavar="KEY", help="Never two running jobs with this key.")
 @click.option("--max-retries", type=int, metavar="N", help="Unless given: as [retries.TYPE] says, else 3.")
 @click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m; a number means seconds, as in every LENGTH.")
+@click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Once it has failed for good, such a job.")
 @click.option("--no-check", is_flag=True, help="Do not ask first whether the payload fits its handler.")
 def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     """\b

@@ -466,6 +466,7 @@ class Claiming:
             inputs={file.role: self.tools.settings.workspace.absolute() / file.path for file in files},
             owner=job.owner,
             document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
+            parent_id=job.parent_id,
         )
 
 

@@ -36,12 +36,14 @@ from worker_service.jobs.digest import digest as digest
 from worker_service.jobs.documents import CrawlItem as CrawlItem
 from worker_service.jobs.documents import CrawlItems as CrawlItems
 from worker_service.jobs.documents import CrawlPage as CrawlPage
+from worker_service.jobs.documents import DeferredAction as DeferredAction
 from worker_service.jobs.documents import DocumentFacts as DocumentFacts
 from worker_service.jobs.documents import DocumentPages as DocumentPages
 from worker_service.jobs.documents import DocumentRequest as DocumentRequest
 from worker_service.jobs.documents import IsCurrent as IsCurrent
 from worker_service.jobs.documents import KnownDocument as KnownDocument
 from worker_service.jobs.documents import KnownPages as KnownPages
+from worker_service.jobs.documents import OnEnd as OnEnd
 from worker_service.jobs.documents import PageResult as PageResult
 from worker_service.jobs.documents import PublishedFile as PublishedFile
 from worker_service.jobs.documents import SameContent as SameContent

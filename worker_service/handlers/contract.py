@@ -55,6 +55,10 @@ class Context(Protocol[P_co]):
         """What is known of it, so that no payload has to carry it."""
 
     @property
+    def parent_id(self) -> int | None:
+        """The job that asked for this one, or after whose failure it follows."""
+
+    @property
     def inputs(self) -> Mapping[str, Path]:
         """The published files of the job's document by their role ('original', …), readable in the sandbox."""
 

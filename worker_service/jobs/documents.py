@@ -6,10 +6,13 @@ counts the wishes to read it; only work of the newest one may publish (P11).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+from worker_service.jobs.digest import canonical
 
 
 class IndexStatus(StrEnum):
@@ -18,6 +21,64 @@ class IndexStatus(StrEnum):
     INDEXING = "indexing"
     SUCCESS = "success"
     FAILED = "failed"
+
+
+class OnEnd(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredAction:
+    """A job for afterwards. In its payload {document_id}, {batch_id}, {job_id}, {state} and {error_code} stand for what
+    has ended."""
+
+    job_type: str
+    payload: str = ""
+    """JSON; empty: none."""
+    on_end: OnEnd = OnEnd.SUCCESS
+    is_standing: bool = False
+    """Again for each generation of a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAction(DeferredAction):
+    """One that was asked for, and what became of it."""
+
+    document_id: int = 0
+    generation: int = 0
+    fired_at: str | None = None
+    job_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersAction(DeferredAction):
+    """What follows for each document of an owner."""
+
+    owner: str = ""
+
+
+FACTS = ("document_id", "batch_id", "job_id", "state", "error_code")
+
+
+def filled(payload: str, facts: Mapping[str, object]) -> str:
+    """With the facts where a word such as {document_id} stands for one; alone in its place, as what it is."""
+
+    def fill(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: fill(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [fill(one) for one in value]
+        if not isinstance(value, str):
+            return value
+        for name, fact in facts.items():
+            word = f"{{{name}}}"
+            if value == word:
+                return fact
+            value = value.replace(word, "" if fact is None else str(fact))
+        return value
+
+    return canonical(fill(json.loads(payload)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +98,8 @@ class DocumentRequest:
     is_forced: bool = False
     is_standing: bool = False
     """Nobody says it now: a document that was asked for before is read as it remembers."""
+    actions: Sequence[DeferredAction] = ()
+    """What follows; beside what others have asked for."""
 
 
 class Decision(StrEnum):
@@ -62,6 +125,8 @@ class KnownDocument:
     """None: not counted yet."""
     settings: str = ""
     """JSON: how its newest generation is to be read."""
+    status: str = ""
+    """Of its newest generation: queued, indexing, success or failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from worker_service.jobs.documents import (
     CrawlPage,
     Decision,
+    DeferredAction,
     DocumentFacts,
     DocumentRequest,
     FileAgain,
@@ -60,6 +61,8 @@ class NewJob:
     """Run once the jobs in `after` have ended in any way; else only once they have completed."""
     after_earlier: bool = False
     """Run once the jobs that stand before it in the same list of follow-ups have completed as well."""
+    on_failure: Sequence[DeferredAction] = ()
+    """What follows once it has failed."""
     document: DocumentRequest | None = None
     """Insert it only if the document is to be read; it then works for that document's next generation."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from worker_service.clock import PERIODS, period_of
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, nearest
+from worker_service.jobs.documents import FACTS, DeferredAction, filled
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import IDS_AT_ONCE, require
@@ -31,6 +32,8 @@ def enqueue(
         raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY that it is remembered by")
     if is_checked:
         refuse_unfit(session, job, otherwise=", and --no-check puts it into the queue all the same")
+        for action in job.on_failure:
+            refuse_unfit_action(session, action)
     require(session, job.after)
     if period is None or job.unique_key is None:
         return session.store.intake.enqueue(job)
@@ -45,6 +48,12 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """In pieces, so that nobody waits long for the write lock."""
     parts = (jobs[start : start + IDS_AT_ONCE] for start in range(0, len(jobs), IDS_AT_ONCE))
     return [one for part in parts for one in session.store.intake.enqueue_many(part)]
+
+
+def refuse_unfit_action(session: Session, action: DeferredAction) -> None:
+    """What stands for a fact is a number, as a rule."""
+    payload = filled(action.payload, dict.fromkeys(FACTS, 1)) if action.payload else None
+    refuse_unfit(session, NewJob(action.job_type, payload=payload))
 
 
 def refuse_unfit(session: Session, job: NewJob, *, otherwise: str = "") -> None:

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 from worker_service.clock import as_text, parse_duration, parse_length, parse_time, shifted
 from worker_service.config import Settings
 from worker_service.errors import BadInput, BadPayload, BadTime
-from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.digest import canonical
+from worker_service.jobs.documents import DeferredAction, IndexStatus, OnEnd
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, one_of, parse_match
@@ -45,6 +46,7 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
     read["payload"] = read_payload(said.get("payload"), said.get("assignments", ()), settings.payload_bytes_max, stdin)
     if "priority" in said:
         read["priority"] = read_priority(said["priority"])
+    read["on_failure"] = [read_action(word, OnEnd.FAILURE) for word in said.get("on_failure", ())]
     if "run_at" in said:
         read["run_at"] = read_time(said["run_at"], now=now)
     if "after" in said:
@@ -74,6 +76,18 @@ def read_payload(
     text = _dump_json(value)
     _refuse_large(len(text.encode()), bytes_max)
     return text
+
+
+def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = False) -> DeferredAction:
+    """TYPE, or TYPE={"url": "…"}."""
+    job_type, equals, payload = word.partition("=")
+    try:
+        value = _parse_json(payload) if equals else {}
+    except BadPayload:
+        value = None
+    if not job_type or not isinstance(value, dict):
+        raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
+    return DeferredAction(job_type, canonical(value) if value else "", on_end, standing)
 
 
 def read_priority(number: int | None) -> int:

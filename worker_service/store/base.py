@@ -24,8 +24,11 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import (
     Answer,
+    AskedAction,
+    DeferredAction,
     DocumentRequest,
     KnownDocument,
+    OwnersAction,
     PageResult,
     PublishedFile,
     Question,
@@ -91,6 +94,12 @@ class Intake(Protocol):
         """Insert all of them or none, in one transaction.
 
         A job with a `document` is inserted only if its document is to be read, and takes the next generation of it."""
+
+    def ask_always(self, owner: str, action: DeferredAction) -> bool:
+        """From now on it follows for each document of this owner. False: it does already."""
+
+    def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
+        """False: nobody has asked for it."""
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         """Note a document that nobody has asked to be read yet; return its id, also of one that is there already."""
@@ -405,6 +414,12 @@ class Library(Protocol):
     def page_texts(
         self, document_id: int, first: int = 1, last: int | None = None, *, with_layout: bool = False
     ) -> Sequence[PageResult]: ...
+
+    def actions_of(self, document_id: int) -> Sequence[AskedAction]:
+        """What follows, or has followed; the newest generation first."""
+
+    def actions_of_owners(self) -> Sequence[OwnersAction]:
+        """By the names of owners."""
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
         """Those of its newest attempt that published any."""

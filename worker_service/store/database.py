@@ -13,11 +13,12 @@ import re
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -36,6 +37,7 @@ from worker_service.errors import (
     StoreReadOnly,
     StoreUnusable,
 )
+from worker_service.jobs.retries import RetryRule
 from worker_service.store.holding import Holder, holder_of
 
 T = TypeVar("T")
@@ -83,8 +85,11 @@ class Database:
         is_durable: bool = True,
         on_long_wait: OnLongWait | None = None,
         pauses: WritePauses | None = None,
+        retries: Mapping[str, RetryRule] = MappingProxyType({}),
     ) -> None:
         self.path = path
+        self.retries = retries
+        """How the jobs of each type are tried again, where they do not say it."""
         self.pauses = pauses
         self._on_long_wait = on_long_wait
         self.statements = statements

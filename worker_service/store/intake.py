@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from worker_service.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
+from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, filled
 from worker_service.jobs.generations import Patience, decide, way_to_read
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
@@ -23,7 +24,7 @@ from worker_service.store.database import Database, rule_broken
 _KEPT = tuple(
     name
     for name in NewJob.__match_args__
-    if name not in ("run_at", "max_retries", "name", "after", "after_any", "after_earlier", "document")
+    if name not in ("run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document")
 )
 _kept = attrgetter(*_KEPT)
 NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name")
@@ -38,10 +39,9 @@ FREED_MOST = 1000
 
 
 class SqliteIntake:
-    def __init__(self, database: Database, patience: Patience, retries: Mapping[str, RetryRule]) -> None:
+    def __init__(self, database: Database, patience: Patience) -> None:
         self._db = database
         self._patience = patience
-        self._retries = retries
 
     def enqueue(self, job: NewJob) -> Enqueued:
         with self._db.transaction():
@@ -64,7 +64,7 @@ class SqliteIntake:
 
     def _insert_plain(self, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
         now = self._db.now()
-        rows = [_row_of(job, now, parent_id, self._retries) for job in jobs]
+        rows = [_row_of(job, now, parent_id, self._db.retries) for job in jobs]
         whole = len(rows) - len(rows) % ROWS_AT_ONCE
         chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
         self._db.write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
@@ -76,12 +76,14 @@ class SqliteIntake:
     def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier)
-        broken_rule = self._db.try_to_write("enqueue", _row_of(job, self._db.now(), parent_id, self._retries))
+        broken_rule = self._db.try_to_write("enqueue", _row_of(job, self._db.now(), parent_id, self._db.retries))
         if broken_rule is not None:
             for (live_id,) in self._db.write("live_with_unique_key", unique_key=job.unique_key):
                 return Enqueued(live_id, existing=True)
             raise rule_broken(broken_rule)
         job_id = self._db.writer.last_insert_rowid()
+        for action in job.on_failure:
+            self._db.write("add_rule", scope="job", name=str(job_id), **_asked(action) | {"on_end": "failure"})
         if job.after or earlier:
             needs = "ended" if job.after_any else "completed"
             waits = [(job_id, other, needs) for other in job.after] + [
@@ -104,6 +106,9 @@ class SqliteIntake:
             if self._db.write("rename_document", document_id=document_id, name=request.name):
                 self._db.write("link_is_due", document_id=document_id)
             live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
+            self._ask_for_actions(document_id, request)
+            if request.actions and decision is Decision.UNCHANGED:
+                fire_actions(self._db, [document_id], OfParent(parent_id, job.batch_id, job.priority))
             return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
         [(generation,)] = self._db.write(
             "next_generation",
@@ -113,6 +118,8 @@ class SqliteIntake:
             name=request.name,
             now=self._db.now(),
         )
+        self._db.write("actions_stand", document_id=document_id, generation=generation)
+        self._ask_for_actions(document_id, request)
         if decision is Decision.TAKEN_OVER:
             self._db.write("tell_of_takeover", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
         # P11: older work is stale at once.
@@ -148,6 +155,19 @@ class SqliteIntake:
         way = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)
         return self._add_document(request, named), way, Decision.ACCEPTED
 
+    def _ask_for_actions(self, document_id: int, request: DocumentRequest) -> None:
+        for action in request.actions:
+            standing = {"standing": action.is_standing}
+            self._db.write("ask_for_action", document_id=document_id, **_asked(action), **standing)
+
+    def ask_always(self, owner: str, action: DeferredAction) -> bool:
+        with self._db.transaction():
+            return bool(self._db.write("add_rule", scope="owner", name=owner, **_asked(action)))
+
+    def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
+        with self._db.transaction():
+            return bool(self._db.write("remove_rule", name=owner, **_asked(action)))
+
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
@@ -163,7 +183,7 @@ class SqliteIntake:
 
 def _is_plain(job: NewJob) -> bool:
     """Can be inserted with many others by one statement."""
-    return not (job.unique_key or job.after or job.after_earlier or job.document)
+    return not (job.unique_key or job.after or job.after_earlier or job.on_failure or job.document)
 
 
 def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
@@ -172,6 +192,51 @@ def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, Re
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
     retries = retries_of(job, rules) if rules else job.max_retries
     return (*_kept(job), run_at, now, retries, parent_id, name)
+
+
+def _asked(action: DeferredAction) -> dict[str, object]:
+    return {"on_end": action.on_end, "job_type": action.job_type, "payload": action.payload}
+
+
+# ── What follows ──
+
+
+class OfParent(NamedTuple):
+    """What a job that follows has from the one that asks for it."""
+
+    job_id: int | None = None
+    batch_id: int | None = None
+    priority: int | None = None
+
+
+def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent | None = None) -> None:
+    """What was to follow the end of these documents becomes jobs, each once for a generation. Without `asked_by` it
+    is of the batch of the job that has ended it, and as urgent; and what their owners want for all of theirs follows
+    as well."""
+    ids = json.dumps(list(document_ids))
+    if asked_by is None:
+        db.write("rules_of_owners", document_ids=ids)
+    for action_id, job_type, payload, document_id, owner, name, state, error_code, *of in db.write(
+        "actions_due", document_ids=ids
+    ):
+        parent = asked_by or OfParent(*of)
+        facts = {"document_id": document_id, "batch_id": parent.batch_id, "state": state, "error_code": error_code}
+        job_id = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
+        db.write("action_fired", action_id=action_id, job_id=job_id, now=db.now())
+        _tell_of_action(db, job_id, job_type, owner, document_id=document_id, batch_id=parent.batch_id)
+
+
+def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, object]) -> int:
+    document_id = facts.get("document_id")
+    job = replace(
+        job,
+        payload=filled(job.payload, facts) if job.payload else None,
+        batch_id=parent.batch_id,
+        priority=parent.priority,
+        document_id=document_id if isinstance(document_id, int) else None,
+    )
+    db.write_each("enqueue", [_row_of(job, db.now(), parent.job_id, db.retries)])
+    return db.writer.last_insert_rowid()
 
 
 # ── Jobs that wait for others ──
@@ -189,6 +254,7 @@ def settle(db: Database) -> None:
             db.try_to_write("revive", {"job_id": job_id}) is None for (job_id,) in db.write("to_revive", **values)
         )
         wave += len(db.write("settle_meet", **values))
+        _follow_failure(db, needs_id)
         if wave < _SETTLED_MOST - moved:
             db.write("forget_settled", needs_id=needs_id)
         moved += 1 + wave
@@ -201,9 +267,36 @@ def settle(db: Database) -> None:
     # What begins because another has ended may have nothing to do, and end as well.
     while batches := db.write("unsettled_batches", most=_SETTLED_MOST):
         batch_ids = json.dumps([batch_id for (batch_id,) in batches])
-        db.write("end_batches", batch_ids=batch_ids, now=db.now())
+        for batch_id, state, owner, actions in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
+            _follow_batch(db, {"batch_id": batch_id, "state": state}, owner, actions)
         db.write("forget_unsettled_batches", batch_ids=batch_ids)
         db.write("begin_next_batches", batch_ids=batch_ids)
+
+
+def _follow_failure(db: Database, job_id: int) -> None:
+    """Of a job that has failed: what was to follow that."""
+    for job_type, payload in db.write("rules_of_job", job_id=job_id):
+        [(owner, name, error_code, *of)] = db.write("failed_job", job_id=job_id)
+        facts = {"job_id": job_id, "state": "failed", "error_code": error_code}
+        parent = OfParent(job_id, *of)
+        fired = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
+        _tell_of_action(db, fired, job_type, owner, batch_id=parent.batch_id)
+
+
+def _follow_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
+    """What follows is not of the batch: it would begin again by it."""
+    for action in json.loads(actions):
+        payload = canonical(action["payload"]) if action.get("payload") else ""
+        job = NewJob(action["job_type"], payload=payload, owner=owner, name=f"batch {facts['batch_id']}")
+        fired = _follow(db, job, OfParent(), facts)
+        _tell_of_action(db, fired, job.job_type, owner, batch_id=facts["batch_id"])
+
+
+def _tell_of_action(
+    db: Database, job_id: int, job_type: str, owner: str, *, document_id: object = None, batch_id: object = None
+) -> None:
+    of = {"document_id": document_id, "batch_id": batch_id}
+    db.write("tell_of_action", job_id=job_id, code=job_type, owner=owner, now=db.now(), **of)
 
 
 def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
@@ -211,6 +304,7 @@ def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
     if document_ids:
         moved = json.dumps(list(document_ids))
         db.write("tell_of_documents", document_ids=moved, now=db.now())
+        fire_actions(db, document_ids)
         db.write("batches_may_have_ended", document_ids=moved)
 
 

@@ -162,7 +162,8 @@ UPDATE batch
  WHERE id IN (SELECT value FROM json_each(:batch_ids)) AND state = 'active'
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = batch.id AND q.status IN ('pending', 'running'))
    AND NOT EXISTS (SELECT 1 FROM batch_document b JOIN document d ON d.id = b.document_id
-                    WHERE b.batch_id = batch.id AND d.index_status IN ('queued', 'indexing'));
+                    WHERE b.batch_id = batch.id AND d.index_status IN ('queued', 'indexing'))
+RETURNING id, state, owner, actions;
 
 -- name: begin_next_batches
 -- Of the owners of these that have no active batch any more, the one that has waited longest.
@@ -173,6 +174,66 @@ UPDATE batch SET state = 'active'
 
 -- name: forget_unsettled_batches
 DELETE FROM batch_unsettled WHERE batch_id IN (SELECT value FROM json_each(:batch_ids));
+
+
+-- ── What follows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- name: ask_for_action
+-- A second wish adds to the first, or is the same.
+INSERT INTO deferred_action (document_id, generation, on_end, job_type, payload, standing)
+SELECT id, index_generation, :on_end, :job_type, :payload, :standing FROM document WHERE id = :document_id
+    ON CONFLICT (document_id, generation, on_end, job_type, payload)
+    DO UPDATE SET standing = 1 WHERE excluded.standing AND NOT standing;
+
+-- name: actions_stand
+INSERT OR IGNORE INTO deferred_action (document_id, generation, on_end, job_type, payload, standing)
+SELECT document_id, :generation, on_end, job_type, payload, 1 FROM deferred_action
+ WHERE document_id = :document_id AND generation = :generation - 1 AND standing;
+
+-- fragment: its_end
+CASE d.index_status WHEN 'success' THEN 'success' WHEN 'failed' THEN 'failure' END
+
+-- name: rules_of_owners
+INSERT OR IGNORE INTO deferred_action (document_id, generation, on_end, job_type, payload)
+SELECT d.id, d.index_generation, r.on_end, r.job_type, r.payload
+  FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value
+ CROSS JOIN action_rule r ON r.scope = 'owner' AND r.name = d.owner AND r.on_end = {its_end};
+
+-- name: actions_due
+SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.error_code, q.id, q.batch_id, q.priority
+  FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value
+ CROSS JOIN deferred_action a ON a.document_id = d.id AND a.generation = d.index_generation AND a.on_end = {its_end}
+  LEFT JOIN worker_job_queue q ON q.id = (SELECT max(n.id) FROM worker_job_queue n
+                                           WHERE n.document_id = d.id AND n.generation = d.index_generation)
+ WHERE a.fired_at IS NULL
+ ORDER BY a.id;
+
+-- name: action_fired
+UPDATE deferred_action SET fired_at = :now, job_id = :job_id WHERE id = :action_id;
+
+-- name: add_rule
+INSERT INTO action_rule (scope, name, on_end, job_type, payload) VALUES (:scope, :name, :on_end, :job_type, :payload)
+    ON CONFLICT DO NOTHING
+RETURNING 1;
+
+-- name: remove_rule
+DELETE FROM action_rule
+ WHERE scope = 'owner' AND name = :name AND on_end = :on_end AND job_type = :job_type AND payload = :payload
+RETURNING 1;
+
+-- name: rules_of_job
+UPDATE action_rule SET fired_fence = q.fence
+  FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.status = 'failed'
+   AND action_rule.scope = 'job' AND action_rule.name = CAST(:job_id AS TEXT) AND action_rule.fired_fence IS NOT q.fence
+RETURNING job_type, payload;
+
+-- name: failed_job
+SELECT owner, name, error_code, batch_id, priority FROM worker_job_queue WHERE id = :job_id;
+
+-- name: tell_of_action
+INSERT INTO notice (at, kind, owner, job_id, document_id, batch_id, code)
+VALUES (:now, 'action.fired', :owner, :job_id, :document_id, :batch_id, :code);
 
 
 -- ── Jobs that wait ──────────────────────────────────────────────────────────────────────────────────────────────

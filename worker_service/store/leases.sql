@@ -361,7 +361,7 @@ f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
 
 -- name: known_document
 SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), ''),
-       d.kind, d.pages, d.settings
+       d.kind, d.pages, d.settings, d.index_status
   FROM document d WHERE d.id = :document_id;
 
 -- name: same_sha256

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from worker_service.errors import BadInput, DocumentNotFound
-from worker_service.jobs.documents import IndexStatus, PageResult, PublishedFile
+from worker_service.jobs.documents import AskedAction, IndexStatus, OnEnd, OwnersAction, PageResult, PublishedFile
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -104,6 +104,14 @@ class SqliteLibrary:
 
     def files(self, document_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
+
+    def actions_of(self, document_id: int) -> Sequence[AskedAction]:
+        rows = self._db.read("actions_of", document_id=document_id)
+        return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
+
+    def actions_of_owners(self) -> Sequence[OwnersAction]:
+        rows = self._db.read("actions_of_owners")
+        return [OwnersAction(kind, payload, OnEnd(end), owner=owner) for kind, payload, end, owner in rows]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]

@@ -10,6 +10,13 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
        d.updated_at, d.gone_at,
        (SELECT ifnull(sum(size), 0) FROM (SELECT DISTINCT f.path, f.size FROM file f WHERE f.document_id = d.id))
 
+-- name: actions_of
+SELECT job_type, payload, on_end, standing, document_id, generation, fired_at, job_id FROM deferred_action
+ WHERE document_id = :document_id ORDER BY generation DESC, id;
+
+-- name: actions_of_owners
+SELECT job_type, payload, on_end, name FROM action_rule WHERE scope = 'owner' ORDER BY name, job_type, payload;
+
 -- name: documents_begin
 -- What follows is put together in library.py.
 SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE

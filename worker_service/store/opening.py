@@ -87,6 +87,7 @@ def open_store(
         is_durable=is_durable,
         on_long_wait=on_long_wait,
         pauses=pauses,
+        retries=retries,
     )
     try:
         with spoken_errors(path):
@@ -95,7 +96,7 @@ def open_store(
     except BaseException:
         database.close()
         raise
-    return SqliteStore(database, patience, retries)
+    return SqliteStore(database, patience)
 
 
 def initialise(

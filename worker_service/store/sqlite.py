@@ -8,11 +8,9 @@ obeys and `explain` prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from importlib.resources import files
 
 from worker_service.jobs.generations import Patience
-from worker_service.jobs.retries import RetryRule
 from worker_service.store.batches import SqliteBatches
 from worker_service.store.database import Database, FileWatch
 from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
@@ -33,9 +31,9 @@ _PLACE = re.compile(r"\{(\w+)\}")
 class SqliteStore:
     """For one thread; another thread opens a store of its own."""
 
-    def __init__(self, database: Database, patience: Patience, retries: Mapping[str, RetryRule]) -> None:
+    def __init__(self, database: Database, patience: Patience) -> None:
         self.database = database
-        self.intake = SqliteIntake(database, patience, retries)
+        self.intake = SqliteIntake(database, patience)
         self.leases = SqliteLeases(database, self.intake)
         self.reading = SqliteReading(database)
         self.steering = SqliteSteering(database, self.reading)

@@ -56,6 +56,9 @@ DELETE FROM document WHERE id = :document_id;
 -- name: leave_batches
 DELETE FROM batch_document WHERE document_id = :document_id;
 
+-- name: forget_actions
+DELETE FROM deferred_action WHERE document_id = :document_id;
+
 -- name: remember_gone
 -- Its pages go later, a little at a time.
 INSERT INTO document_gone (document_id) VALUES (:document_id);

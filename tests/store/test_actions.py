@@ -1,0 +1,286 @@
+"""What every store promises of what follows: added and never replaced, and fired once for a generation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.store.kit import ByHand, ids
+from tests.store.papers import ask_for, claim, publish, wish, work_as
+from worker_service.jobs.batches import BatchState, NewBatch
+from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
+from worker_service.jobs.model import Completion, Failure, Job, NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.store.base import Store
+
+BROKEN = Failure("BROKEN", "it broke")
+HOOK = DeferredAction("action", '{"url":"a"}')
+OTHER = DeferredAction("action", '{"url":"b"}')
+CALL = DeferredAction("action", '{"call":"ann"}', OnEnd.FAILURE)
+
+
+@pytest.fixture(autouse=True)
+def worker_is_there(store: Store) -> None:
+    work_as(store)
+
+
+def fired(store: Store) -> list[Any]:
+    """The payloads of what has followed, in its order."""
+    jobs = store.reading.list(Selector(job_types=("action",)))
+    return [json.loads(job.payload or "null") for job in sorted(jobs, key=lambda job: job.id)]
+
+
+def publish_it(store: Store) -> Job:
+    job = claim(store, "ingest")
+    assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == []
+    return job
+
+
+def settle(store: Store) -> None:
+    """What a claim does first; this one takes nothing."""
+    store.steering.pause("all")
+    assert store.leases.claim("w1", 5) == []
+    store.steering.unpause("all")
+
+
+def run_what_follows(store: Store) -> None:
+    settle(store)
+    while jobs := store.leases.claim("w1", 9, only=["action"]):
+        for job in jobs:
+            store.leases.complete(job.lease)
+
+
+def fail_it(store: Store) -> Job:
+    job = claim(store, "ingest")
+    store.leases.fail(job.lease, BROKEN, retry_at=None)
+    return job
+
+
+# ── Of a document ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_wish_adds_to_the_first_and_the_same_twice_is_one(store: Store) -> None:
+    ask_for(store, actions=[HOOK])
+    again = ask_for(store, actions=[OTHER, HOOK])
+
+    publish_it(store)
+
+    assert again.decision is Decision.UNDER_WAY
+    assert fired(store) == [{"url": "a"}, {"url": "b"}]
+
+
+def test_on_a_document_that_is_read_it_follows_at_once_and_reads_nothing_again(store: Store) -> None:
+    document_id = publish(store)
+
+    asked = ask_for(store, actions=[HOOK])
+    same = ask_for(store, actions=[HOOK])
+
+    assert (asked.decision, same.decision) == (Decision.UNCHANGED, Decision.UNCHANGED)
+    assert fired(store) == [{"url": "a"}]
+    assert store.library.document(document_id).index_generation == 1
+
+
+def test_only_what_stands_follows_the_next_generation_as_well(store: Store) -> None:
+    standing = DeferredAction("action", '{"url":"always"}', is_standing=True)
+    publish(store, actions=[HOOK, standing])
+    for _ in range(2):
+        run_what_follows(store)
+        ask_for(store, is_forced=True)
+        publish_it(store)
+
+    assert fired(store) == [{"url": "a"}, {"url": "always"}, {"url": "always"}, {"url": "always"}]
+
+
+def test_what_has_not_followed_an_older_generation_does_not_follow_a_newer_one(store: Store) -> None:
+    ask_for(store, actions=[HOOK])
+    ask_for(store, content="c2")
+
+    publish_it(store)
+
+    assert fired(store) == []
+
+
+def test_after_a_failure_follows_what_was_asked_for_that_and_once(store: Store) -> None:
+    ask_for(store, actions=[HOOK, CALL])
+    failed = fail_it(store)
+    settle(store)
+    assert fired(store) == [{"call": "ann"}]
+    run_what_follows(store)
+
+    store.steering.retry(ids(failed.id), actor="ann")
+    fail_it(store)
+    settle(store)
+
+    assert fired(store) == [{"call": "ann"}]
+
+
+def test_a_document_that_is_read_after_it_had_failed_is_followed_by_both(store: Store) -> None:
+    ask_for(store, actions=[HOOK, CALL])
+    failed = fail_it(store)
+    run_what_follows(store)
+    store.steering.retry(ids(failed.id), actor="ann")
+
+    publish_it(store)
+
+    assert fired(store) == [{"call": "ann"}, {"url": "a"}]
+
+
+def test_a_completion_that_is_refused_is_followed_by_nothing(store: Store) -> None:
+    ask_for(store, actions=[HOOK])
+    job = claim(store, "ingest")
+    store.steering.cancel(ids(job.id), actor="ann")
+
+    assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == [job.lease]
+
+    assert fired(store) == []
+
+
+def test_what_follows_is_of_the_owner_the_document_and_the_batch_and_as_urgent(store: Store) -> None:
+    added = store.batches.add(NewBatch(owner="ann"), [wish(owner="ann", actions=[HOOK])])
+    store.steering.priority(Selector(batch_ids=(added.batch.id,)), 2, actor="ann")
+    publish_it(store)
+
+    [job] = store.reading.list(Selector(job_types=("action",)))
+
+    assert (job.owner, job.batch_id, job.priority, job.document_id, job.generation) == (
+        "ann",
+        added.batch.id,
+        2,
+        1,
+        None,
+    )
+    assert store.batches.get(added.batch.id).state is BatchState.ACTIVE, "it is of the batch, and lives"
+    [action] = store.library.actions_of(1)
+    assert (action.job_id, action.generation) == (job.id, 1)
+    assert action.fired_at is not None
+
+
+def test_a_word_in_a_payload_stands_for_what_has_ended(store: Store) -> None:
+    words = '{"document":"{document_id}","text":"{document_id} is {state}","list":["{error_code}"],"other":"{else}"}'
+    publish(store, actions=[DeferredAction("action", words)])
+
+    assert fired(store) == [{"document": 1, "text": "1 is success", "list": [None], "other": "{else}"}]
+
+
+def test_each_that_is_fired_is_told(store: Store, by_hand: ByHand) -> None:
+    publish(store, actions=[HOOK])
+
+    [told] = by_hand("SELECT document_id, job_id, code FROM notice WHERE kind = 'action.fired'")
+    assert told == {"document_id": 1, "job_id": 2, "code": "action"}
+
+
+def test_with_its_document_goes_what_would_have_followed(store: Store, by_hand: ByHand) -> None:
+    document_id = publish(store, actions=[HOOK])
+    run_what_follows(store)
+
+    store.upkeep.remove_documents([document_id], actor="ann")
+
+    assert by_hand("SELECT * FROM deferred_action") == []
+
+
+# ── Of each document of an owner ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_an_owner_wants_for_each_follows_each_of_his_and_nobody_else_s(store: Store) -> None:
+    assert store.intake.ask_always("ann", HOOK)
+    assert not store.intake.ask_always("ann", HOOK), "it does already"
+    store.intake.ask_always("ann", CALL)
+
+    publish(store, "a.pdf", owner="ann")
+    publish(store, "b.pdf", owner="bob")
+    assert fired(store) == [{"url": "a"}]
+    run_what_follows(store)
+
+    ask_for(store, "c.pdf", owner="ann")
+    fail_it(store)
+    settle(store)
+    assert fired(store) == [{"url": "a"}, {"call": "ann"}]
+
+
+def test_it_begins_with_what_is_read_from_then_on_and_ends_when_nobody_wants_it(store: Store) -> None:
+    publish(store, "a.pdf", owner="ann")
+    store.intake.ask_always("ann", HOOK)
+    ask_for(store, "a.pdf", owner="ann", actions=[OTHER])
+    assert fired(store) == [{"url": "b"}], "a was read before"
+    run_what_follows(store)
+
+    assert store.intake.ask_no_more("ann", HOOK)
+    assert not store.intake.ask_no_more("ann", HOOK)
+    publish(store, "b.pdf", owner="ann")
+
+    assert fired(store) == [{"url": "b"}]
+    assert store.library.actions_of_owners() == []
+
+
+# ── Of a job ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_after_a_job_has_failed_for_good_follows_what_was_asked_for_that(store: Store) -> None:
+    store.intake.enqueue(
+        NewJob("download", owner="ann", on_failure=[CALL, DeferredAction("action", '{"job":"{job_id}"}')])
+    )
+    job = claim(store, "download")
+    store.leases.fail(job.lease, BROKEN, retry_at=store.database.clock())  # type: ignore[attr-defined]
+    assert fired(store) == [], "it is tried again"
+
+    store.leases.fail(claim(store, "download").lease, BROKEN, retry_at=None)
+
+    assert sorted(map(str, fired(store))) == sorted(map(str, [{"call": "ann"}, {"job": job.id}]))
+    for follows in store.reading.list(Selector(job_types=("action",))):
+        assert (follows.parent_id, follows.owner) == (job.id, "ann")
+
+
+def test_a_failure_that_is_undone_and_comes_again_is_another(store: Store) -> None:
+    store.intake.enqueue(NewJob("download", on_failure=[CALL]))
+    for _ in range(2):
+        job = claim(store, "download")
+        store.leases.fail(job.lease, BROKEN, retry_at=None)
+        run_what_follows(store)
+        store.steering.retry(ids(job.id), actor="ann")
+
+    assert fired(store) == [{"call": "ann"}, {"call": "ann"}]
+    store.leases.complete(claim(store, "download").lease)
+    settle(store)
+    assert len(fired(store)) == 2
+
+
+def test_a_job_that_goes_takes_along_what_would_have_followed(store: Store, by_hand: ByHand) -> None:
+    job_id = store.intake.enqueue(NewJob("download", on_failure=[CALL])).job_id
+
+    store.steering.delete(ids(job_id), actor="ann")
+
+    assert by_hand("SELECT * FROM action_rule") == []
+
+
+# ── Of a batch ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_after_a_batch_it_follows_once_for_each_time_that_it_ends(store: Store) -> None:
+    actions = json.dumps([{"job_type": "action", "payload": {"batch": "{batch_id}", "state": "{state}"}}])
+    batch = store.batches.add(NewBatch(owner="ann", actions=actions), [NewJob("download"), NewJob("download")]).batch
+    first, second = store.leases.claim("w1", 2, "io")
+    store.leases.complete(first.lease)
+    assert fired(store) == []
+
+    store.leases.fail(second.lease, BROKEN, retry_at=None)
+    settle(store)
+    assert fired(store) == [{"batch": batch.id, "state": "failed"}]
+    run_what_follows(store)
+    settle(store)
+    assert len(fired(store)) == 1, "what follows is not of the batch"
+
+    store.batches.retry(batch.id, actor="ann")
+    store.leases.complete(claim(store, "download").lease)
+    settle(store)
+    assert fired(store)[1:] == [{"batch": batch.id, "state": "done"}]
+
+
+def test_what_is_there_tells_whether_it_has_followed(store: Store) -> None:
+    ask_for(store, actions=[HOOK, CALL])
+
+    assert [(one.on_end, one.fired_at) for one in store.library.actions_of(1)] == [
+        (OnEnd.SUCCESS, None),
+        (OnEnd.FAILURE, None),
+    ]
