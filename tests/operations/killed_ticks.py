@@ -13,6 +13,8 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+import job_handlers.crawl.scheduled  # noqa: F401  before the children begin
+from job_handlers.sources import sources
 from worker_service.config import load_settings
 from worker_service.operations.database import open_session
 from worker_service.operations.schedules import tick
@@ -50,6 +52,7 @@ def in_a_child(deed: Callable[[], None]) -> bool:
 
 
 def main(settings: str, base: Path) -> None:
+    sources()
     for number in count(1):
         database = base.with_name(f"{base.stem}-{number}.db")
         shutil.copy(base, database)

@@ -167,7 +167,7 @@ def test_the_list_tells_what_is_next_what_was_last_and_whether_anybody_ticks(ope
 # --- many at once, and kills ------------------------------------------------------------------------
 
 
-def left_behind(place: Path, minutes: int) -> Path:
+def left_behind(place: Path, minutes: int, text: str = MINUTELY) -> Path:
     """A database whose schedule nobody has looked at for so long."""
     database = place / "pagemill.db"
     lay_out(database)
@@ -175,7 +175,7 @@ def left_behind(place: Path, minutes: int) -> Path:
         "INSERT INTO schedule_plan (schedule, plan, until)"
         f" VALUES ('minutely', '* * * * * UTC', strftime('%Y-%m-%d %H:%M:00.000', 'now', '-{minutes} minutes'))"
     )
-    settings_in(place, MINUTELY)
+    settings_in(place, text)
     return database
 
 
@@ -208,11 +208,15 @@ def test_ticks_that_run_at_once_begin_each_slot_once(tmp_path: Path) -> None:
     assert len(found) >= 150
 
 
+def killed_ticks(place: Path, base: Path) -> int:
+    driver = [sys.executable, "-m", "tests.operations.killed_ticks", str(place / "own.toml"), str(base)]
+    return int(subprocess.run(driver, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
 def test_a_tick_that_is_killed_at_any_statement_has_taken_a_slot_with_its_job_or_has_not(tmp_path: Path) -> None:
     base = left_behind(tmp_path, 3)
 
-    driver = [sys.executable, "-m", "tests.operations.killed_ticks", str(tmp_path / "own.toml"), str(base)]
-    killed = int(subprocess.run(driver, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    killed = killed_ticks(tmp_path, base)
 
     for number in range(1, killed + 1):
         found = taken(base.with_name(f"{base.stem}-{number}.db"))
@@ -220,3 +224,22 @@ def test_a_tick_that_is_killed_at_any_statement_has_taken_a_slot_with_its_job_or
         assert 3 <= len(found) <= 4
     # Six statements for each slot, BEGIN and COMMIT among them.
     assert killed >= 3 * 6
+
+
+def test_a_tick_that_is_killed_at_any_statement_has_begun_a_whole_batch_or_none(tmp_path: Path) -> None:
+    batch = 'batch = ["https://example.org/a.pdf", "https://example.org/b.pdf"]'
+    base = left_behind(tmp_path, 1, MINUTELY.replace('job = { type = "report", payload = { slot = "{slot}" } }', batch))
+
+    killed = killed_ticks(tmp_path, base)
+
+    for number in range(1, killed + 1):
+        [found] = ByHand(base.with_name(f"{base.stem}-{number}.db"))(
+            "SELECT (SELECT count(*) FROM schedule_run r JOIN batch b ON b.id = r.batch_id) AS slots,"
+            " (SELECT count(*) FROM batch) AS batches, (SELECT count(*) FROM worker_job_queue) AS jobs,"
+            " (SELECT count(*) FROM worker_job_queue q JOIN batch b ON b.id = q.batch_id) AS theirs"
+        )
+        slots = found["slots"]
+        assert slots in (1, 2)
+        assert found == {"slots": slots, "batches": slots, "jobs": 2 * int(str(slots)), "theirs": 2 * int(str(slots))}
+    # More than a job takes.
+    assert killed > 6
