@@ -215,6 +215,20 @@ MUTANTS = (
         ("attempt.without_grace or self.ownership.is_fenced or", "attempt.without_grace or"),)),
     Mutant("lost children left at work", "P13", "simulation", (
         ("by_force = attempt.is_lost or attempt.without_grace", "by_force = attempt.without_grace"),)),
+    Mutant("job that comes back to a stopped batch ready", "P12", "simulation", (
+        ("WHERE id = NEW.id AND NEW.batch_id IS NOT NULL AND NEW.status = 'pending'\n", "WHERE 0\n"),)),
+    Mutant("job that comes in ready to a stopped batch", "P12", "simulation", (
+        ("(SELECT 1 FROM batch b WHERE b.id = NEW.batch_id AND b.state IN ('stopped', 'waiting')) * 16",
+         "(SELECT 1) * 0"),
+    )),
+    Mutant("batch that nobody sees ending", "P3", "simulation", (
+        ("SELECT NEW.batch_id\n     WHERE NEW.batch_id IS NOT NULL AND NEW.status NOT",
+         "SELECT 1\n     WHERE 0 AND NEW.status NOT"),
+    )),
+    Mutant("batch that ends before its jobs", "P3", "simulation", (
+        ("q.batch_id = batch.id AND q.status IN ('pending', 'running'))", "0)"),
+        ("batch_id = OLD.id AND status IN ('pending', 'running'))\n            THEN", "0)\n            THEN"),
+    )),
 )
 # fmt: on
 

@@ -25,6 +25,7 @@ from tests.store.kit import (
 from worker_service.errors import BatchNotFound, Refused, RuleBroken
 from worker_service.jobs.batches import Batch, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DocumentFacts, DocumentRequest, IndexStatus, PageResult
+from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
@@ -641,3 +642,21 @@ def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: Add
     assert facts.jobs == {COMPLETED: 2, FAILED: 1, PENDING: 4}
     assert (facts.pages_lately, round(facts.lately_seconds)) == (5, 60)
     assert facts.current == ("b.pdf", 3, 10)
+
+
+def test_the_documents_of_a_batch_are_those_that_it_asked_for_whoever_reads_them(
+    store: Store, worker: AddWorker
+) -> None:
+    worker(types=["download"])
+    store.intake.enqueue(wish("a"))
+    store.intake.enqueue(wish("b"))
+    batch = store.batches.add(NewBatch("ann"), [wish("a"), NewJob("download", source_key="c")]).batch
+    store.intake.enqueue(NewJob("download", source_key="d", owner="ann"))
+    for _ in range(2):
+        end(store, claim_one(store, job_class="io").lease, FAILED)
+
+    mine = DocumentSelector(batch_ids=(batch.id,))
+
+    assert [document.source_key for document in store.library.documents(mine)] == ["a"]
+    assert [job.source_key for job in store.library.not_brought_in(mine)] == ["c"]
+    assert list(store.library.documents(DocumentSelector(batch_ids=(99,)))) == []

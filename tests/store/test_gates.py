@@ -106,7 +106,8 @@ def test_p12_gates_are_told_in_their_order(
     store.leases.set_limits("type", {"ocr_pages": 1})
     first = enqueue(owner="ann", concurrency_key="k")
     claim_one(store)
-    held = enqueue(owner="ann", concurrency_key="k", after=(first,), run_at=clock.after(60), source="drive")
+    held = enqueue(owner="ann", concurrency_key="k", after=(first,), run_at=clock.after(60), source="drive", batch_id=7)
+    store.batches.stop(7, actor="ann")
     store.leases.rest_source("drive", clock.after(60), "quota")
     store.steering.pause("owner", "ann")
     store.leases.set_worker_state("w1", draining=True, disk_low=True)
@@ -115,7 +116,7 @@ def test_p12_gates_are_told_in_their_order(
 
     assert found == [code for code in ORDER if code in found]
     assert set(found) >= {"PAUSED", "NOT_YET", "WAITS_FOR", "OWNER_BUSY", "KEY_BUSY", "TYPE_FULL", "SOURCE_RESTING"}
-    assert set(found) >= {"DRAINING", "SLOTS_FULL", "DISK_LOW"}
+    assert set(found) >= {"DRAINING", "SLOTS_FULL", "DISK_LOW", "BATCH_STOPPED"}
 
 
 STANDS = {

@@ -21,6 +21,8 @@ class DocumentSelector:
     source_keys: Sequence[str] = ()
     is_readable: bool = False
     """Only those of which people can read a generation."""
+    batch_ids: Sequence[int] = ()
+    """Those that one of these batches asked for, whoever read them."""
 
     @property
     def is_empty(self) -> bool:

@@ -65,24 +65,24 @@ SELECT count(*) FROM worker_job_queue r CROSS JOIN handler c ON c.worker_id = r.
 SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail
  WHERE w.heartbeat_at <= :stale_before
  UNION ALL
-SELECT 3, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more'
+SELECT 4, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more'
  WHERE w.draining
  UNION ALL
-SELECT 10, 'SLOTS_FULL', 'all ' || h.class || ' slots of worker ' || w.id || ' are taken'
+SELECT 11, 'SLOTS_FULL', 'all ' || h.class || ' slots of worker ' || w.id || ' are taken'
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type
    -- Those that wait behind another one in the same slot take none: the worker that claims knows how many.
    AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
        >= CASE h.class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
  UNION ALL
-SELECT 11, 'CAPABILITY_MISSING', h.missing
+SELECT 12, 'CAPABILITY_MISSING', h.missing
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type AND h.missing IS NOT NULL
  UNION ALL
-SELECT 12, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.job_type
+SELECT 13, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.job_type
  WHERE NOT EXISTS (SELECT 1 FROM handler h WHERE h.worker_id = w.id AND h.job_type = lane.job_type)
  UNION ALL
-SELECT 13, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything'
+SELECT 14, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything'
  WHERE w.disk_low
 
 -- fragment: its_rest
@@ -97,24 +97,24 @@ SELECT 2 AS rank, 'PAUSED' AS code,
  WHERE (p.scope = 'all' OR p.name = CASE p.scope WHEN 'type' THEN lane.job_type ELSE lane.owner END)
    AND (p.until IS NULL OR p.until > :now)
  UNION ALL
-SELECT 7, 'OWNER_BUSY', lane.owner || ' already runs ' || l.most || ' of ' || l.most || ' jobs'
+SELECT 8, 'OWNER_BUSY', lane.owner || ' already runs ' || l.most || ' of ' || l.most || ' jobs'
   FROM job_limit l
  WHERE l.kind = 'owner'
    AND l.name = CASE WHEN EXISTS (SELECT 1 FROM job_limit o WHERE o.kind = 'owner' AND o.name = lane.owner)
                      THEN lane.owner WHEN lane.owner <> '' THEN '*' END
    AND l.most <= (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.owner = lane.owner)
  UNION ALL
-SELECT 9, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
+SELECT 10, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
   FROM job_limit l
  WHERE l.kind = 'type' AND l.name = lane.job_type
    AND l.most <= (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.job_type = lane.job_type)
  UNION ALL
-SELECT 9, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
+SELECT 10, 'TYPE_FULL', l.most || ' of ' || l.most || ' jobs of ' || l.kind || ' ' || l.name || ' are running'
   FROM job_limit l
  WHERE l.kind = 'class' AND EXISTS (SELECT 1 FROM handler h WHERE h.job_type = lane.job_type AND h.class = l.name)
    AND l.most <= ({running_in_class} AND c.class = l.name)
  UNION ALL
-SELECT 14, 'SOURCE_RESTING', {its_rest}
+SELECT 15, 'SOURCE_RESTING', {its_rest}
   FROM source_rest s
  WHERE s.source = lane.source AND s.until > :now
 

@@ -80,6 +80,7 @@ class SqliteLibrary:
         if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
             return []
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
+        values |= {"batches": json.dumps(list(selector.batch_ids))}
         return [job_from(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> Pace | None:
@@ -178,6 +179,11 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
         if wanted:
             terms.append(f"{column} IN (SELECT value FROM json_each(?))")
             values.append(json.dumps(list(wanted)))
+    if selector.batch_ids:
+        terms.append(
+            "d.id IN (SELECT b.document_id FROM json_each(?) w CROSS JOIN batch_document b ON b.batch_id = w.value)"
+        )
+        values.append(json.dumps(list(selector.batch_ids)))
     if selector.name:
         terms.append("instr(lower(d.name), lower(?)) > 0")
         values.append(selector.name)

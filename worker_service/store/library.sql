@@ -35,6 +35,7 @@ SELECT d.id, o.size, ifnull(nullif(o.sha256, ''), d.content), ifnull(o.md5, ''),
 SELECT {job_columns} FROM worker_job_queue q
  WHERE q.status = 'failed' AND q.source_key IS NOT NULL AND q.document_id IS NULL
    AND (:owners = '[]' OR q.owner IN (SELECT value FROM json_each(:owners)))
+   AND (:batches = '[]' OR q.batch_id IN (SELECT value FROM json_each(:batches)))
    AND instr(lower(ifnull(q.name, '')), lower(:name)) > 0
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id

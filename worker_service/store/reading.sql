@@ -20,7 +20,7 @@ nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) -
 WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
 SELECT rank, code, detail, NULL AS worker_id FROM (
     -- Of a machine that lacks what this one job needs: it looks again now and then.
-    SELECT iif(a.error_code = 'CAPABILITY_MISSING', 11, 4) AS rank,
+    SELECT iif(a.error_code = 'CAPABILITY_MISSING', 12, 5) AS rank,
            iif(a.error_code = 'CAPABILITY_MISSING', a.error_code, 'NOT_YET') AS code,
            'it starts ' || iif(a.fence, 'again ', '') || 'at ' || q.run_at
            || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '') AS detail
@@ -28,13 +28,13 @@ SELECT rank, code, detail, NULL AS worker_id FROM (
       LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
      WHERE q.id = :job_id AND q.held & 1 AND q.run_at > :now
      UNION ALL
-    SELECT 5, 'BACKOFF', 'retry ' || q.retry_count || ' of ' || q.max_retries || ' starts at ' || q.run_at
+    SELECT 6, 'BACKOFF', 'retry ' || q.retry_count || ' of ' || q.max_retries || ' starts at ' || q.run_at
                          || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '')
       FROM worker_job_queue q
       LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'retry'
      WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
      UNION ALL
-    SELECT 2, CASE b.state WHEN 'waiting' THEN 'BATCH_WAITING' ELSE 'BATCH_STOPPED' END,
+    SELECT 3, CASE b.state WHEN 'waiting' THEN 'BATCH_WAITING' ELSE 'BATCH_STOPPED' END,
            'batch ' || b.id || ifnull(' (' || nullif(b.name, '') || ')', '')
            || CASE b.state WHEN 'waiting'
                    THEN ' waits' || ifnull(' for batch ' || (SELECT min(a.id) FROM batch a
@@ -44,11 +44,11 @@ SELECT rank, code, detail, NULL AS worker_id FROM (
       FROM worker_job_queue q NOT INDEXED CROSS JOIN batch b ON b.id = q.batch_id
      WHERE q.id = :job_id AND q.held & 16
      UNION ALL
-    SELECT 6, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
+    SELECT 7, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
       FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
      WHERE v.job_id = :job_id AND NOT v.is_met AND q.held & 4 HAVING count(*) > 0
      UNION ALL
-    SELECT 8, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key
+    SELECT 9, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key
       FROM worker_job_queue q JOIN worker_job_queue r ON r.concurrency_key = q.concurrency_key
      WHERE q.id = :job_id AND r.concurrency_key IS NOT NULL AND r.status = 'running')
  UNION ALL
