@@ -179,6 +179,20 @@ def test_what_a_job_asks_for_is_of_its_batch_and_as_urgent(store: Store, enqueue
     assert [(job.batch_id, job.priority) for job in (first, second)] == [(7, 2), (7, 9)]
 
 
+def test_what_a_job_asks_for_is_of_its_batch_though_a_job_of_another_one_has_its_key(
+    store: Store, enqueue: Enqueue, by_hand: ByHand
+) -> None:
+    for batch_id in (7, 8):
+        enqueue(batch_id=batch_id)
+        # Twice in one batch it is the same.
+        store.leases.complete(claim_one(store).lease, None, [NewJob("assemble", unique_key="u")] * 2)
+        by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {batch_id}")
+
+    asked = store.reading.list(Selector(job_types=("assemble",)))
+
+    assert [job.batch_id for job in asked] == [8, 7]
+
+
 def test_the_priority_of_a_batch_reaches_what_runs_and_so_what_is_still_to_come(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:

@@ -658,11 +658,16 @@ def _packed(layout: bytes) -> bytes:
 
 
 def _inheriting(job: NewJob, work: Work) -> NewJob:
+    key = job.unique_key
+    if key is not None and work.batch_id is not None:
+        # The job of another batch that has it would not be of this one, and may stand still.
+        key = f"{key}:batch:{work.batch_id}"
     job = replace(
         job,
         owner=job.owner or work.owner,
         batch_id=work.batch_id if job.batch_id is None else job.batch_id,
         priority=job.priority or work.priority,
+        unique_key=key,
     )
     if job.document is not None:
         return job
