@@ -169,10 +169,11 @@ class JobId(click.ParamType[int]):
     name = "id"
     sentence = "is not the id of a job: ids are numbers, as pagemill ls shows them"
     prefix = ""
+    least = 1
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         word = str(value).removeprefix(self.prefix).removeprefix("#")
-        if not (word.isascii() and word.isdigit() and len(word) < 19 and int(word) > 0):
+        if not (word.isascii() and word.isdigit() and len(word) < 19 and int(word) >= self.least):
             self.fail(f"{value!r} {self.sentence}", param, ctx)
         return int(word)
 
@@ -181,6 +182,13 @@ class DocumentId(JobId):
     name = "document"
     sentence = "is not a document: they are numbers, as pagemill documents shows them"
     prefix = "document:"
+
+
+class BatchId(JobId):
+    name = "batch"
+    sentence = "is not a batch: they are numbers, as pagemill batch ls shows them"
+    prefix = "batch:"
+    least = 0
 
 
 class _Name(click.ParamType[str]):

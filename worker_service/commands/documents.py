@@ -15,6 +15,7 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, group, output
 from worker_service.commands.desk import (
+    BatchId,
     Desk,
     DocumentId,
     Function,
@@ -54,6 +55,7 @@ _MARKED = re.compile("\x02([^\x02\x03]*)\x03")
 
 _one = click.argument("document_id", metavar="DOCUMENT", type=DocumentId(), shell_complete=completes("document"))
 _owner = click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="Whose documents.")
+_batch = click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="Documents that this batch asked for.")
 
 
 def choosing(function: Function) -> Function:
@@ -61,10 +63,18 @@ def choosing(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(
-        desk: Desk, ids: Sequence[int], statuses: Sequence[str], owners: Sequence[str], part: str, **values: Any
+        desk: Desk,
+        ids: Sequence[int],
+        statuses: Sequence[str],
+        owners: Sequence[str],
+        part: str,
+        batch_id: int | None,
+        **values: Any,
     ) -> Any:
-        return function(desk, read_document_selector(ids, statuses, owners, part), **values)
+        batch_ids = () if batch_id is None else (batch_id,)
+        return function(desk, read_document_selector(ids, statuses, owners, part, batch_ids), **values)
 
+    _batch(run)
     click.option("--name", "part", metavar="TEXT", default="", help="Documents with this in their name.")(run)
     click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner"))(run)
     status_option([*IndexStatus])(run)
@@ -103,6 +113,7 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 @verb
 @click.argument("words", metavar="QUERY", nargs=-1, required=True)
 @_owner
+@_batch
 @click.option(
     "--document",
     "document_id",
@@ -114,7 +125,9 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="The best so many; 20 unless given."
 )
-def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int | None, limit: int) -> int:
+def search(
+    desk: Desk, words: Sequence[str], owner: str | None, batch_id: int | None, document_id: int | None, limit: int
+) -> int:
     """\b
     pagemill search 'climate NEAR risk'
     pagemill search '"scope 3" emissions' --owner alice
@@ -127,7 +140,13 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
     """
     marks = ("[", "]") if desk.as_json else _OWN_MARKS
     found = operations.search(
-        desk.session, " ".join(words), owner=owner, document_id=document_id, limit=limit, marks=marks
+        desk.session,
+        " ".join(words),
+        owner=owner,
+        document_id=document_id,
+        batch_id=batch_id,
+        limit=limit,
+        marks=marks,
     )
     if not desk.answered({"items": found.hits, "is_partial": found.is_partial}):
         for hit in found.hits:
@@ -142,12 +161,20 @@ def search(desk: Desk, words: Sequence[str], owner: str | None, document_id: int
 @verb
 @click.argument("terms", metavar="TERMS.txt", type=click.File(encoding="utf-8"))
 @_owner
+@_batch
 @click.option("--pages", "by_page", is_flag=True, help="A row for each page on which one stands.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV on stdout.")
 @click.option("--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a workbook.")
 @click.option("--force", is_flag=True, help="With --xlsx: replace the file.")
 def keywords(
-    desk: Desk, terms: Any, owner: str | None, by_page: bool, as_csv: bool, xlsx: Path | None, force: bool
+    desk: Desk,
+    terms: Any,
+    owner: str | None,
+    batch_id: int | None,
+    by_page: bool,
+    as_csv: bool,
+    xlsx: Path | None,
+    force: bool,
 ) -> None:
     """\b
     pagemill keywords terms.txt
@@ -160,7 +187,7 @@ def keywords(
     if xlsx is not None and xlsx.exists() and not force:
         raise Refused(f"{xlsx} is there already: --force replaces it")
     try:
-        found = operations.keywords(desk.session, terms.read(), owner=owner)
+        found = operations.keywords(desk.session, terms.read(), owner=owner, batch_id=batch_id)
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text: save it as UTF-8") from error
     words, whole, pages = found.terms, found.by_document, found.by_page
@@ -196,6 +223,7 @@ def export(
     pagemill export 7
     pagemill export 7 8 9 --format pdf -o out/
     pagemill export --owner alice --format json -o out/ --update
+    pagemill export --batch 7 -o out/
     pagemill export --job 42 -o out/
 
     Copy what was made of documents: their text, a PDF that can be searched, all words with their places (json), hOCR.
@@ -296,6 +324,7 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
     pagemill documents ls
     pagemill documents --status failed --owner alice
     pagemill documents --owner alice --csv > documents.csv
+    pagemill documents --batch 7 --csv
 
     List documents, the newest first. CSV also tells where each comes from, the size and the digests of its original
     (SHA-256, MD5) and when it was read; what failed before it was a document has no number.

@@ -17,9 +17,8 @@ from worker_service.errors import Refused, WaitTimedOut
 from worker_service.jobs.batches import Batch, BatchAdded, BatchFacts, BatchMoved, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
-from worker_service.jobs.selector import one_of
 from worker_service.operations.database import Session
-from worker_service.operations.words import read_name_of_batch, read_priority
+from worker_service.operations.words import read_name_of_batch, read_priority, read_statuses
 from worker_service.plurals import counted
 
 PRIORITY = 3
@@ -87,7 +86,7 @@ def list_batches(
     limit: int = 50,
     before_id: int | None = None,
 ) -> BatchPage:
-    chosen = [one_of(BatchState, word) for word in states]
+    chosen = read_statuses(BatchState, states)
     found = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
     items = [BatchInWhole(batch, progress(session, batch.id)) for batch in found[:limit]]
     return BatchPage(items, found[limit - 1].id if len(found) > limit else None)

@@ -67,6 +67,7 @@ class DocumentInWhole:
 def list_documents(
     session: Session, selector: DocumentSelector, *, limit: int = 50, before_id: int | None = None
 ) -> DocumentPage:
+    _require_batches(session, selector.batch_ids)
     # One more than asked for tells whether there are others.
     library = session.store.library
     found = library.documents(selector, most=limit + 1, before_id=before_id)
@@ -82,6 +83,7 @@ def each(session: Session, selector: DocumentSelector) -> Iterator[Document]:
 
 
 def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequence[Document]]:
+    _require_batches(session, selector.batch_ids)
     before: int | None = None
     while found := session.store.library.documents(selector, most=_AT_ONCE, before_id=before):
         yield found
@@ -90,10 +92,20 @@ def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequ
 
 def hand_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     """The newest first, all of them; then the jobs that failed before there was a document."""
+    _require_batches(session, selector.batch_ids)
+    return _handed_over(session, selector)
+
+
+def _handed_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     for found in _some_at_once(session, selector):
         origins = session.store.library.provenance(found)
         yield from ((one, origins[one.id]) for one in found if one.id in origins)
     yield from session.store.library.not_brought_in(selector, most=_FAILED_MOST)
+
+
+def _require_batches(session: Session, batch_ids: Sequence[int]) -> None:
+    for batch_id in batch_ids:
+        session.store.batches.get(batch_id)
 
 
 def meant(session: Session, selector: DocumentSelector) -> list[Document]:
@@ -142,11 +154,15 @@ def search(
     *,
     owner: str | None = None,
     document_id: int | None = None,
+    batch_id: int | None = None,
     limit: int = 20,
     marks: tuple[str, str] = ("[", "]"),
 ) -> SearchResult:
     """The best pages, their hits between `marks`."""
-    return session.store.library.search(query, owner=owner, document_id=document_id, most=limit, marks=marks)
+    _require_batches(session, () if batch_id is None else (batch_id,))
+    return session.store.library.search(
+        query, owner=owner, document_id=document_id, batch_id=batch_id, most=limit, marks=marks
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +189,17 @@ class Keywords:
     """Each page on which a term stands."""
 
 
-def keywords(session: Session, text: str, *, owner: str | None = None) -> Keywords:
+def keywords(session: Session, text: str, *, owner: str | None = None, batch_id: int | None = None) -> Keywords:
     """`text`: a term on each line; # begins a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     terms = list(dict.fromkeys(line for line in lines if line))
     if not terms:
         raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
-    counts = session.store.library.keyword_counts(terms, owner=owner)
-    documents = sorted(each(session, DocumentSelector(owners=(owner,) if owner else ())), key=lambda one: one.id)
+    chosen = DocumentSelector(
+        owners=() if owner is None else (owner,), batch_ids=() if batch_id is None else (batch_id,)
+    )
+    documents = sorted(each(session, chosen), key=lambda one: one.id)
+    counts = session.store.library.keyword_counts(terms, owner=owner, batch_id=batch_id)
     return Keywords(terms, _by_document(documents, terms, counts), _by_page(documents, terms, counts))
 
 

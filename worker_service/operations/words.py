@@ -20,7 +20,7 @@ from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import DeferredAction, IndexStatus, OnEnd
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import NewJob, Status
-from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, Selector, one_of, parse_match
+from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, S, Selector, one_of, parse_match
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
@@ -222,12 +222,16 @@ def read_selector(
         ids=_numbers(named, "ids"),
         batch_ids=_numbers(named, "batch_ids"),
         document_ids=_numbers(named, "document_ids"),
-        statuses=tuple(dict.fromkeys(one_of(Status, word) for word in _divided(statuses))),
+        statuses=read_statuses(Status, statuses),
         since=None if since is None else as_text(read_past(since, now=now)),
         older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
         match=tuple(_read_match(text) for text in match),
         **{name: _chosen(columns[name], words) for name, words in chosen.items() if words is not None},
     )
+
+
+def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
+    return tuple(dict.fromkeys(one_of(kind, word) for word in _divided(words)))
 
 
 def read_name(word: int | str) -> tuple[str, int]:
@@ -246,10 +250,14 @@ def _numbers(named: Sequence[tuple[str, int]], field: str) -> tuple[int, ...]:
 
 
 def read_document_selector(
-    ids: Sequence[int] = (), statuses: Sequence[str] = (), owners: Sequence[str] = (), name: str = ""
+    ids: Sequence[int] = (),
+    statuses: Sequence[str] = (),
+    owners: Sequence[str] = (),
+    name: str = "",
+    batch_ids: Sequence[int] = (),
 ) -> DocumentSelector:
-    states = tuple(one_of(IndexStatus, word) for word in _divided(statuses))
-    return DocumentSelector(tuple(ids), states, tuple(owners), name=name)
+    states = read_statuses(IndexStatus, statuses)
+    return DocumentSelector(tuple(ids), states, tuple(owners), name=name, batch_ids=tuple(batch_ids))
 
 
 def _chosen(column: Column, words: Any) -> Any:

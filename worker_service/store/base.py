@@ -433,6 +433,7 @@ class Library(Protocol):
         *,
         owner: str | None = None,
         document_id: int | None = None,
+        batch_id: int | None = None,
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
     ) -> SearchResult:
@@ -441,7 +442,9 @@ class Library(Protocol):
 
         Of very many hits only the pages stored last are compared, and the answer says so."""
 
-    def keyword_counts(self, terms: Sequence[str], *, owner: str | None = None) -> Sequence[KeywordCount]:
+    def keyword_counts(
+        self, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
+    ) -> Sequence[KeywordCount]:
         """How often each term (a word, a phrase, or begin*) stands on each page, where it does."""
 
 

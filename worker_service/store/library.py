@@ -123,11 +123,12 @@ class SqliteLibrary:
         *,
         owner: str | None = None,
         document_id: int | None = None,
+        batch_id: int | None = None,
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
     ) -> SearchResult:
         query = query_of(query) or _refused(query)
-        values: dict[str, object] = {"query": query, "owner": owner, "most": most}
+        values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}
         if document_id is not None:
             rows = self._db.read("search_document", **values, document_id=document_id)
         else:
@@ -145,11 +146,14 @@ class SqliteLibrary:
         stretch = {"first": min(result_ids), "last": max(result_ids), "result_ids": json.dumps(result_ids)}
         return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
 
-    def keyword_counts(self, terms: Sequence[str], *, owner: str | None = None) -> Sequence[KeywordCount]:
+    def keyword_counts(
+        self, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
+    ) -> Sequence[KeywordCount]:
         teach_to_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
-            rows = self._db.read("keyword_counts", query=phrase_of(term) or _refused(term), owner=owner)
+            query = phrase_of(term) or _refused(term)
+            rows = self._db.read("keyword_counts", query=query, owner=owner, batch_id=batch_id)
             counts += (KeywordCount(term, *row) for row in sorted(rows))
         return counts
 

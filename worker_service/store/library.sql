@@ -94,13 +94,18 @@ SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
 CROSS JOIN page p ON p.result_id = t.rowid
        CROSS JOIN document d ON d.id = p.document_id AND d.current_generation = p.generation
 
+-- fragment: is_chosen
+(:owner IS NULL OR d.owner = :owner)
+       AND (:batch_id IS NULL
+            OR EXISTS (SELECT 1 FROM batch_document b WHERE b.batch_id = :batch_id AND b.document_id = d.id))
+
 -- name: search
 -- A word of every second page would have thousands of hits ranked for the twenty that are shown: the newest :ranked
 -- are, which the index hands out in that order.
 WITH hit AS MATERIALIZED (
     SELECT t.rowid AS result_id, p.document_id, p.number, d.name, bm25(page_text) AS rank
       FROM page_text t {readable}
-     WHERE page_text MATCH :query AND (:owner IS NULL OR d.owner = :owner)
+     WHERE page_text MATCH :query AND {is_chosen}
      ORDER BY t.rowid DESC LIMIT :ranked)
 SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
   FROM hit ORDER BY rank, document_id, number LIMIT :most;
@@ -110,7 +115,7 @@ SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
 WITH own AS MATERIALIZED (
     SELECT d.name, p.number, p.result_id FROM document d
       JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
-     WHERE d.id = :document_id AND (:owner IS NULL OR d.owner = :owner))
+     WHERE d.id = :document_id AND {is_chosen})
 SELECT t.rowid, :document_id, own.number, own.name, bm25(page_text) AS rank, 0
   FROM page_text t CROSS JOIN own ON own.result_id = t.rowid
  WHERE page_text MATCH :query
@@ -126,4 +131,4 @@ SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24) FROM page_text
 -- name: keyword_counts
 SELECT p.document_id, p.number, occurrences(page_text)
   FROM page_text t {readable}
- WHERE page_text MATCH :query AND (:owner IS NULL OR d.owner = :owner);
+ WHERE page_text MATCH :query AND {is_chosen};
