@@ -1,8 +1,8 @@
-"""What the daemon says while it works: the name of every event, and where the lines go.
+"""What the daemon and the web say while they work: the name of every event, and where the lines go.
 
 A name is a noun and a past verb; values travel as fields. Payloads, results and secrets are never among them.
 On a terminal the lines are for eyes, under systemd they are journal entries with fields of their own, elsewhere JSON.
-Only the daemon imports this; structlog itself is imported when logging begins.
+Only these two import this; structlog itself is imported when logging begins.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ OBJECTS_SWEPT = "objects.swept"
 KEPT_SWEPT = "kept.swept"
 DOCUMENTS_UNNAMED = "documents.unnamed"
 CHORE_FAILED = "chore.failed"
+
+WEB_STARTED = "web.started"
+WEB_STOPPED = "web.stopped"
+REQUEST_FAILED = "request.failed"
 
 # What people may want to be told is logged as well, each notice by its kind. A job that ran is told of by its end.
 NOTICES = (

@@ -1,0 +1,58 @@
+"""A real server on a real socket, over a real database."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from worker_service.config import Settings, load_settings
+from worker_service.operations import database
+from worker_service.operations.database import Session, open_session
+from worker_service.web import server
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Of a database that is there."""
+    made = load_settings({"database": str(tmp_path / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
+    database.initialise(made)
+    return made
+
+
+@pytest.fixture
+def session(settings: Settings) -> Iterator[Session]:
+    """For what a test prepares, and for what it looks at afterwards."""
+    opened = open_session(settings, actor="test")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def site(settings: Settings) -> Iterator[httpx.Client]:
+    with served(settings) as address, httpx.Client(base_url=address) as client:
+        yield client
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[str]:
+    """Its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(server.app(settings), log_config=None, lifespan="on")
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not running.started and thread.is_alive():
+                time.sleep(0.002)
+            yield "http://{}:{}".format(*listening.getsockname())
+        finally:
+            running.should_exit = True
+            thread.join()

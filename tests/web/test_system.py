@@ -1,0 +1,35 @@
+"""Whether the web lives, and whether it can answer."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.web.conftest import served
+from worker_service.config import Settings
+
+
+def test_it_says_that_it_lives_and_that_it_can_answer(site: httpx.Client) -> None:
+    assert (site.get("/healthz").status_code, site.get("/readyz").status_code) == (200, 200)
+
+
+def test_without_its_database_it_lives_and_is_not_ready_and_says_what_to_do(settings: Settings) -> None:
+    with served(settings) as address:
+        settings.database.rename(settings.database.with_name("elsewhere.db"))
+
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        answer = httpx.get(f"{address}/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "database_absent"
+        assert "pagemill init" in answer.json()["detail"]
+
+
+def test_what_is_not_there_is_refused_in_words(site: httpx.Client) -> None:
+    answer = site.get("/api/nothing")
+
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"] == "there is nothing at /api/nothing"
+
+    page = site.get("/nothing", headers={"Accept": "text/html"})
+    assert page.status_code == 404
+    assert "there is nothing at /nothing" in page.text

@@ -1,0 +1,48 @@
+"""What people look at: pages made here on the machine, of templates that show every text inert.
+
+A module has one subject and ends with its `routes`; `server` gathers them. `page` fills a template: what stands in
+`templates/base.html` every page has. Nothing inline is obeyed by the browser (see `guard`): scripts and styles are
+files of `static/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from worker_service import VERSION
+
+STATIC = Path(__file__).with_name("static")
+
+# What the navigation shows: where it leads, and its word.
+PLACES = (
+    ("/", "Home"),
+    ("/documents", "Documents"),
+    ("/batches", "Batches"),
+    ("/jobs", "Jobs"),
+    ("/errors", "Errors"),
+    ("/workers", "Workers"),
+    ("/schedules", "Schedules"),
+    ("/keywords", "Keywords"),
+    ("/activity", "Activity"),
+)
+
+
+@cache
+def templates() -> Environment:
+    loader = PackageLoader("worker_service.web.pages")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def page(
+    request: Request, template: str, /, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
+) -> HTMLResponse:
+    """`visitor` is in every template, and None where nobody is known yet."""
+    visitor = request.scope.get("state", {}).get("visitor")
+    told = {"request": request, "visitor": visitor, "places": PLACES, "version": VERSION, "here": request.url.path}
+    return HTMLResponse(templates().get_template(template).render(told | values), status, dict(headers or {}))
