@@ -60,7 +60,9 @@ UPDATE document SET index_status = 'success', current_generation = 1, pages = 1 
 INSERT INTO file (job_id, fence, document_id, name, path, size, created_at)
 SELECT id, 1, 1, 'a.pdf', '9-1/a.pdf', 7, '2026-11-18 10:00:02.000' FROM worker_job_queue WHERE document_id = 1;
 """
-FILLED_WITH = {1: JOBS, 2: JOBS + DOCUMENTS}
+NEW = ("batch", "deferred_action")
+"""Tables that earlier schemas had not, and that are filled from others."""
+FILLED_WITH = {1: JOBS, 2: JOBS + DOCUMENTS, 3: JOBS + DOCUMENTS}
 
 
 @pytest.fixture(params=FILLED_WITH)
@@ -112,7 +114,7 @@ def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
     assert migrate(path)
 
     after = _rows(earlier)
-    after["sqlite_sequence"] = [row for row in after["sqlite_sequence"] if row["name"] != "batch"]
+    after["sqlite_sequence"] = [row for row in after["sqlite_sequence"] if row["name"] not in NEW]
     # What only the undo of a delete needed is gone.
     items = [(row["action_id"], row["job_id"]) for row in before.pop("worker_action_item")]
     assert [(row["action_id"], row["item_id"]) for row in after["worker_action_item"]] == items
@@ -123,6 +125,21 @@ def test_every_row_keeps_what_it_says(earlier: ByHand, path: Path) -> None:
         assert kept == rows, table
     assert {row["status"] for row in before["worker_job_queue"]} == {str(status) for status in Status}
     assert (schema_version(path), migrate(path)) == (SCHEMA_VERSION, [])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_was_remembered_to_follow_a_document_stands(version: int, path: Path) -> None:
+    hand = _made(path, version)
+    then = '[{"job_type":"hook","payload":{"url":"x"}},{"job_type":"b"}]'
+    hand(f"""UPDATE document SET settings = '{{"lang":"deu","then":{then}}}' WHERE id = 1""")
+
+    migrate(path)
+
+    assert hand("SELECT job_type, payload, standing, fired_at IS NOT NULL AS fired FROM deferred_action") == [
+        {"job_type": "hook", "payload": '{"url":"x"}', "standing": 1, "fired": 1},
+        {"job_type": "b", "payload": "", "standing": 1, "fired": 1},
+    ]
+    assert hand("SELECT settings FROM document WHERE id = 1") == [{"settings": '{"lang":"deu"}'}]
 
 
 def test_a_number_that_jobs_had_becomes_a_batch(earlier: ByHand, path: Path) -> None:
@@ -165,6 +182,7 @@ INSERT INTO file_gone (path) VALUES ('/etc/passwd'), ('../x'), ('objects/1-1/a.t
 """
 
 
+@pytest.mark.parametrize("version", [1, 2])
 def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) -> None:
     hand = _made(path, version)
     for statements in WITHOUT_BOUNDS, DOCUMENTS_WITHOUT_BOUNDS if version > 1 else "":
@@ -182,7 +200,7 @@ def test_rows_that_break_a_new_bound_are_carried_over(path: Path, version: int) 
     assert hand("SELECT name, length(reason) AS n FROM pause") == [{"name": "large", "n": 7500}]
     assert hand("SELECT name FROM job_limit WHERE kind = 'owner'") == [{"name": "ann"}]
     assert hand("SELECT source FROM source_rest") == [{"source": "s"}]
-    assert hand("SELECT version FROM pagemill_schema") == [{"version": 3}]
+    assert hand("SELECT version FROM pagemill_schema") == [{"version": SCHEMA_VERSION}]
     assert hand("SELECT id, cpu_slots, heartbeat_at FROM worker WHERE id <> 'w1'") == [
         {"id": "w2", "cpu_slots": 100_000, "heartbeat_at": "1970-01-01 00:00:00.000"}
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from worker_service.errors import SchemaMismatch, StoreAbsent
 from worker_service.store.database import Connection, OnLongWait, Transaction, connect, create, in_memory
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # What an earlier schema had and today's has not. Whatever else hangs on our tables is somebody's own, and stays.
 _GONE: tuple[str, ...] = tuple(
@@ -30,6 +30,9 @@ _GONE: tuple[str, ...] = tuple(
     crawl_item_moved schema_insert_guard job_delete_guard action_item_by_job v_undo v_undo_of_delete
     """.split()
 )
+
+_FILLED_BY = {"batch": "batches.sql", "deferred_action": "actions.sql"}
+"""Of a table that is new: what fills it from rows that were there before."""
 
 _BOUND = re.compile(r"length\(CAST\((\w+) AS BLOB\)\) <= (\d+)")
 
@@ -109,8 +112,9 @@ def _bring_to_today(connection: Connection, version: int) -> list[str]:
     for name, (kind, _, sql) in today.items():
         if kind == "table" and (sentence := _bring_table(connection, name, sql)):
             done.append(sentence)
-    if "batch" not in present:
-        connection.execute(_read("batches.sql")).fetchall()
+    for table, file in _FILLED_BY.items():
+        if table not in present:
+            connection.execute(_read(file)).fetchall()
     theirs = {name: made for name, made in hanging.items() if name not in today and name not in _GONE}
     present = _made_of(connection)
     for name, (_, _, sql) in (today | theirs).items():
