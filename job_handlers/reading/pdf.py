@@ -56,6 +56,8 @@ _SCAN_WIDTH_LEAST = 1200
 _SHRUNK_WIDTH_LEAST = 1500
 """To fewer pixels nothing is shrunk: who says 360 dpi of a picture 1,000 pixels wide is mistaken."""
 _THUMBNAIL_PIXELS = 320
+_SHOWN_PIXELS_MAX = 12_000_000
+_WORDS_MOST = 20_000
 
 _OFF_MOST = 0.02
 """By so much, as a share, may the resolution of an image that is taken as it is differ from the wanted one."""
@@ -153,7 +155,20 @@ class Book:
 
     def thumbnail(self, number: int = 1) -> bytes:
         with self._page(number) as page:
-            return _thumbnail(page)
+            return _image(page, _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0), "JPEG")
+
+    def image(self, number: int, width: int) -> bytes:
+        """In colour and so many pixels wide, if the page is not too long for that; as WebP."""
+        with self._page(number) as page:
+            longest = (_SHOWN_PIXELS_MAX / (max(page.rect.width, 1.0) * max(page.rect.height, 1.0))) ** 0.5
+            return _image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
+
+    def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
+        """Of its own text, in its order."""
+        with self._page(number) as page:
+            found = page.get_text("words", flags=_FLAGS)[:_WORDS_MOST]
+            turn = page.rotation_matrix
+            return [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
 
     @contextmanager
     def _page(self, number: int) -> Iterator[Any]:
@@ -286,15 +301,14 @@ def _packed(document: Any, page: Any) -> tuple[str, int]:
     return how, length
 
 
-def _thumbnail(page: Any) -> bytes:
-    """As JPEG, which Pillow makes in a tenth of the time that PyMuPDF takes."""
+def _image(page: Any, scale: float, form: str) -> bytes:
+    """By Pillow, which takes a tenth of the time that PyMuPDF takes."""
     if not page.parent.is_pdf or page.get_images():
         # Refuses what is too large to be unpacked.
         _own_resolution(page, page.get_image_info())
-    scale = _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0)
     drawn = page.get_pixmap(matrix=pymupdf.Matrix(scale, scale), colorspace=pymupdf.csRGB)
     made = io.BytesIO()
-    Image.frombytes("RGB", (drawn.width, drawn.height), drawn.samples).save(made, "JPEG", quality=80)
+    Image.frombytes("RGB", (drawn.width, drawn.height), drawn.samples).save(made, form, quality=80, method=2)
     return made.getvalue()
 
 

@@ -33,6 +33,7 @@ from worker_service.jobs.model import Job
 from worker_service.operations.database import Session
 from worker_service.operations.files import whole
 from worker_service.operations.jobs import placed
+from worker_service.operations.page_images import forget as forget_page_images
 from worker_service.operations.words import read_pages
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
@@ -243,6 +244,7 @@ def remove(
     while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
         sleep(_PAUSE_SECONDS)
     left = sweep_gone(store, workspace)
+    forget_page_images(workspace, removed.document_ids)
     with suppress(OSError):  # a daemon may, where we may not
         link(store, workspace, removed.document_ids)
     return removed, left

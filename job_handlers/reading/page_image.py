@@ -1,0 +1,54 @@
+"""Draw one page for whoever looks at a document, with the places of its words where the page has text of its own.
+
+Whoever shows pages runs it, in a child like any attempt: what strangers made is never opened by a process that serves.
+No job type: it is not installed as a handler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from job_handlers.reading import pdf
+from job_handlers.reading.document import HowToRead, how_to_read, original_of
+from worker_service.handlers import MIB, Context, Done, Handler, Limits, Permanent, counted
+
+_WALL_SECONDS, _CPU_SECONDS = 30, 25
+_WIDTH_LEAST, _WIDTH_MOST = 50, 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload(HowToRead):
+    page: int
+    width: int
+    """In pixels."""
+
+
+def run(context: Context[Payload]) -> Done:
+    wish = context.payload
+    password = how_to_read(context).password
+    try:
+        with pdf.Book(original_of(context), password) as book:
+            if not 1 <= wish.page <= book.pages:
+                raise Permanent("NO_PAGE", f"it has {counted(book.pages, 'page')}, and none is page {wish.page}")
+            drawn = book.image(wish.page, min(max(wish.width, _WIDTH_LEAST), _WIDTH_MOST))
+            words: list[tuple[Any, ...]] = book.words(wish.page)
+            size = book.size(wish.page)
+    except pdf.Locked as error:
+        raise Permanent("ENCRYPTED", "it needs a password that is not here") from error
+    except (pdf.Broken, pdf.PageTooLarge) as error:
+        raise Permanent("UNREADABLE", str(error)) from error
+    (context.staging / "page.webp").write_bytes(drawn)
+    (context.staging / "words.json").write_bytes(msgspec.json.encode({"size": size, "words": words}))
+    return Done(files=["page.webp", "words.json"])
+
+
+page_image = Handler(
+    "page_image",
+    run,
+    Payload,
+    limits=Limits(memory_bytes=1024 * MIB, cpu_seconds=_CPU_SECONDS, wall_seconds=_WALL_SECONDS, file_bytes=32 * MIB),
+    credentials=["password*"],
+)
