@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from job_handlers.reading.wishes import (
+    QUALITIES,
     Elsewhere,
     ReadWords,
     adopt_job,
@@ -73,7 +74,7 @@ def reading_options(function: Function) -> Function:
             click.option(
                 "--lang", "languages", multiple=True, metavar="CODE", help="eng unless given; eng+deu for both."
             ),
-            click.option("--quality", type=click.Choice(["fast", "best"]), help="Trained data for recognising."),
+            click.option("--quality", type=click.Choice(QUALITIES), help="Trained data for recognising."),
             click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
             click.option("--hocr", is_flag=True, help="Make hOCR as well."),
             click.option("--password-file", "password", metavar="NAME", help="The credential that opens it."),

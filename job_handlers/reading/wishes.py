@@ -21,6 +21,8 @@ from worker_service.verbs import BadInput, Document, counted, legible, read_acti
 
 HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
 
+_WORDS = ("lang", "quality", "force-ocr", "hocr", "password-file", "as-usual", "then", "on-failure")
+QUALITIES = ("fast", "best")
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
 _REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
@@ -88,6 +90,44 @@ class Elsewhere:
     """SHA-256."""
     text: str | None
     """The file beside it that holds its text."""
+
+
+# ── By the door: words from wherever they are said ──
+
+Made = tuple[NewJob, Mapping[str, object], Sequence[DeferredAction]]
+"""The job, what it asks for of how to read, and what is to follow."""
+
+
+def bring(file: Path, words: Mapping[str, Sequence[str]], *, owner: str, is_forced: bool) -> Made:
+    """The job of `ingest FILE`."""
+    read = read_words(words)
+    return download_job(file, read, owner=owner, is_forced=is_forced), read.asked(), read.actions()
+
+
+def again(document: Document, words: Mapping[str, Sequence[str]], *, has_original: bool, is_forced: bool) -> Made:
+    """The job of `reindex DOCUMENT`."""
+    read = read_words(words)
+    return reindex_job(document, read, has_original=has_original, is_forced=is_forced), read.asked(), read.actions()
+
+
+def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
+    """By the names of the options. An empty value is none."""
+    said = {name: [value for value in values if value] for name, values in words.items()}
+    if unknown := sorted(set(said) - set(_WORDS)):
+        raise BadInput(f"{unknown[0]!r} says nothing of how to read: there are {', '.join(_WORDS)}")
+    quality, password = (next(iter(said.get(name, ())), None) for name in ("quality", "password-file"))
+    if quality not in (None, *QUALITIES):
+        raise BadInput(f"{quality!r} is no quality: say {' or '.join(QUALITIES)}")
+    return ReadWords(
+        as_usual=bool(said.get("as-usual")),
+        languages=said.get("lang", ()),
+        quality=quality,
+        force_ocr=bool(said.get("force-ocr")),
+        hocr=bool(said.get("hocr")),
+        password=password,
+        then=said.get("then", ()),
+        on_failure=said.get("on-failure", ()),
+    )
 
 
 # ── The jobs ──

@@ -1,0 +1,76 @@
+"""A person's wish that a file be brought in, or a document be read again, in words, wherever it is said.
+
+What can be said of how to read is known to those who read. They come in by the door: functions behind the entry points
+`worker_service.wishes` that make of a wish its job, and of the words what they ask for. `bring` is for a file of this
+machine, `again` for a document. The words are those of the command line's options, each with its values; unlike there
+nothing has looked at them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker_service.errors import PagemillError
+from worker_service.handlers.contract import Choices
+from worker_service.handlers.registry import find
+from worker_service.jobs.documents import DeferredAction
+from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.operations import documents
+from worker_service.operations.database import Session
+from worker_service.operations.enqueue import lacking, refuse_unfit_action
+
+GROUP = "worker_service.wishes"
+
+Words = Mapping[str, Sequence[str]]
+
+
+class NobodyReads(PagemillError):
+    code = "nobody_reads"
+    exit_code = 69
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    enqueued: Enqueued
+    lacking: Sequence[str]
+    """A sentence for each thing that was asked for and that the machine lacks: the job waits for it."""
+
+
+def bring_in(session: Session, file: Path, words: Words, *, owner: str, is_forced: bool = False) -> Wished:
+    return _wished(session, *_maker("bring")(file, words, owner=owner, is_forced=is_forced))
+
+
+def read_again(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> Wished:
+    document = documents.document(session, document_id)
+    has_original = documents.has_original(session, document)
+    return _wished(session, *_maker("again")(document, words, has_original=has_original, is_forced=is_forced))
+
+
+def offered(session: Session) -> Mapping[str, Sequence[str]]:
+    """What the machines of the workers that live have to choose from, by what is chosen."""
+    there: dict[str, dict[str, None]] = {}
+    for text in session.store.reading.choices():
+        with suppress(msgspec.MsgspecError):  # which no daemon has written
+            for key, choices in msgspec.json.decode(text, type=dict[str, Choices]).items():
+                there.setdefault(key, {}).update(dict.fromkeys(choices.there))
+    return {key: list(words) for key, words in there.items()}
+
+
+def _wished(session: Session, job: NewJob, asked: Mapping[str, object], actions: Sequence[DeferredAction]) -> Wished:
+    for action in actions:
+        refuse_unfit_action(session, action)
+    sentences = lacking(session, asked)
+    return Wished(session.store.intake.enqueue(job), sentences)
+
+
+def _maker(name: str) -> Any:
+    for found in find(group=GROUP):
+        if found.name == name:
+            return found.load()
+    raise NobodyReads("nothing that reads documents is installed here")
