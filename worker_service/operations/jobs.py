@@ -129,10 +129,10 @@ def placed(session: Session, file: PublishedFile) -> PublishedFile:
     return replace(file, path=str(session.settings.workspace / file.path))
 
 
-def require(session: Session, ids: Sequence[int]) -> None:
-    """Raise `JobNotFound` unless each of these is there."""
+def require(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
+    """Raise `JobNotFound` unless each of these is there; those of others are not, where there is an `owner`."""
     for chunk in chunks(ids):
-        found = set(session.store.reading.ids(Selector(ids=chunk)))
+        found = set(session.store.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):
             raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
 

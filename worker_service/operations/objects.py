@@ -13,7 +13,7 @@ from worker_service.clock import as_text
 from worker_service.jobs.model import Job
 from worker_service.operations.jobs import state_of
 
-_HELD = ("payload", "result", "asked", "actions")
+HELD = ("payload", "result", "asked", "actions")
 """JSON in themselves, however deep."""
 
 
@@ -29,7 +29,7 @@ def as_object(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: one if key in _HELD else as_object(one) for key, one in value.items()}
+        return {key: one if key in HELD else as_object(one) for key, one in value.items()}
     names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
     if names is None:
         return [as_object(one) for one in value]
@@ -42,7 +42,7 @@ def _of_a_name(name: str, value: object) -> Any:
         return as_object(value)
     if name.endswith("_at") or name in ("at", "since", "until"):
         return iso(value)
-    if name in _HELD:
+    if name in HELD:
         import json
 
         try:

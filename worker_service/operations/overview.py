@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from worker_service.clock import as_text
+from worker_service.clock import as_text, from_text
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.model import Counts, ErrorCount, Job, Pause, PlatformCount, Status, TypeCounts, WorkerState
 from worker_service.jobs.selector import Selector
@@ -18,6 +18,8 @@ from worker_service.operations.database import Session
 from worker_service.operations.words import read_past
 
 _JOBS_MOST = 500
+_BEATS_MOST = 3
+"""So many may be overdue before nobody calls a worker healthy. It is given up for dead much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerStatus:
+    running: Sequence[Job]
+    """In the order in which they began; not more than 500."""
+    pending_counts: Sequence[PlatformCount]
+    worker_healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Numbers:
     items: Sequence[TypeCounts]
     """The jobs, by type."""
@@ -79,9 +89,36 @@ def activity(session: Session) -> Activity:
     )
 
 
-def errors(session: Session, *, since: str) -> Sequence[ErrorCount]:
+def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
+    """`owner`: only what is theirs; None: everybody's."""
+    own = () if owner is None else (owner,)
+    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,), owners=own), most=_JOBS_MOST)
+    return SchedulerStatus(
+        sorted(running, key=lambda job: (job.started_at or "", job.id)),
+        session.store.reading.pending_by_platform(owner),
+        is_healthy(session),
+    )
+
+
+def is_healthy(session: Session) -> bool:
+    """Whether a worker lives: its processes are there, and it has beaten lately."""
+    patience = timedelta(seconds=_BEATS_MOST * session.settings.heartbeat_interval_seconds)
+    now = session.clock()
+    return any(one.is_alive and now - from_text(one.heartbeat_at) <= patience for one in workers(session))
+
+
+def change_counter(session: Session) -> int:
+    """Another number as soon as anybody but this session has committed. Costs microseconds."""
+    return session.store.reading.change_counter()
+
+
+def pauses(session: Session) -> Sequence[Pause]:
+    return session.store.reading.pauses()
+
+
+def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
     """What failed since then (1d: a day ago), by code and type, the most frequent first."""
-    return session.store.reading.errors(since=as_text(read_past(since, now=session.clock())))
+    return session.store.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 
 
 def numbers(session: Session) -> Numbers:

@@ -357,7 +357,7 @@ class Reading(Protocol):
 
     def counts_by_type(self) -> Sequence[TypeCounts]: ...
 
-    def pending_by_platform(self) -> Sequence[PlatformCount]: ...
+    def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]: ...
 
     def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
         """The documents whose reading would end with these of its jobs, if they are of one of the statuses."""
@@ -365,7 +365,9 @@ class Reading(Protocol):
     def jobs_lacking(self) -> Sequence[ErrorCount]:
         """What pending jobs wait for that their machine lacks: with each sentence, how many do."""
 
-    def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
+    def errors(
+        self, *, since: str, to_retry: Collection[str] | None = None, owner: str | None = None
+    ) -> Sequence[ErrorCount]:
         """Of the jobs that have failed since then, by code and type; the most frequent first. `to_retry`: only those
         with one of these codes that a retry would take, because nothing newer does their work."""
 

@@ -168,8 +168,8 @@ class SqliteReading:
     def counts_by_type(self) -> Sequence[TypeCounts]:
         return [TypeCounts(*row) for row in self._db.read("counts_by_type")]
 
-    def pending_by_platform(self) -> Sequence[PlatformCount]:
-        return [PlatformCount(*row) for row in self._db.read("pending_by_platform")]
+    def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]:
+        return [PlatformCount(*row) for row in self._db.read("pending_by_platform", owner=owner)]
 
     def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
         meant = [status for status in selector.statuses or statuses if status in statuses]
@@ -179,9 +179,11 @@ class SqliteReading:
     def jobs_lacking(self) -> Sequence[ErrorCount]:
         return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
 
-    def errors(self, *, since: str, to_retry: Collection[str] | None = None) -> Sequence[ErrorCount]:
+    def errors(
+        self, *, since: str, to_retry: Collection[str] | None = None, owner: str | None = None
+    ) -> Sequence[ErrorCount]:
         codes = None if to_retry is None else json.dumps(list(to_retry))
-        return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes)]
+        return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         if column not in _NAMED:

@@ -196,7 +196,8 @@ SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AN
   FROM worker_job_queue GROUP BY job_type ORDER BY job_type;
 
 -- name: pending_by_platform
-SELECT platform, count(*) FROM worker_job_queue WHERE status = 'pending' GROUP BY platform ORDER BY platform;
+SELECT platform, count(*) FROM worker_job_queue
+ WHERE status = 'pending' AND (:owner IS NULL OR owner = :owner) GROUP BY platform ORDER BY platform;
 
 -- name: errors
 SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
@@ -204,7 +205,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
        (SELECT n.name FROM worker_job_queue n WHERE n.id = e.newest_id), e.newest_at
   FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
           FROM worker_job_queue q
-         WHERE status = 'failed' AND completed_at >= :since
+         WHERE status = 'failed' AND completed_at >= :since AND (:owner IS NULL OR owner = :owner)
            -- Those that a retry would refuse are the past: something newer does their work.
            AND (:codes IS NULL
                 OR (error_code IN (SELECT value FROM json_each(:codes))

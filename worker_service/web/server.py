@@ -17,6 +17,9 @@ from worker_service.config import Settings
 from worker_service.errors import PagemillError
 from worker_service.web import system
 from worker_service.web.access import Access
+from worker_service.web.api import jobs
+from worker_service.web.api import system as state
+from worker_service.web.changes import Changes
 from worker_service.web.guard import Headers
 from worker_service.web.pages import STATIC
 from worker_service.web.problems import confess, refuse, refuse_http
@@ -26,7 +29,7 @@ THREADS = 8
 """As many answers are made at once, each with a session of its own."""
 
 # Each module ends with its routes.
-MODULES = (system,)
+MODULES = (system, jobs, state)
 
 
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
@@ -37,6 +40,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
         lifespan=_lifespan,
     )
     made.state.settings, made.state.sessions = settings, Sessions(settings)
+    made.state.changes = Changes(settings)
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
 
@@ -52,4 +56,5 @@ async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        made.state.changes.close()
         made.state.sessions.close()

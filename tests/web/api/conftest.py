@@ -1,0 +1,3 @@
+"""A real daemon, beside the server."""
+
+from tests.system.conftest import system as system

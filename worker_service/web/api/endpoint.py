@@ -1,0 +1,308 @@
+"""What an endpoint is: declared once, for the router, for the OpenAPI file and for whoever reads what was asked.
+
+A function takes a `Call` and returns a value of an operation, which becomes JSON as it does for `--json`. It runs in a
+thread, with a session of its own for as long. What was asked is read here: a word that nobody knows is refused by name.
+An answer carries an ETag of two parts, the state of the database and a digest of what was answered. Where the first is
+still the same, nothing is asked anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.errors import BadInput, nearest
+from worker_service.harmless import as_json
+from worker_service.jobs.digest import digest
+from worker_service.operations.database import Session
+from worker_service.operations.objects import as_object
+from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.changes import version_of
+from worker_service.web.problems import HttpProblem, NoSuchPage
+from worker_service.web.sessions import opened
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
+ID: Schema = {"type": "integer", "minimum": 1, "maximum": 2**53}
+YES: Schema = {"type": "boolean"}
+
+_YES = {"": True, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_BODY_SLACK = 64 * 1024
+"""Beside the payload there are other words in a body."""
+
+
+class BodyTooLarge(HttpProblem):
+    code = "too_large"
+    status = 413
+
+
+class NotJson(HttpProblem):
+    code = "unsupported_media_type"
+    status = 415
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A word of the query, or of the path."""
+
+    name: str
+    about: str
+    schema: Schema = field(default_factory=lambda: TEXT)
+    is_many: bool = False
+    """May be said several times."""
+    is_needed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Of the body."""
+
+    schema: Schema
+    about: str
+    is_needed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as far as an endpoint is concerned."""
+
+    request: Request
+    session: Session
+    visitor: Visitor
+    query: Mapping[str, Any]
+    body: Mapping[str, Any]
+
+    @property
+    def id(self) -> int:
+        return cast(int, self.request.path_params["id"])
+
+    def path(self, name: str) -> Any:
+        return self.request.path_params[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """More than a value with status 200."""
+
+    value: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    method: str
+    path: str
+    about: str
+    run: Callable[[Call], Any]
+    power: Power
+    query: Sequence[Param]
+    body: Mapping[str, Field] | None
+    answer: Any
+    """A type, whose values are answered as `as_object` writes them; or a schema."""
+    statuses: Sequence[int]
+    """With which it answers when all is well."""
+    refusals: Sequence[int]
+    headers: Sequence[Param]
+    media: str
+    is_of_the_moment: bool
+    """The answer may change though nobody has written anything: a clock, or a process, has a say in it."""
+    is_of_all: bool
+    """Not for a visitor of one owner."""
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+    @property
+    def route(self) -> Route:
+        return Route(_with_kinds(self.path), self._answer, methods=[self.method], name=f"api.{self.name}")
+
+    async def _answer(self, request: Request) -> Response:
+        visitor = visitor_of(request)
+        visitor.must(self.power)
+        if self.is_of_all:
+            visitor.must_be_of_all()
+        if any(isinstance(one, int) and one > ID["maximum"] for one in request.path_params.values()):
+            raise NoSuchPage(f"there is nothing at {request.url.path}")
+        query = read_query(request, self.query)
+        body = {} if self.body is None else await _read_body(request, self.body)
+        return await run_in_threadpool(self._run, request, visitor, query, body)
+
+    def _run(self, request: Request, visitor: Visitor, query: Mapping[str, Any], body: Mapping[str, Any]) -> Response:
+        is_polled = self.method == "GET" and self.media == "application/json"
+        asked = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
+        state = "" if not is_polled or self.is_of_the_moment else f"{version_of(request)}-{asked}"
+        known = _etag_of(request) if is_polled else ("", "")
+        if state and known[0] == state:
+            return _unchanged(state, known[1])
+        with opened(request) as session:
+            answer = self.run(Call(request, session, visitor, query, body))
+            if isinstance(answer, Response):
+                return answer
+            if not isinstance(answer, Answer):
+                answer = Answer(answer)
+            text = as_json(as_object(answer.value), indent=None, is_ascii=False)
+        headers = dict(answer.headers)
+        if is_polled:
+            content = digest([text, asked])[:16]
+            if known[1] == content:
+                return _unchanged(state, content)
+            headers |= _kept(state, content)
+        return Response(text + "\n", answer.status, headers, media_type="application/json")
+
+
+def endpoint(
+    method: str,
+    path: str,
+    about: str,
+    *,
+    power: Power | None = None,
+    query: Sequence[Param] = (),
+    body: Mapping[str, Field] | None = None,
+    answer: Any = None,
+    statuses: Sequence[int] = (200,),
+    refusals: Sequence[int] = (),
+    headers: Sequence[Param] = (),
+    media: str = "application/json",
+    is_of_the_moment: bool = False,
+    is_of_all: bool = False,
+) -> Callable[[Callable[[Call], Any]], Endpoint]:
+    """`power`: unless it is said, to look needs `read`, and everything else `operate`."""
+    needed = power or (Power.READ if method == "GET" else Power.OPERATE)
+
+    def declare(run: Callable[[Call], Any]) -> Endpoint:
+        return Endpoint(
+            method, path, about, run, needed, query, body, answer, statuses, refusals, headers, media,
+            is_of_the_moment, is_of_all,
+        )  # fmt: skip
+
+    return declare
+
+
+def _with_kinds(path: str) -> str:
+    return path.replace("{id}", "{id:int}").replace("{number}", "{number:int}")
+
+
+# ── What was asked ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_query(request: Request, declared: Sequence[Param]) -> dict[str, Any]:
+    """Each word by its name; several as a list. What was not said is not there."""
+    known = {param.name: param for param in declared}
+    said: dict[str, Any] = {}
+    for word, value in request.query_params.multi_items():
+        name = word.replace("-", "_")
+        param = known.get(name)
+        if param is None:
+            near = nearest(name, known)
+            meant = f"did you mean {near}?" if near else f"there are {', '.join(known) or 'none'}"
+            raise BadInput(f"there is no {word!r} in a query of {request.url.path}: {meant}")
+        if "\0" in value:
+            raise BadInput(f"{name} holds a NUL byte")
+        read = _read(name, value, param.schema)
+        if param.is_many:
+            said.setdefault(name, []).append(read)
+        elif name in said:
+            raise BadInput(f"{name} is said twice")
+        else:
+            said[name] = read
+    for param in declared:
+        if param.is_needed and param.name not in said:
+            raise BadInput(f"say {param.name} in the query: {param.about}")
+    return said
+
+
+def _read(name: str, value: str, schema: Schema) -> Any:
+    if "enum" in schema and value not in schema["enum"]:
+        raise BadInput(f"{name} is one of {', '.join(schema['enum'])}, not {value!r}")
+    if schema["type"] == "integer":
+        least, most = schema["minimum"], schema["maximum"]
+        if not (value.isascii() and value.isdigit() and len(value) < 19 and least <= int(value) <= most):
+            raise BadInput(f"{name} is a number from {least} to {most}, not {value!r}")
+        return int(value)
+    if schema["type"] == "boolean":
+        if value.lower() not in _YES:
+            raise BadInput(f"{name} is true or false, not {value!r}")
+        return _YES[value.lower()]
+    return value
+
+
+async def _read_body(request: Request, declared: Mapping[str, Field]) -> Mapping[str, Any]:
+    raw = await _received(request, request.app.state.settings.payload_bytes_max + _BODY_SLACK)
+    if raw.strip():
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise NotJson("the body is JSON: send it with Content-Type: application/json")
+    return await run_in_threadpool(read_object, raw, declared)
+
+
+async def _received(request: Request, most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise BodyTooLarge(f"the body is larger than {most} bytes: give the path of a file, or upload it")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
+    from worker_service.jobs.payloads import PayloadCheck  # brings a validator along
+
+    try:
+        text = raw.decode("utf-8-sig").strip() or "{}"
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadInput("the body is a JSON object, such as {}")
+    for name in value:
+        if name not in declared:
+            near = nearest(name, declared)
+            meant = f"did you mean {near}?" if near else f"there are {', '.join(declared)}"
+            raise BadInput(f"there is no {name!r} in such a body: {meant}")
+    if (fault := PayloadCheck(json.dumps(schema_of_body(declared))).fault(text)) is not None:
+        raise BadInput(f"the body does not fit: {fault.replace('payload', 'body', 1)}")
+    return value
+
+
+def schema_of_body(declared: Mapping[str, Field]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {name: {**one.schema, "description": one.about} for name, one in declared.items()},
+        "required": [name for name, one in declared.items() if one.is_needed],
+        "additionalProperties": False,
+    }
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# ── Unchanged ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _etag_of(request: Request) -> tuple[str, str]:
+    """The two parts of the one that the visitor has; empty: none of ours."""
+    state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
+    return state, content
+
+
+def _kept(state: str, content: str) -> dict[str, str]:
+    # By the visitor alone, who asks each time whether it still is so.
+    return {"ETag": f'W/"{state}.{content}"', "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
+
+
+def _unchanged(state: str, content: str) -> Response:
+    return Response(status_code=304, headers=_kept(state, content))
