@@ -199,6 +199,16 @@ class Settings:
         kinds.INTERVAL, "1h", "a job that waits for longer is told by a `[[notify]]` of `queue.old`"
     )
 
+    web_listen = Setting(
+        kinds.LISTEN,
+        "127.0.0.1:8470",
+        "where `pagemill serve` listens; what others can reach wants a token first: [http.md](http.md)",
+    )
+    web_urls = Setting(
+        kinds.URLS, [], "by which addresses it is reached from elsewhere, such as a proxy's", otherwise="none"
+    )
+    upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "how large a file may be that a browser sends")
+
     values: Mapping[str, Any]
     """By key."""
     origins: Mapping[str, str]

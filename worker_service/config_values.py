@@ -7,6 +7,7 @@ their own (`worker_service.handlers`).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,17 @@ _PAYLOAD_BYTES_MOST = 1_000_000_000
 _YEAR_SECONDS = 31_536_000.0
 _LIMITED = ("type", "class", "owner")
 
+_FILE_BYTES_MOST = 2**40
+_PORT_MOST = 65535
+_USUAL_PORTS = {"http": "80", "https": "443"}
+_URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?/?")
+
 NEVER = "never"
 _KEPT = {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"}
+
+
+Listen = tuple[str, int] | Path
+"""A host and a port, or a socket in the file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +189,39 @@ def _parse_yes_no(raw: object, _: str, __: Path) -> bool:
     return raw
 
 
+def _parse_listen(raw: object, _: str, base: Path) -> Listen:
+    if not isinstance(raw, str) or "\0" in raw:
+        raise ValueError
+    if raw.startswith(("/", "./", "~/")):
+        return base / Path(raw).expanduser()
+    host, colon, port = raw.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    number = _whole(port)
+    if not colon or not host or number is None or number > _PORT_MOST:
+        raise ValueError
+    return host, number
+
+
+def _listen(said: Listen) -> str:
+    if isinstance(said, Path):
+        return str(said)
+    host, port = said
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _parse_urls(raw: object, _: str, __: Path) -> tuple[str, ...]:
+    return tuple(_origin(word) for word in parse_words(raw))
+
+
+def _origin(word: str) -> str:
+    found = _URL.fullmatch(word.lower())
+    if found is None:
+        raise ValueError
+    scheme, host, port = found.groups()
+    # As a browser names it.
+    return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS[scheme]) else f":{port}")
+
+
 def one_of(*words: str) -> Kind[str]:
     def parse(raw: object, _: str, __: Path) -> str:
         if not isinstance(raw, str) or raw not in words:
@@ -274,6 +317,10 @@ TIME_FROM_ONE = length_of_time(1)
 WHOLE_SECONDS = Kind(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
 ZONE = Kind("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
 YES_NO = Kind("true or false", _parse_yes_no, lambda said: str(said).lower())
+LISTEN = Kind("HOST:PORT such as 127.0.0.1:8470, or the path of a socket such as /run/pagemill/web.sock", _parse_listen,
+              _listen)  # fmt: skip
+URLS = Kind("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
+FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
 TYPES = Kind("a list of job types such as scrape,!command", _parse_types, ",".join)
 LIMITS = Kind(
     "a table",

@@ -7,6 +7,7 @@ else: whatever lists asks `only`, whatever shows one thing asks `may_see`.
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -14,6 +15,7 @@ from typing import Any, TypeVar, cast
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from worker_service.config import Settings
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.web.problems import NotAllowed
@@ -39,6 +41,9 @@ class Visitor:
     """Whose things are seen; None: everybody's."""
     csrf: str = ""
     """What a form of theirs has to carry; empty: no browser stands between us."""
+
+    def has_made(self, csrf: str) -> bool:
+        return hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
     def may(self, power: Power) -> bool:
         return power in self.powers
@@ -66,6 +71,10 @@ class Visitor:
         # Of both at once there is nothing.
         nothing: dict[str, Any] = {name: () for name in ("batch_ids", "document_ids") if hasattr(mine, name)}
         return replace(mine, **nothing | {"ids": (0,)})
+
+
+def settings_of(request: HTTPConnection) -> Settings:
+    return cast(Settings, request.app.state.settings)
 
 
 def visitor_of(request: HTTPConnection) -> Visitor:

@@ -1,9 +1,48 @@
-"""What every answer carries, and what is refused before anything looks at it."""
+"""What is refused before anything looks at it, and what every answer carries.
+
+Outermost of all: a Host that is none of ours (somebody's name that was made to lead here), a body that is too large or
+too slow, too many at once. What follows may refuse by raising; whatever it raises is answered here, with the headers
+that forbid a browser to run anything that is not a file of ours. Who asks is found out by `access`.
+"""
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+import asyncio
+import re
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import cast
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import FormData, MutableHeaders
+from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from worker_service.config import Settings
+from worker_service.errors import PagemillError
+from worker_service.web.access import is_open, settings_of, visitor_of
+from worker_service.web.problems import HttpProblem, confess, refuse
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+"""They change nothing."""
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""Of anything but a file: a payload has at most a part of it."""
+FIELDS_MAX = 20_000
+AT_ONCE = 200
+"""So many are answered at a time; more are asked to come back."""
+PAUSE_SECONDS = 30.0
+"""A body of which nothing has come for so long is given up."""
+BODY_SECONDS = 60.0
+"""And one that is no file and has not come in whole."""
+LEFT_OVER_SECONDS = 2.0
+"""So long we listen to what nobody wants, before we hang up."""
+
+UPLOADS = ("/api/uploads", "/upload")
+"""What takes files, and reads them as they come."""
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
+_FORM = "application/x-www-form-urlencoded"
 
 _HEADERS = {
     # Nothing inline, nothing from elsewhere, nobody's frame.
@@ -11,6 +50,7 @@ _HEADERS = {
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -18,19 +58,263 @@ _HEADERS = {
 }
 
 
-class Headers:
-    """An answer may say more of itself, such as how long it is kept; it is kept by nobody unless it says so."""
+class HostRefused(HttpProblem):
+    """Somebody's page may have made its own name lead to this machine."""
+
+    code = "host_refused"
+    status = 421
+
+
+class OriginRefused(HttpProblem):
+    """Somebody else's page asks in this browser's name."""
+
+    code = "origin_refused"
+    exit_code = 77
+    status = 403
+
+
+class FormOutdated(HttpProblem):
+    code = "form_outdated"
+    exit_code = 77
+    status = 403
+
+
+class BodyTooLarge(HttpProblem):
+    code = "body_too_large"
+    exit_code = 65
+    status = 413
+
+
+class BodyTooSlow(HttpProblem):
+    code = "body_too_slow"
+    status = 408
+
+
+class TooManyAtOnce(HttpProblem):
+    code = "too_many_requests"
+    exit_code = 75
+    status = 503
+
+
+class Guard:
+    """The outermost frame: it catches everything."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._at_once = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        body = _Body(request, receive)
+        answer = _Answer(body, send)
+        self._at_once += 1
+        try:
+            refuse_host(request)
+            if self._at_once > AT_ONCE and not is_open(scope["path"]):
+                raise TooManyAtOnce("too many ask at once: try again in a second")
+            await self._app(scope, body.receive, answer.send)
+        except PagemillError as error:
+            if answer.has_begun:
+                raise
+            await (await refuse(request, error))(scope, body.receive, answer.send)
+        except Exception as error:
+            if answer.has_begun:
+                raise
+            await (await confess(request, error))(scope, body.receive, answer.send)
+        finally:
+            self._at_once -= 1
+
+
+class Forms:
+    """What a browser sends of its own accord is only obeyed from a page of ours; then a form is read, for the handlers
+    that are no coroutines: `form_of(request)`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
+        if scope["type"] == "http" and scope["method"] not in SAFE:
+            request = Request(scope, receive)
+            is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
+            # Before the body: it may be large.
+            refuse_foreign(request)
+            scope["state"]["form"] = FormData()
+            if is_form:
+                body = await request.body()
+                scope["state"]["form"] = _form(body)
+                receive = _again(body, receive)
+            refuse_unasked(request)
+        await self._app(scope, receive, send)
 
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+def form_of(request: Request) -> FormData:
+    """Its fields; of a request that is no form, none."""
+    return cast(FormData, request.state.form)
+
+
+# ── Whose page asks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refuse_host(request: HTTPConnection) -> None:
+    host = request.headers.get("host", "")
+    if not _is_ours(host, request):
+        raise HostRefused(
+            f"{host[:200]!r} is no name of this pagemill: if it should be one, add its address to web_urls in the "
+            "settings"
+        )
+
+
+def _is_ours(host: str, request: HTTPConnection) -> bool:
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    # Names alone can be made to lead elsewhere. A tunnel has a port of its own.
+    return is_loopback(host) or _address(found[1]) is not None or host.lower() in _urls(request)
+
+
+def is_loopback(host: str) -> bool:
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return False
+    address = _address(found[1])
+    return found[1].lower() == "localhost" if address is None else address.is_loopback
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address(name.strip("[]"))
+    return None
+
+
+def _urls(request: HTTPConnection) -> dict[str, str]:
+    """By host, those that people come by from elsewhere."""
+    return {url.partition("://")[2]: url for url in settings_of(request).web_urls}
+
+
+def origin_of(request: HTTPConnection) -> str:
+    """As a browser that looks at a page of ours names it."""
+    host = request.headers.get("host", "").lower()
+    return _urls(request).get(host, f"http://{host}")
+
+
+def refuse_foreign(request: HTTPConnection) -> None:
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if origin is not None and origin.lower() != origin_of(request):
+        raise OriginRefused(f"a page of {origin[:200]!r} asked for this, which is none of pagemill's")
+    if site not in (None, "same-origin", "none"):
+        raise OriginRefused("a page of somebody else asked for this")
+
+
+def refuse_unasked(request: Request) -> None:
+    """Unless it carries what only a page of ours can know: in a field of the form, the header X-CSRF-Token, or for a
+    form with files, whose fields are read later, `?csrf=` in the address that it is sent to."""
+    if is_open(request.url.path):
+        return
+    visitor = visitor_of(request)
+    if not visitor.csrf:
+        return
+    said = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
+    if not isinstance(said, str) or not visitor.has_made(said):
+        raise FormOutdated("this form is of another session: load the page again, and send it once more")
+
+
+def _form(body: bytes) -> FormData:
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+    except ValueError as error:
+        raise HttpProblem(f"the form cannot be read: {error}") from error
+    return FormData([*fields])
+
+
+# ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Body:
+    """What comes in, up to a limit and with a pulse."""
+
+    def __init__(self, request: Request, receive: Receive) -> None:
+        self._receive = receive
+        announced = request.headers.get("content-length", "0")
+        self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
+        self.has_ended = not self._announced and "transfer-encoding" not in request.headers
+        settings, self._is_file = settings_of(request), request.url.path in UPLOADS
+        self._most = settings.upload_bytes_max + BODY_BYTES_MAX if self._is_file else _most_but_files(settings)
+        self._had = 0
+        self._until: float | None = None
+
+    async def receive(self) -> Message:
+        if self.has_ended:
+            return await self._receive()
+        self._refuse_large(self._announced)
+        message = await self._next()
+        self._had += len(message.get("body", b""))
+        self._refuse_large(self._had)
+        self.has_ended = not message.get("more_body", False)
+        return message
+
+    async def _next(self) -> Message:
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + BODY_SECONDS
+        try:
+            async with asyncio.timeout(PAUSE_SECONDS if self._is_file else min(PAUSE_SECONDS, self._until - now)):
+                return await self._receive()
+        except TimeoutError:
+            raise BodyTooSlow("what was sent has not come in whole in time: send it again") from None
+
+    def _refuse_large(self, size: int) -> None:
+        if size > self._most:
+            raise BodyTooLarge(f"what was sent is larger than {self._most} bytes, the most that is taken here")
+
+    async def let_go(self) -> None:
+        """Whoever still sends would not hear our answer if we hung up at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEFT_OVER_SECONDS):
+                while (await self._receive()).get("more_body", False):
+                    pass
+
+
+def _most_but_files(settings: Settings) -> int:
+    # In JSON within JSON a letter may take two.
+    return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What was read already, for those who read it later; then as before."""
+    rest = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return rest.pop() if rest else await receive()
+
+    return again
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Answer:
+    """An answer may say more of itself, such as how long it is kept; nobody keeps it unless it says so."""
+
+    def __init__(self, body: _Body, send: Send) -> None:
+        self._body = body
+        self._send = send
+        self.has_begun = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+            if not self._body.has_ended:
+                headers["Connection"] = "close"
+        elif not self._body.has_ended and not message.get("more_body", False):
+            # All of it is on its way; what still comes in is let go before we hang up.
+            await self._send({**message, "more_body": True})
+            await self._body.let_go()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)

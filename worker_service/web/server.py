@@ -20,7 +20,7 @@ from worker_service.web.access import Access
 from worker_service.web.api import jobs
 from worker_service.web.api import system as state
 from worker_service.web.changes import Changes
-from worker_service.web.guard import Headers
+from worker_service.web.guard import Forms, Guard
 from worker_service.web.pages import STATIC
 from worker_service.web.problems import confess, refuse, refuse_http
 from worker_service.web.sessions import Sessions
@@ -35,7 +35,7 @@ MODULES = (system, jobs, state)
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made = Starlette(
         routes=routes(),
-        middleware=[Middleware(Headers), Middleware(Access)],
+        middleware=[Middleware(Guard), Middleware(Access), Middleware(Forms)],
         exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: confess},
         lifespan=_lifespan,
     )

@@ -1,0 +1,175 @@
+"""What is refused before anything looks at it, and what every answer carries."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.web.conftest import served
+from worker_service.config import Settings, load_settings
+
+PROBLEM = "application/problem+json"
+
+
+# ── Hosts ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "evil.example:8470", "localhost@evil.example", "localhost, evil.example",
+     "127.0.0.1.evil.example", "", "localhost:80:80", "[::1", "localhost/../x", "xn--lcalhost-54a"],
+)  # fmt: skip
+def test_a_name_that_is_none_of_ours_is_refused(site: httpx.Client, host: str) -> None:
+    answer = site.get("/nothing", headers={"Host": host})
+
+    assert answer.status_code == 421
+    assert answer.json()["code"] == "host_refused"
+    assert "web_urls" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.0.0.1:9000", "[::1]:9000", "10.0.0.5"]
+)
+def test_the_names_of_this_machine_and_addresses_are_ours_at_whatever_port_a_tunnel_has(
+    site: httpx.Client, host: str
+) -> None:
+    assert site.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+def test_a_name_that_the_settings_give_is_ours(settings: Settings) -> None:
+    with served(with_url(settings, "https://docs.example.org")) as address:
+        assert httpx.get(f"{address}/healthz", headers={"Host": "Docs.example.org"}).status_code == 200
+        assert httpx.get(f"{address}/healthz", headers={"Host": "other.example.org"}).status_code == 421
+
+
+def test_a_request_with_two_hosts_or_none_gets_nothing(settings: Settings) -> None:
+    with served(settings) as address:
+        for hosts in (b"Host: localhost\r\nHost: evil.example\r\n", b""):
+            answer = said(address, b"GET /nothing HTTP/1.1\r\n" + hosts + b"\r\n")
+
+            assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+# ── Pages of others ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://localhost.evil.example"},
+     {"Origin": "http://localhost:1"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
+    ids=lambda headers: next(iter(headers.values())),
+)  # fmt: skip
+def test_what_a_page_of_somebody_else_asks_for_is_refused(site: httpx.Client, headers: dict[str, str]) -> None:
+    answer = site.post("/nothing", headers=headers)
+
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "origin_refused"
+
+
+def test_a_page_behind_a_proxy_is_ours_by_the_address_that_people_have(settings: Settings) -> None:
+    with served(with_url(settings, "https://docs.example.org")) as address:
+
+        def posted(origin: str) -> int:
+            headers = {"Host": "docs.example.org", "Origin": origin, "Content-Type": "application/json"}
+            return int(httpx.post(f"{address}/healthz", headers=headers).status_code)
+
+        assert posted("https://docs.example.org") != 403
+        assert posted("http://docs.example.org") == 403
+
+
+# ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_body_that_says_that_it_has_ten_gigabytes_is_refused_before_it_comes(settings: Settings) -> None:
+    with served(settings) as address:
+        answer = said(
+            address,
+            b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+            b"Content-Length: 10000000000\r\nExpect: 100-continue\r\n\r\n",
+        )
+
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"larger than 4194304 bytes" in answer
+        assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_a_body_that_does_not_say_how_long_it_is_is_refused_when_it_is_too_long_and_its_sender_hears_it(
+    site: httpx.Client,
+) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 65536
+
+    answer = site.post("/nothing", content=endless(), headers={"Content-Type": "application/x-www-form-urlencoded"})
+
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize("form", [b"a=%ff", b"\xff=1", b"&".join(b"a=1" for _ in range(30_000))], ids=len)
+def test_a_form_that_cannot_be_read_is_refused(site: httpx.Client, form: bytes) -> None:
+    answer = site.post("/nothing", content=form, headers={"Content-Type": "application/x-www-form-urlencoded"})
+
+    assert answer.status_code == 400
+    assert "the form cannot be read" in answer.json()["detail"]
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing", "/static/pagemill.css", "/static/nothing"])
+def test_no_answer_lets_a_browser_run_what_is_no_file_of_ours(site: httpx.Client, path: str) -> None:
+    headers = site.get(path).headers
+
+    assert headers["content-security-policy"].startswith("default-src 'self'; ")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store" or path == "/static/pagemill.css"
+    assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../server.py", "/static/%2e%2e/__init__.py", "/static/..%2f..%2faccess.py", "/static/%00",
+     "/static//etc/passwd", "/%00", "//evil.example/", "/" + "a" * 20_000, "/static/" + "a/" * 5_000],
+    ids=lambda path: path[:30],
+)  # fmt: skip
+def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
+    with served(settings) as address:
+        answer = said(address, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+
+        assert answer.split(b" ", 2)[1] in (b"404", b"400"), answer[:100]
+        assert b"evil.example\r\n" not in answer
+
+
+# ── By hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_url(settings: Settings, url: str) -> Settings:
+    return load_settings(
+        {"database": str(settings.database)}, environ={"WORKER_WEB_URLS": url, "WORKER_LOG_FORMAT": "json"}
+    )
+
+
+def said(address: str, request: bytes) -> bytes:
+    """What is answered until the other side hangs up, or has answered as far as it said."""
+    with connected(address) as line:
+        line.sendall(request)
+        heard = b""
+        while chunk := line.recv(65536):
+            heard += chunk
+            if b"Content-Length" not in request and b"Connection: close" not in request and b"\r\n\r\n" in heard:
+                break
+        return heard
+
+
+@contextmanager
+def connected(address: str) -> Iterator[socket.socket]:
+    parts = urlsplit(address)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as line:
+        yield line
