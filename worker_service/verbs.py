@@ -6,16 +6,27 @@ people type: `crawl`, or `documents adopt` for one below another. Its module is 
 
 from worker_service.clock import parse_length
 from worker_service.commands import output
-from worker_service.commands.desk import Desk, Function, completes_directory, confirm, confirming, leading, verb
+from worker_service.commands.batches import say_of_batch
+from worker_service.commands.desk import (
+    Desk,
+    Function,
+    completes_directory,
+    confirm,
+    confirming,
+    leading,
+    read_stdin,
+    verb,
+)
 from worker_service.commands.documents import choosing, show_documents
-from worker_service.commands.progress import await_reading, telling_that_jobs_go_on
+from worker_service.commands.progress import await_batches, await_reading, telling_that_jobs_go_on
 from worker_service.errors import BadInput
 from worker_service.filenames import legible, path_of, written
+from worker_service.jobs.batches import BatchAdded
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.model import Job, Status
+from worker_service.jobs.model import Enqueued, Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import documents, enqueue, jobs, steer
+from worker_service.operations import batches, documents, enqueue, jobs, steer
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.operations.words import read_action
 from worker_service.plurals import counted
@@ -23,16 +34,20 @@ from worker_service.plurals import counted
 __all__ = [
     "AwaitedDocument",
     "BadInput",
+    "BatchAdded",
     "Decision",
     "Desk",
     "Document",
     "DocumentSelector",
+    "Enqueued",
     "Function",
     "IndexStatus",
     "Job",
     "Selector",
     "Status",
+    "await_batches",
     "await_reading",
+    "batches",
     "choosing",
     "completes_directory",
     "confirm",
@@ -47,6 +62,8 @@ __all__ = [
     "parse_length",
     "path_of",
     "read_action",
+    "read_stdin",
+    "say_of_batch",
     "show_documents",
     "steer",
     "telling_that_jobs_go_on",

@@ -12,14 +12,14 @@ from pathlib import Path
 import click
 
 from job_handlers.crawl import verbs
+from job_handlers.crawl.batch import of_address
 from job_handlers.crawl.verbs import CrawlWords, crawl_job
 from job_handlers.reading.wishes import ReadWords, download_job
-from job_handlers.sources import read_reference
-from worker_service.handlers import NewJob, Permanent, canonical
+from worker_service.handlers import NewJob
 from worker_service.verbs import BadInput
 
 # Options that mean nothing in a schedule, or that it says itself.
-_NOT_SCHEDULED = {"--owner", "--watch", "--dry-run", "--json", "--database", "--help"}
+_NOT_SCHEDULED = {"--owner", "--batch", "--priority", "--watch", "--dry-run", "--json", "--database", "--help"}
 
 
 def crawl(wish: object, *, owner: str) -> NewJob:
@@ -67,20 +67,7 @@ def _of_source(source: object, owner: str) -> NewJob:
         return (
             download_job(path, ReadWords(), owner=owner, is_forced=False) if path.is_file() else _folder(source, owner)
         )
-    try:
-        found, reference = read_reference(source)
-    except Permanent as error:
-        raise BadInput(error.message) from error
-    if reference.is_folder:
-        return _folder(source, owner)
-    return NewJob(
-        "download",
-        platform=found.PLATFORM,
-        owner=owner,
-        payload=canonical({"source": source}),
-        source=found.rests_with(""),
-        source_key=reference.key,
-    )
+    return of_address(source, ReadWords(), owner=owner)
 
 
 def _folder(source: str, owner: str) -> NewJob:

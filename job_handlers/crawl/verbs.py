@@ -6,15 +6,18 @@ import contextlib
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import click
 
 from job_handlers.crawl import watched
-from job_handlers.reading.verbs import how_long, how_long_in_words, reading_options, say_what_holds
+from job_handlers.reading.estimate import how_long, how_long_in_words
+from job_handlers.reading.together import batch_option, priority_option, submitted
+from job_handlers.reading.verbs import reading_options, say_what_holds
 from job_handlers.reading.wishes import ReadWords
 from job_handlers.sources import Source, folders_in_words, read_folder
 from worker_service.handlers import NewJob, Permanent, canonical
@@ -36,6 +39,8 @@ from worker_service.verbs import (
     wait_for_jobs,
     written,
 )
+
+PRIORITY_OF_WATCHING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,21 @@ class CrawlWords:
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="0: only the folder itself.")
 @click.option("--credential", default="", metavar="NAME", help="The credential; drive unless given.")
 @reading_options
+@batch_option
+@priority_option
 @click.option("--reconcile", is_flag=True, help="Walk everything again, and find what went without a word.")
 @click.option("--watch", metavar="LENGTH", help="Look again after this long, for ever: 1h.")
 @click.option("--dry-run", is_flag=True, help="Only say how much there is to read, and about how long that takes.")
-def crawl_verb(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **values: Any) -> int:
+def crawl_verb(
+    desk: Desk,
+    owner: str,
+    batch: str | None,
+    priority: int | None,
+    dry_run: bool,
+    *,
+    read: ReadWords,
+    **values: Any,
+) -> int:
     """\b
     pagemill crawl https://drive.google.com/drive/folders/1a2B3c… --owner alice
     pagemill crawl shared-with-me --mime application/pdf --watch 1h
@@ -78,22 +94,27 @@ def crawl_verb(desk: Desk, owner: str, dry_run: bool, *, read: ReadWords, **valu
 
     Find the files below a folder, and read each that is new or has changed. The folder is one of Google Drive, a shared
     drive, shared-with-me, or a directory of this machine.
+
+    With --batch the folder is gone through as a whole, so that the batch has all its documents; what is known is
+    neither fetched nor read again.
     """
     words = CrawlWords(dry_run=dry_run, read=read, **values)
     asked = crawl_job(words, owner=owner)
-    enqueued = enqueue.enqueue_job(desk.session, asked)
-    if not dry_run:
-        if not desk.answered({"id": enqueued.job_id, "existing": enqueued.existing}):
-            output.show(str(enqueued.job_id))
-        if enqueued.existing and _does_all(jobs.job(desk.session, enqueued.job_id), asked):
-            output.say(f"this folder is being crawled already: that job will do{_when(desk, enqueued.job_id)}")
-        elif enqueued.existing:
-            output.say(
-                f"this folder is being crawled already, and otherwise than you say now: for this, `pagemill cancel "
-                f"{enqueued.job_id}`, and say it again"
-            )
-        return 0
-    return _show_dry_run(desk, enqueued.job_id)
+    if batch is not None and words.watch is not None:
+        raise BadInput("a folder that is watched has no end, and a batch does: leave --watch or --batch out")
+    if dry_run:
+        return _show_dry_run(desk, enqueue.enqueue_job(desk.session, asked).job_id)
+    # Nobody sits and waits for what is looked at for ever.
+    urgency = priority or (PRIORITY_OF_WATCHING if words.watch is not None else None)
+    told = {"sources": [legible(words.folder)], **read.asked(), **read.follows(standing=True)}
+    wish = asked if batch is None else of_a_batch(asked)
+    [enqueued], added = submitted(desk, [wish], batch=batch, owner=owner, priority=urgency, asked=told)
+    of_batch = {} if added is None else {"batch": added.batch.id}
+    if not desk.answered({"id": enqueued.job_id, "existing": enqueued.existing, **of_batch}):
+        output.show(str(enqueued.job_id))
+    if enqueued.existing:
+        _say_who_does_it(desk, enqueued.job_id, asked)
+    return 0
 
 
 crawl = leading("crawl", crawl_verb, watched.ls, watched.now, watched.stop)
@@ -139,6 +160,22 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
     )
 
 
+def of_a_batch(crawl: NewJob) -> NewJob:
+    """It goes through the whole folder, also beside another crawl of it: a batch is to have all its documents."""
+    payload = {**json.loads(crawl.payload or "{}"), "afresh": uuid4().hex}
+    return replace(crawl, payload=canonical(payload), unique_key=None, concurrency_key=None)
+
+
+def _say_who_does_it(desk: Desk, job_id: int, asked: NewJob) -> None:
+    if _does_all(jobs.job(desk.session, job_id), asked):
+        output.say(f"this folder is being crawled already: that job will do{_when(desk, job_id)}")
+    else:
+        output.say(
+            f"this folder is being crawled already, and otherwise than you say now: for this, `pagemill cancel "
+            f"{job_id}`, and say it again"
+        )
+
+
 def _does_all(job: Job, asked: NewJob) -> bool:
     """Whether this job does all that is asked for. One that goes on watching does."""
     does, wanted = json.loads(job.payload or "{}"), json.loads(asked.payload or "{}")
@@ -180,13 +217,19 @@ def _when(desk: Desk, job_id: int) -> str:
     return f"; it looks next at {output.seconds(job.run_at)} UTC, or at once: {again}" if is_later else ""
 
 
-def _show_dry_run(desk: Desk, job_id: int) -> int:
+def found_by(desk: Desk, job_id: int) -> dict[str, Any]:
+    """By a crawl that only counts, once it has ended."""
     say_what_holds(desk, job_id)
     waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
     job = jobs.job(desk.session, job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_message or job.status}")
-    found = json.loads(job.result or "{}")
+    found: dict[str, Any] = json.loads(job.result or "{}")
+    return found
+
+
+def _show_dry_run(desk: Desk, job_id: int) -> int:
+    found = found_by(desk, job_id)
     size = found.get("bytes", 0)
     if desk.answered({**found, **how_long(desk, size)}):
         return 0

@@ -47,6 +47,8 @@ class Payload:
     """Look again after so long, for ever."""
     download: Mapping[str, Any] = field(default_factory=dict)
     """Passed on in the payload of each download."""
+    afresh: str = ""
+    """A word of its own makes it another crawl: what others have found in the folder is found again."""
 
 
 def check(payload: Payload) -> None:
@@ -72,6 +74,7 @@ def crawl_key(payload: Payload, tree: Tree, owner: str) -> str:
             wanted.newer_than,
             wanted.depth,
             dict(payload.download),
+            *([payload.afresh] if payload.afresh else []),
         ]
     )
 
@@ -113,7 +116,9 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree, *, is_known
     if entry.key:
         body["resource_key"] = entry.key
     said = {name: value for name, value in payload.download.items() if value}
-    # A wish for another reading is another wish.
+    if payload.afresh:
+        said["afresh"] = payload.afresh
+    # A wish for another reading is another wish, and so is one of a batch.
     way = f":{digest(said)}" if said else ""
     return NewJob(
         "download",

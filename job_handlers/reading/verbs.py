@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
+from job_handlers.reading import estimate
+from job_handlers.reading.together import batch_option, priority_option, submitted
 from job_handlers.reading.wishes import (
     QUALITIES,
     Elsewhere,
@@ -22,9 +23,8 @@ from job_handlers.reading.wishes import (
     in_words,
     read_elsewhere,
     reindex_job,
-    sha256_of,
 )
-from worker_service.handlers import DocumentRequest, NewJob
+from worker_service.handlers import DocumentRequest
 from worker_service.verbs import (
     AwaitedDocument,
     BadInput,
@@ -32,8 +32,10 @@ from worker_service.verbs import (
     Desk,
     Document,
     DocumentSelector,
+    Enqueued,
     Function,
     IndexStatus,
+    await_batches,
     await_reading,
     choosing,
     confirm,
@@ -89,6 +91,8 @@ def reading_options(function: Function) -> Function:
 @_verb
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--owner", default="", metavar="NAME", help="The person they belong to.")
+@batch_option
+@priority_option
 @reading_options
 @click.option("--force", is_flag=True, help="Read again what was read already.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Until all have been read; shows how far they are.")
@@ -98,6 +102,8 @@ def ingest(
     desk: Desk,
     paths: Sequence[str],
     owner: str,
+    batch: str | None,
+    priority: int | None,
     force: bool,
     is_waiting: bool,
     timeout: str | None,
@@ -114,7 +120,8 @@ def ingest(
     Bring files in and have them read. Directories with all that is below them, but for what is hidden, symbolic links
     and other kinds of files, which it counts. Prints a job for each file.
 
-    With --wait: exit code 1 if some could not be read, 124 if the time ran out.
+    With --wait: exit code 1 if some could not be read, 124 if the time ran out. With --batch as well: until the whole
+    batch has ended. `pagemill batch add` takes addresses and folders of Drive as well.
     """
     if timeout is not None and not is_waiting:
         raise BadInput("--timeout says how long to wait: say --wait as well")
@@ -123,14 +130,28 @@ def ingest(
     if dry_run:
         if is_waiting:
             raise BadInput("--dry-run brings nothing in, so there is nothing to wait for: leave one of them out")
-        _show_dry_run(desk, files, left_out, owner=owner, is_read_again=force or bool(read.asked()))
+        found = estimate.of_files(desk, files, owner=owner, is_read_again=force or bool(read.asked()))
+        estimate.show(desk, found, left_out)
         return 0
-    wishes = _brought_in(desk, files, [download_job(file, read, owner=owner, is_forced=force) for file in files])
+    # Of two that are one file, one.
+    files = [*dict.fromkeys(files)] if batch is not None else files
+    enqueued, added = submitted(
+        desk,
+        [download_job(file, read, owner=owner, is_forced=force) for file in files],
+        batch=batch,
+        owner=owner,
+        priority=priority,
+        asked={"sources": [legible(path) for path in paths], **read.asked(), **read.follows()},
+    )
+    wishes = _brought_in(files, enqueued)
     if left_out and not desk.as_json:
         output.say(f"left out: {in_words(left_out)}")
     if not is_waiting:
-        _show_wishes(desk, wishes, left_out=dict(left_out))
+        _show_wishes(desk, wishes, left_out=dict(left_out), **({} if added is None else {"batch": added.batch.id}))
         return 0
+    if added is not None:
+        with telling_that_jobs_go_on():
+            return await_batches(desk, [added.batch.id], timeout=timeout)
     awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
     with telling_that_jobs_go_on():
         if wishes[0].job_id is not None:
@@ -140,10 +161,20 @@ def ingest(
 
 @_verb
 @choosing
+@priority_option
 @reading_options
 @click.option("--force", is_flag=True, help="Read again what was read already.")
 @confirming
-def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, yes: bool, *, read: ReadWords) -> int:
+def reindex(
+    desk: Desk,
+    chosen: DocumentSelector,
+    priority: int | None,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    *,
+    read: ReadWords,
+) -> int:
     """\b
     pagemill reindex 7 --lang deu
     pagemill reindex --status failed --yes
@@ -165,7 +196,7 @@ def reindex(desk: Desk, chosen: DocumentSelector, force: bool, dry_run: bool, ye
     if len(meant) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(meant), 'document')} again?", yes=yes, sample=[one.name for one in meant[:5]])
     again = documents.meant(desk.session, DocumentSelector(ids=[one.id for one in meant]))
-    _show_wishes(desk, [_reindexed(desk, document, read, is_forced=force) for document in again])
+    _show_wishes(desk, [_reindexed(desk, document, read, priority, is_forced=force) for document in again])
     return 0
 
 
@@ -192,59 +223,6 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
     _show_wishes(desk, [_adopted(desk, one, owner) for one in found])
 
 
-# ── What would become of it ──
-
-
-def _show_dry_run(
-    desk: Desk, files: Sequence[Path], left_out: Counter[str], *, owner: str, is_read_again: bool
-) -> None:
-    sizes = {file: file.stat().st_size for file in files}
-    known = _unchanged(desk, sizes, owner)
-    to_read = [file for file in files if is_read_again or file not in known]
-    size = sum(sizes[file] for file in to_read)
-    numbers = {"files": len(files), "bytes": sum(sizes.values()), "known": len(known), "to_read": len(to_read)}
-    whole = {"dry_run": True, **numbers, "bytes_to_read": size, **how_long(desk, size), "left_out": left_out}
-    if desk.answered(whole):
-        return
-    output.show(
-        f"{counted(len(files), 'file')}, {output.size(sum(sizes.values()))}: {len(known)} read already and unchanged, "
-        f"{len(to_read)} to read, {output.size(size)}"
-    )
-    if to_read:
-        output.show(how_long_in_words(desk, size))
-    if left_out:
-        output.say(f"left out: {in_words(left_out)}")
-
-
-def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
-    """Those of which a document of this owner has been read as they are now."""
-    by_key = {written(file): file for file in sizes}
-    selector = DocumentSelector(
-        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
-    )
-    documents_there = ((by_key[one.source_key], one.content) for one in documents.each(desk.session, selector))
-    return {file for file, content in documents_there if content == sha256_of(file)}
-
-
-def how_long(desk: Desk, size: int) -> dict[str, object]:
-    """About, as JSON; null where nobody knows."""
-    pace = documents.pace(desk.session)
-    return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
-
-
-def how_long_in_words(desk: Desk, size: int) -> str:
-    pace = documents.pace(desk.session)
-    if pace is None:
-        return "no document has been read yet, so nobody knows how long"
-    minutes = pace.seconds / 60
-    time = output.length(timedelta(seconds=max(1, round(pace.seconds_for(size)))))
-    return (
-        f"about {time} if nothing else is to be done, at {output.size(round(pace.size / minutes))} and "
-        f"{counted(round(pace.pages / minutes), 'page')} a minute, as the newest {counted(pace.documents, 'document')} "
-        f"{'was' if pace.documents == 1 else 'were'} read"
-    )
-
-
 # ── What becomes of a wish ──
 
 
@@ -260,17 +238,16 @@ class Wish:
     """Of a file, which leads to it."""
 
 
-def _brought_in(desk: Desk, files: Sequence[Path], jobs: Sequence[NewJob]) -> list[Wish]:
-    enqueued = enqueue.enqueue_jobs(desk.session, jobs)
+def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued]) -> list[Wish]:
     return [
         Wish(legible(file), one.job_id, Decision.UNDER_WAY if one.existing else None, source_key=written(file))
         for file, one in zip(files, enqueued, strict=True)
     ]
 
 
-def _reindexed(desk: Desk, document: Document, read: ReadWords, *, is_forced: bool) -> Wish:
+def _reindexed(desk: Desk, document: Document, read: ReadWords, priority: int | None, *, is_forced: bool) -> Wish:
     job = reindex_job(document, read, has_original=documents.has_original(desk.session, document), is_forced=is_forced)
-    enqueued = enqueue.enqueue_job(desk.session, job)
+    [enqueued], _ = submitted(desk, [job], batch=None, owner=job.owner, priority=priority, asked={})
     return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 

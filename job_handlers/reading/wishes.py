@@ -133,9 +133,9 @@ def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
 # ── The jobs ──
 
 
-def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool) -> NewJob:
+def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, standing: bool = False) -> NewJob:
     source = written(file)
-    body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows()}
+    body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows(standing=standing)}
     # The same wish for the same bytes, as far as that can be told without reading them.
     now = file.stat()
     key = f"ingest:{digest([owner, body, now.st_mtime_ns, now.st_size])}"

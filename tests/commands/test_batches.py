@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.commands.conftest import Run, items
 from tests.commands.shelf import Shelf
+from tests.commands.test_wait import begin
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.model import Failure, NewJob, Status
@@ -172,3 +174,178 @@ def test_what_a_running_job_asks_for_is_told_of_in_json_as_well(run: Run, shelf:
 
     assert (cancelled["asked"], cancelled["batch"]["state"]) == ([job.id], "stopped")
     assert (resumed["batch"]["state"], sorted(resumed["job_ids"])) == ("active", [1, 2])
+
+
+# ── batch add, and --batch ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def papers(*names: str) -> list[Path]:
+    made = [Path(name).absolute() for name in names]
+    for path in made:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(f"a,b\n{path.name},1\n")
+    return made
+
+
+def sources_of(shelf: Shelf, batch_id: int) -> list[str]:
+    found = shelf.store.reading.list(Selector(batch_id=batch_id))
+    return sorted(job.source_key or json.loads(job.payload or "")["folder"] for job in found)
+
+
+def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_once(run: Run, shelf: Shelf) -> None:
+    first, second, third = papers("in/a.csv", "in/deep/b.csv", "c.csv")
+    papers("in/.hidden.csv", "in/notes.md")
+    folder = "https://drive.google.com/drive/folders/1a2B3c4D5e6F7g"
+    stdin = f"c.csv\n\n{folder}?usp=sharing\r\nhttps://example.org/d.pdf\n".encode()
+
+    added = run(
+        *("batch", "add", "in", "in/a.csv", folder, "-", "--owner", "ann", "--name", "reports", "--lang", "deu"),
+        *("--then", "webhook", "--on-failure", "webhook"),
+        stdin=stdin,
+    )
+
+    assert added.stdout == "batch:1\n"
+    assert added.stderr == "left out: 1 .md, 1 hidden\nbatch 1 (reports): pagemill wait batch:1 --progress\n"
+    local = [str(path) for path in (third, first, second)]
+    assert sources_of(shelf, 1) == sorted([*local, folder, "https://example.org/d.pdf"])
+    jobs = shelf.store.reading.list(Selector(batch_id=1))
+    assert {(job.owner, job.priority, job.unique_key, job.concurrency_key) for job in jobs} == {("ann", 3, None, None)}
+    then = [{"job_type": "webhook", "standing": True}, {"job_type": "webhook", "on_end": "failure", "standing": True}]
+    for job in jobs:
+        asked = json.loads(job.payload or "")
+        asked = asked.get("download", asked)
+        assert (asked["read"], asked["then"]) == ({"languages": ["deu"]}, then)
+    shown = json.loads(run("batch", "show", 1, "--json").stdout)["batch"]["asked"]
+    assert shown["sources"][:3] == ["in", "in/a.csv", folder]
+    assert (shown["languages"], shown["then"]) == (["deu"], then)
+
+
+def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(run: Run, shelf: Shelf) -> None:
+    papers("a.csv")
+    run("batch", "add", "a.csv", "--then-batch", 'webhook={"url": "https://example.org"}', "--then-batch", "call_ann")
+    event = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
+
+    assert json.loads(shelf.store.batches.get(1).actions) == [
+        {"job_type": "webhook", "payload": {"url": "https://example.org", "event": event}},
+        {"job_type": "call_ann"},
+    ]
+    shelf.store.leases.complete(shelf.next_job(["io"]).lease, None)
+
+    assert [job.job_type for job in shelf.store.reading.list(Selector())] == ["call_ann", "webhook", "download"]
+    told = json.loads(shelf.store.reading.get(2).payload or "")
+    assert told["event"] == {"type": "batch.done", "data": {"batch": 1, "state": "done"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["add", "nowhere.pdf"], 2, "there is no file or directory 'nowhere.pdf', and an address has its https://"),
+        (["add", "./nowhere.pdf"], 2, "there is no file"),
+        (["add", "sftp://example.org/a"], 2, "a source is a Drive id or URL"),
+        (["add", "-"], 2, "the list on stdin is empty"),
+        (["add", "a.csv", "--dry-run", "--wait"], 2, "leave one of them out"),
+        (["add", "a.csv", "--timeout", "1s"], 2, "say --wait as well"),
+        (["add", "a.csv", "--then-batch", "webhook={"], 2, "is no action: write TYPE"),
+        (["add", "a.csv", "--priority", "11"], 2, "11"),
+        (["add"], 2, "missing argument"),
+    ],
+)
+def test_a_batch_that_cannot_be_begun_is_refused_in_a_sentence(
+    run: Run, shelf: Shelf, words: list[str], code: int, sentence: str
+) -> None:
+    papers("a.csv")
+
+    assert sentence in run("batch", *words, fails=code, stdin="").stderr
+    assert items(run("batch", "ls", "--json")) == []
+    assert shelf.store.reading.count(Selector()) == 0
+
+
+def test_a_dry_run_says_how_much_there_is_of_files_folders_and_addresses_together(shelf: Shelf) -> None:
+    first, second = papers("in/a.csv", "in/b.csv")
+    content = hashlib.sha256(first.read_bytes()).hexdigest()
+    shelf.read(first.name, "one", key=str(first), content=content, roles=("original", "text"))
+    folder = "https://drive.google.com/drive/folders/1a2B3c4D5e6F7g"
+
+    asking = begin("batch", "add", "in", folder, "https://example.org/d.pdf", "--dry-run", "--json")
+    shelf.store.leases.complete(shelf.next_job().lease, '{"enqueued": 3, "unchanged": 2, "bytes": 1000}')
+    found = json.loads(asking.communicate(timeout=60)[0])
+
+    size = second.stat().st_size
+    assert {name: found[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read", "unsized")} == {
+        "files": 8, "bytes": 2 * size + 1000, "known": 3, "to_read": 5, "bytes_to_read": size + 1000, "unsized": 1,
+    }  # fmt: skip
+    assert found["seconds"] is not None
+    assert shelf.store.batches.list() == []
+
+
+def test_ingest_and_crawl_begin_a_batch_by_a_name_and_add_to_one_by_its_number(run: Run, shelf: Shelf) -> None:
+    papers("in/a.csv", "in/b.csv", "c.csv")
+
+    told = run("ingest", "in/a.csv", "in", "--batch", "reports", "--owner", "ann", "--priority", 2)
+    added = json.loads(run("ingest", "c.csv", "--batch", 1, "--json").stdout)
+    crawled = json.loads(run("crawl", "in", "--batch", "batch:1", "--owner", "ann", "--json").stdout)
+
+    assert "batch 1 (reports): pagemill wait batch:1 --progress" in told.stderr
+    assert len(told.stdout.splitlines()) == 3
+    assert (added["batch"], len(added["items"])) == (1, 1)
+    assert crawled == {"id": 4, "existing": False, "batch": 1}
+    jobs = shelf.store.reading.list(Selector(batch_id=1))
+    assert [(job.owner, job.priority) for job in jobs] == [("ann", 2)] * 4
+    assert json.loads(run("crawl", "in", "--batch", "new", "--owner", "ann", "--json").stdout)["batch"] == 2
+    again = run("ingest", "c.csv", "--batch", 1)
+    assert "batch 1 (reports) is stopped: pagemill batch resume 1" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["ingest", "a.csv", "--batch", "9"], 66, "there is no batch 9"),
+        (["ingest", "a.csv", "--batch", " "], 2, "--batch is empty"),
+        (["ingest", "a.csv", "--batch", "1", "--owner", "bob"], 2, "belongs to ann: leave --owner out"),
+        (["ingest", "a.csv", "--batch", "2"], 1, "batch 2 (reports) is done, and takes nothing more: begin a new one"),
+        (["crawl", "in", "--batch", "x", "--watch", "1h"], 2, "leave --watch or --batch out"),
+    ],
+)
+def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(
+    run: Run, shelf: Shelf, words: list[str], code: int, sentence: str
+) -> None:
+    papers("a.csv", "in/b.csv")
+    begun(shelf, "x.pdf")
+    begun(shelf)
+    before = shelf.store.reading.count(Selector())
+
+    assert sentence in run(*words, fails=code).stderr
+    assert shelf.store.reading.count(Selector()) == before
+
+
+def test_a_person_s_wishes_are_more_urgent_than_what_nobody_waits_for(run: Run, shelf: Shelf) -> None:
+    papers("a.csv", "in/b.csv")
+    shelf.read("d.pdf", "one", roles=("original", "text"))
+
+    run("ingest", "a.csv")
+    run("crawl", "in")
+    run("reindex", 1, "--force")
+    run("crawl", "in", "--watch", "1h", "--owner", "ann")
+    run("enqueue", "ocr_pages")
+    run("ingest", "in", "--priority", 1)
+
+    found = [(job.job_type, job.priority) for job in shelf.store.reading.list(Selector())]
+    assert found[:6] == [
+        ("download", 1), ("ocr_pages", 5), ("drive_crawl", 5), ("ingest", 3), ("drive_crawl", 3), ("download", 3),
+    ]  # fmt: skip
+
+
+def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_OWNER_POLICY", "queue")
+    papers("a.csv", "b.csv")
+    run("batch", "add", "a.csv", "--owner", "ann")
+
+    told = run("batch", "add", "b.csv", "--owner", "ann")
+
+    assert told.stderr == "batch 2 waits for the owner's other batch: pagemill batch ls --owner ann\n"
+    assert "what is before it: pagemill batch ls --owner ann --status active" in run("batch", "show", 2).stderr
+    why = run("why", 2, fails=3).stdout
+    assert "BATCH_WAITING" in why
+    assert "pagemill batch ls --owner 'ann'" in why
+    run("batch", "stop", 2)
+    assert "to go on with it: pagemill batch resume 2" in run("why", 2, fails=3).stdout

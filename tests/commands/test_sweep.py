@@ -86,6 +86,8 @@ WORDS = [
         "batch rm 1 --yes",
         "batch show EVIL",
     ),
+    *("batch add DIR --owner EVIL", "batch add EVIL", "batch add NOT_UTF_8", "ingest DIR --batch EVIL"),
+    *("batch add DIR --name evil --owner EVIL", "batch add DIR --dry-run", "crawl DIR --batch 1", "batch show 2"),
     *("notify ls", "notify test", "notify test EVIL"),
     *("then ls", "then ls 1", "then add --owner EVIL EVIL", "then rm --owner EVIL EVIL", "then ls EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),

@@ -11,7 +11,7 @@ import click
 from worker_service.clock import wall_clock
 from worker_service.commands import Verbs, group, output
 from worker_service.commands.desk import BatchId, Desk, completes, confirm, confirming, status_option, verb
-from worker_service.jobs.batches import BatchMoved, BatchState
+from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.operations import batches as operations
 from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.objects import as_object
@@ -174,7 +174,19 @@ batch = group(
 )
 
 
-def show_replaced(desk: Desk, replaced: Sequence[int]) -> None:
+def say_of_batch(desk: Desk, added: BatchAdded) -> None:
+    """In which batch what was asked for is, and what holds it."""
+    batch = added.batch
+    if batch.state is BatchState.STOPPED:
+        output.say(f"{batch.title} is stopped: pagemill batch resume {batch.id}")
+    elif batch.state is BatchState.WAITING:
+        output.say(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_owner(batch)}")
+    else:
+        output.say(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
+    _say_what_was_replaced(desk, added.replaced)
+
+
+def _say_what_was_replaced(desk: Desk, replaced: Sequence[int]) -> None:
     for other in replaced:
         batch = operations.show(desk.session, other).batch
         output.say(f"{batch.title} of the same owner was stopped for it: pagemill batch resume {other}")
@@ -187,12 +199,16 @@ def _show_moved(desk: Desk, moved: BatchMoved, what: str) -> int:
     again = f", with {output.jobs(len(moved.job_ids))} again" if moved.job_ids else ""
     waits = moved.batch.state is BatchState.WAITING
     output.show(f"{moved.batch.title} {'waits its turn' if waits else what}{again}")
-    show_replaced(desk, moved.replaced)
+    _say_what_was_replaced(desk, moved.replaced)
     for job_id, reason in list(moved.refused.items())[:_REFUSALS_SHOWN]:
         output.say(f"job {job_id}: {reason}")
     if len(moved.refused) > _REFUSALS_SHOWN:
         output.say(f"… and {len(moved.refused) - _REFUSALS_SHOWN:,} more")
     return exit_code
+
+
+def _owner(batch: Batch) -> str:
+    return shlex.quote(batch.owner)
 
 
 def _in_lines(values: Mapping[str, object]) -> dict[str, object]:
@@ -217,7 +233,7 @@ def _moves(found: BatchInWhole) -> list[str]:
     if batch.state is BatchState.STOPPED:
         return [f"to go on with it: pagemill batch resume {batch.id}"]
     if batch.state is BatchState.WAITING:
-        return [f"what is before it: pagemill batch ls --owner {shlex.quote(batch.owner)} --status active"]
+        return [f"what is before it: pagemill batch ls --owner {_owner(batch)} --status active"]
     if now.files_failed or now.jobs_failed:
         return [f"what failed: pagemill ls --batch {batch.id} --status failed; again: pagemill batch retry {batch.id}"]
     return []

@@ -19,8 +19,9 @@ from worker_service.clock import Clock, from_text, wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk
 from worker_service.harmless import harmless
+from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import Job, Status
-from worker_service.operations.batches import BatchInWhole, in_words
+from worker_service.operations.batches import BatchInWhole, in_words, wait_for_batch
 from worker_service.operations.jobs import named, state_of
 from worker_service.operations.wait import (
     AwaitedDocument,
@@ -193,6 +194,16 @@ def await_reading(
     if len(done.failed) > _FAILED_SHOWN:
         output.say(f"and {len(done.failed) - _FAILED_SHOWN} more: pagemill documents --status failed")
     return 1 if done.failed else 0
+
+
+def await_batches(desk: Desk, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
+    """Wait until they have ended, say how, and return the exit code."""
+    watch = watch_batch(sys.stderr, monotonic=time.monotonic) if is_watched else None
+    ended = [wait_for_batch(desk.session, batch_id, timeout=timeout, watch=watch) for batch_id in ids]
+    if not desk.answered({"items": ended}):
+        for one in ended:
+            output.show(f"{one.batch.title}: {in_words(one)}")
+    return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
 
 
 def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> WatchDocuments:

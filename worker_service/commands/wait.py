@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 
 import click
 
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, selecting, verb
-from worker_service.commands.progress import await_reading, watch_batch, watch_jobs
+from worker_service.commands.progress import await_batches, await_reading, watch_jobs
 from worker_service.errors import BadInput
-from worker_service.jobs.batches import BatchState
 from worker_service.jobs.selector import Selector
-from worker_service.operations.batches import in_words, wait_for_batch
 from worker_service.operations.documents import document
 from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
 from worker_service.plurals import counted
@@ -41,7 +38,7 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
     if selector.batch_ids and selector == Selector(batch_ids=selector.batch_ids):
-        return _wait_for_batches(desk, selector.batch_ids, timeout=timeout, is_watched=progress)
+        return await_batches(desk, selector.batch_ids, timeout=timeout, is_watched=progress)
     if selector.document_ids:
         return _wait_for_documents(desk, selector, timeout=timeout, is_watched=progress)
     watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
@@ -58,15 +55,6 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
     if waited.going_on:
         output.say(f"still to do: {counted(waited.going_on, 'job')} that came of this; --follow waits for all of it")
     return exit_code
-
-
-def _wait_for_batches(desk: Desk, ids: Sequence[int], *, timeout: str | None, is_watched: bool) -> int:
-    watch = watch_batch(sys.stderr, monotonic=time.monotonic) if is_watched else None
-    ended = [wait_for_batch(desk.session, batch_id, timeout=timeout, watch=watch) for batch_id in ids]
-    if not desk.answered({"items": ended}):
-        for one in ended:
-            output.show(f"{one.batch.title}: {in_words(one)}")
-    return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
 
 
 def _wait_for_documents(desk: Desk, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:

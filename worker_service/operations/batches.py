@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worker_service.clock import parse_length
-from worker_service.errors import Refused, WaitTimedOut
+from worker_service.errors import BadInput, Refused, WaitTimedOut
 from worker_service.jobs.batches import Batch, BatchAdded, BatchFacts, BatchMoved, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
@@ -191,6 +191,14 @@ def add(
         json.dumps([dict(action) for action in actions], ensure_ascii=False),
     )
     return session.store.batches.add(new, jobs, policy=_policy(session))
+
+
+def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
+    """More jobs for one that has not ended. `owner`: who it has to be of; empty: nobody has said."""
+    batch = session.store.batches.get(batch_id)
+    if owner and owner != batch.owner:
+        raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}: leave --owner out, or begin a new batch")
+    return session.store.batches.extend(batch_id, jobs)
 
 
 def stop(session: Session, batch_id: int) -> Batch:

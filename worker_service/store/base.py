@@ -269,6 +269,9 @@ class Batches(Protocol):
         """A batch with all its jobs or none of it, in one transaction; in the same one the owner's other active batches
         are stopped, or it waits for them. A document that stands in a batch which is stopped is taken over at once."""
 
+    def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
+        """All of them or none. Refused for one that has ended."""
+
     def stop(self, batch_id: int, *, actor: str) -> Batch:
         """Nothing more of it begins; what runs comes back, and costs no retry."""
 

@@ -117,6 +117,15 @@ class SqliteBatches:
         settle(self._db)
         return BatchAdded(self._look(batch_id), inserted, replaced)
 
+    def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
+        with self._db.transaction():
+            batch = self._look(batch_id)
+            if batch.state.is_ended:
+                raise Refused(f"{batch.title} is {batch.state}, and takes nothing more: begin a new one")
+            inserted = self._intake.insert_many([_of_batch(job, batch, batch_id) for job in jobs])
+            settle(self._db)
+            return BatchAdded(self._look(batch_id), inserted)
+
     def stop(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():
             batch = self._look(batch_id)
@@ -259,7 +268,7 @@ class SqliteBatches:
         return _the_one(self._db.write("batch", batch_id=batch_id), batch_id)
 
 
-def _of_batch(job: NewJob, batch: NewBatch, batch_id: int) -> NewJob:
+def _of_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
     """Without a unique_key: the job of somebody else that has it would not be of this batch."""
     return replace(
         job,

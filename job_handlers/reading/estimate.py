@@ -1,0 +1,83 @@
+"""How much there is to read, and about how long that takes: what every --dry-run says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from job_handlers.reading.wishes import in_words, sha256_of
+from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, documents, output, written
+
+
+@dataclass(frozen=True, slots=True)
+class ToRead:
+    files: int = 0
+    bytes: int = 0
+    """Of a folder that is crawled: of what is to be fetched."""
+    known: int = 0
+    """Read already, and unchanged."""
+    to_read: int = 0
+    bytes_to_read: int = 0
+    unsized: int = 0
+    """Of those to read: addresses, whose size nobody knows before they are fetched."""
+
+    def __add__(self, other: ToRead) -> ToRead:
+        return ToRead(*(mine + theirs for mine, theirs in zip(*map(_numbers, (self, other)), strict=True)))
+
+
+def _numbers(one: ToRead) -> Sequence[int]:
+    return [*asdict(one).values()]
+
+
+def of_files(desk: Desk, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
+    sizes = {file: file.stat().st_size for file in files}
+    known = _unchanged(desk, sizes, owner)
+    to_read = [file for file in files if is_read_again or file not in known]
+    return ToRead(len(files), sum(sizes.values()), len(known), len(to_read), sum(sizes[file] for file in to_read))
+
+
+def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
+    """Those of which a document of this owner has been read as they are now."""
+    by_key = {written(file): file for file in sizes}
+    selector = DocumentSelector(
+        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
+    )
+    documents_there = ((by_key[one.source_key], one.content) for one in documents.each(desk.session, selector))
+    return {file for file, content in documents_there if content == sha256_of(file)}
+
+
+def show(desk: Desk, found: ToRead, left_out: Mapping[str, int]) -> None:
+    whole = {"dry_run": True, **asdict(found), **how_long(desk, found.bytes_to_read), "left_out": left_out}
+    if desk.answered(whole):
+        return
+    output.show(
+        f"{counted(found.files, 'file')}, {output.size(found.bytes)}: {found.known} read already and unchanged, "
+        f"{found.to_read} to read, {output.size(found.bytes_to_read)}"
+    )
+    if found.unsized:
+        output.show(f"and nobody knows how large {counted(found.unsized, 'address', 'addresses')} of these will be")
+    if found.to_read:
+        output.show(how_long_in_words(desk, found.bytes_to_read))
+    if left_out:
+        output.say(f"left out: {in_words(left_out)}")
+
+
+def how_long(desk: Desk, size: int) -> dict[str, object]:
+    """About, as JSON; null where nobody knows."""
+    pace = documents.pace(desk.session)
+    return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
+
+
+def how_long_in_words(desk: Desk, size: int) -> str:
+    pace = documents.pace(desk.session)
+    if pace is None:
+        return "no document has been read yet, so nobody knows how long"
+    minutes = pace.seconds / 60
+    time = output.length(timedelta(seconds=max(1, round(pace.seconds_for(size)))))
+    return (
+        f"about {time} if nothing else is to be done, at {output.size(round(pace.size / minutes))} and "
+        f"{counted(round(pace.pages / minutes), 'page')} a minute, as the newest {counted(pace.documents, 'document')} "
+        f"{'was' if pace.documents == 1 else 'were'} read"
+    )
