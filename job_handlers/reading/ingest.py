@@ -66,6 +66,8 @@ _SAVE_SECONDS = 1.0
 class Payload(HowToRead):
     path: str | None = None
     """By hand, for a file that is not a document yet."""
+    then: tuple[dict[str, Any], ...] = ()
+    """With `path`: what is to follow, as in the payload of `download`."""
 
 
 class Counted(msgspec.Struct, tag=True, frozen=True):
@@ -115,7 +117,10 @@ def _bring_in(context: Context[Payload]) -> Done:
     if path is None or not path.startswith(("/", FILE_URL)):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
     # What was not said is left out: the document may remember it.
-    payload = json.dumps({"source": written(path_of(path)), "read": context.payload.said()})
+    wanted: dict[str, object] = {"source": written(path_of(path)), "read": context.payload.said()}
+    if context.payload.then:
+        wanted["then"] = context.payload.then
+    payload = json.dumps(wanted)
     return Done(follow_ups=[NewJob("download", context.platform, context.account, payload)])
 
 

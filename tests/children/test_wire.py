@@ -31,9 +31,11 @@ from worker_service.children.nursery import Nursery
 from worker_service.jobs.documents import (
     CrawlItem,
     CrawlPage,
+    DeferredAction,
     DocumentFacts,
     DocumentRequest,
     FileAgain,
+    OnEnd,
     PageResult,
 )
 from worker_service.jobs.model import NewJob, Usage
@@ -44,14 +46,21 @@ HAPPENINGS: list[FromChild] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
     PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
-    Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2])], CrawlPage("c", [CrawlItem("i")], 3)),
+    Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2], on_failure=[])], CrawlPage("c", [CrawlItem("i")], 3)),
     Asked(1, 2, 1, "KnownPages", '{"digests":["d4"]}'),
     Ended(
         1,
         2,
         How.DONE,
         '{"a":1}',
-        [NewJob("ingest", after=[], document=DocumentRequest("/a.pdf", "a.pdf", "ab"))],
+        [
+            NewJob(
+                "ingest",
+                after=[],
+                on_failure=[DeferredAction("webhook", "{}", OnEnd.FAILURE)],
+                document=DocumentRequest("/a.pdf", "a.pdf", "ab", actions=[DeferredAction("x", is_standing=True)]),
+            )
+        ],
         [Publication(Path("a.txt"), "text", "a.txt", "ab" * 32)],
         published_again=[FileAgain(7, "original")],
         document=DocumentFacts(pages=12),

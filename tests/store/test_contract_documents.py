@@ -201,13 +201,14 @@ def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: 
 def test_a_job_need_not_be_told_what_is_known_of_its_document(store: Store) -> None:
     ask_for(store, settings=ways(lang="deu"))
     job = claim(store)
-    assert store.leases.known_document(1) == KnownDocument(settings=ways(lang="deu").replace(" ", ""))
+    told = ways(lang="deu").replace(" ", "")
+    assert store.leases.known_document(1) == KnownDocument(settings=told, status="indexing")
 
     original = NewFile("a.pdf", "objects/1-1/a.pdf", "original", 3, "c" * 64)
     facts = DocumentFacts(kind="pdf", pages=3)
     store.leases.complete_many([Completion(job.lease, files=[original], document=facts, follow_ups=[NewJob("next")])])
 
-    assert store.leases.known_document(1) == KnownDocument("c" * 64, "pdf", 3, ways(lang="deu").replace(" ", ""))
+    assert store.leases.known_document(1) == KnownDocument("c" * 64, "pdf", 3, told, "indexing")
     assert store.leases.known_document(77) == KnownDocument()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,7 +26,7 @@ from tests.job_handlers.reading.documents import (
     workbook,
 )
 from tests.job_handlers.reading.kit import Library, published
-from worker_service.handlers import KnownDocument, NewJob, PageResult
+from worker_service.handlers import KnownDocument, PageResult
 from worker_service.jobs.documents import FileAgain
 from worker_service.testing import How, run_stopped_and_again
 
@@ -360,16 +359,6 @@ def test_rows_are_extracted_in_ranges_of_three_thousand(library: Library, tmp_pa
 # --- what follows ---
 
 
-def test_actions_for_afterwards_are_enqueued_by_the_end(library: Library, tmp_path: Path) -> None:
-    then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}, "account": "a"}]
-
-    run = library.read(digital(tmp_path / "a.pdf", ["Words"]), then=then)
-
-    assert [replace(job, after=()) for job in run.follow_ups] == [
-        NewJob("webhook", account="a", payload='{"url": "https://example.com"}')
-    ]
-
-
 def test_the_jobs_of_a_document_wait_for_those_before_them(library: Library, tmp_path: Path) -> None:
     original = scan(tmp_path / "a.pdf", [picture("x", dpi=150)] * 2, dpi=150)
 
@@ -386,9 +375,11 @@ def test_the_jobs_of_a_document_wait_for_those_before_them(library: Library, tmp
 
 
 def test_a_path_given_by_hand_is_brought_in_first(library: Library) -> None:
-    run = library.run("ingest", {"path": "/srv/report.pdf", "hocr": True}, None, document_id=None)
+    then = [{"job_type": "webhook"}]
+    run = library.run("ingest", {"path": "/srv/report.pdf", "hocr": True, "then": then}, None, document_id=None)
     refused = library.run("ingest", {"path": "report.pdf"}, None, document_id=None)
 
     assert [job.job_type for job in run.follow_ups] == ["download"]
-    assert json.loads(run.follow_ups[0].payload or "") == {"source": "/srv/report.pdf", "read": {"hocr": True}}
+    asked = {"source": "/srv/report.pdf", "read": {"hocr": True}, "then": then}
+    assert json.loads(run.follow_ups[0].payload or "") == asked
     assert refused.ended.code == "PAYLOAD_INVALID"
