@@ -1,0 +1,256 @@
+"""Several people with real files: batches that are stopped, gone on with and mended, by what people type, under a real
+daemon that is killed meanwhile. Each file is fetched once, and each page of it read once."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.job_handlers.reading.documents import digital, prose, scan
+from tests.length import short
+from tests.system import readers
+from tests.system.conftest import wait_until
+from tests.system.test_reading import PATIENCE_SECONDS, Desk, slip
+from worker_service.jobs.batches import BatchState
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.model import Job, Status
+from worker_service.jobs.selector import Selector
+
+FILES = short(20, full=200)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.system.assert_sound()
+    made.system.close()
+
+
+def tables(desk: Desk, number: int, mark: str = "t") -> Path:
+    """A directory of small files, all different."""
+    folder = desk.papers / mark
+    folder.mkdir()
+    for n in range(number):
+        if n % 8 == 0:
+            digital(folder / f"{mark}{n:03}.pdf", [f"{mark} {n} {prose(n, 30)}"])
+        else:
+            (folder / f"{mark}{n:03}.csv").write_text(f"what,how much\n{mark}{n},{n}\n")
+    return folder
+
+
+def read(desk: Desk, batch_id: int) -> int:
+    return desk.system.store.batches.facts(batch_id).documents.get(IndexStatus.SUCCESS, 0)
+
+
+def wait_for_read(desk: Desk, batch_id: int, number: int) -> None:
+    wait_until(lambda: read(desk, batch_id) >= number, f"{number} files are read", seconds=PATIENCE_SECONDS)
+
+
+def wait_for_state(desk: Desk, batch_id: int, state: BatchState) -> None:
+    batches = desk.system.store.batches
+    wait_until(lambda: batches.get(batch_id).state is state, f"it is {state}", seconds=2 * PATIENCE_SECONDS)
+
+
+def wait_for_rest(desk: Desk) -> None:
+    running = Selector(statuses=(Status.RUNNING,))
+    wait_until(lambda: not desk.system.store.reading.count(running), "nothing runs", seconds=PATIENCE_SECONDS)
+
+
+def jobs_of(desk: Desk, batch_id: int) -> list[Job]:
+    return [*desk.system.store.reading.list(Selector(batch_id=batch_id), most=10_000)]
+
+
+def times(desk: Desk, batch_id: int) -> dict[tuple[str, str, str | None], int]:
+    """How often each step of each file was done to its end, and how often otherwise."""
+    told = desk.system.sqlite3(
+        "SELECT json_group_array(json_array(q.job_type, ifnull(d.source_key, q.source_key), a.outcome)) "
+        "FROM worker_job_queue q JOIN worker_job_attempt a ON a.job_id = q.id "
+        f"LEFT JOIN document d ON d.id = q.document_id WHERE q.batch_id = {batch_id}"
+    )
+    found: dict[tuple[str, str, str | None], int] = {}
+    for step in map(tuple, json.loads(told.stdout)):
+        found[step] = found.get(step, 0) + 1
+    return found
+
+
+def assert_each_was_read_once(desk: Desk, batch_id: int, files: int, *cut_short: str) -> None:
+    done = times(desk, batch_id)
+    assert {outcome for *_, outcome in done} <= {"completed", *cut_short}
+    completed = {step: number for step, number in done.items() if step[2] == "completed"}
+    assert set(completed.values()) == {1}
+    assert len({key for job_type, key, _ in completed if job_type == "download"}) == files
+    assert len({key for job_type, key, _ in completed if job_type == "assemble"}) == files
+    told = desk.system.sqlite3("SELECT count(*), count(DISTINCT digest) FROM page_result").stdout.strip()
+    assert told == f"{files}|{files}"
+
+
+def test_a_batch_of_files_that_is_stopped_at_a_third_and_resumed_reads_exactly_the_rest(desk: Desk) -> None:
+    folder = tables(desk, FILES)
+    desk.start()
+    batch_id = desk.answer("batch", "add", folder, "--owner", "ann", "--name", "reports")["batch"]["id"]
+    wait_for_read(desk, batch_id, FILES // 3)
+
+    desk.run("batch", "stop", batch_id)
+    wait_for_rest(desk)
+    done = {job.id: job for job in jobs_of(desk, batch_id) if job.status is Status.COMPLETED}
+    there = read(desk, batch_id)
+    other = desk.run("ingest", desk.papers / "t" / "t001.csv", "--owner", "bob", "--wait", "--timeout", "60s")
+    assert "1 read, 0 failed" in other.stdout
+    assert (read(desk, batch_id), there < FILES) == (there, True)
+
+    desk.run("batch", "resume", batch_id)
+    waited = desk.run("wait", f"batch:{batch_id}", "--progress", "--timeout", "120s")
+
+    assert waited.stdout == f"batch {batch_id} (reports): done · {FILES} files · {FILES} pages\n"
+    assert re.match(rf"file \d+/{FILES} · ", waited.stderr)
+    assert {job.id: job for job in jobs_of(desk, batch_id) if job.id in done} == done
+    # Bob's copy is the same pages.
+    assert_each_was_read_once(desk, batch_id, FILES, "released")
+
+
+def test_a_daemon_that_is_killed_while_a_batch_stops_or_goes_on_reads_no_page_twice(desk: Desk) -> None:
+    files = FILES // 2
+    folder = tables(desk, files)
+    desk.start()
+    batch_id = desk.answer("batch", "add", folder, "--owner", "ann", "--then-batch", "noop")["batch"]["id"]
+
+    for third in (1, 2):
+        wait_for_read(desk, batch_id, third * files // 3)
+        desk.run("batch", "stop", batch_id)
+        desk.daemon.signal(signal.SIGKILL)
+        desk.daemon.ends()
+        desk.start()
+        wait_for_rest(desk)
+        there = read(desk, batch_id)
+        assert there < files
+        desk.run("batch", "resume", batch_id)
+        wait_for_read(desk, batch_id, there + 1)
+        desk.daemon.signal(signal.SIGKILL)
+        desk.daemon.ends()
+        desk.start()
+
+    wait_for_state(desk, batch_id, BatchState.DONE)
+    assert_each_was_read_once(desk, batch_id, files, "released", "requeued")
+    after = desk.system.store.reading.list(Selector(job_types=("noop",)))
+    assert [(job.name, job.batch_id) for job in after] == [(f"batch {batch_id}", None)]
+
+
+def test_two_people_have_a_batch_each_and_stopping_one_leaves_the_other_alone(desk: Desk) -> None:
+    files = FILES // 2
+    desk.start(owner_policy="replace")
+    hers, his = (
+        desk.answer("batch", "add", tables(desk, files, name), "--owner", name)["batch"]["id"]
+        for name in ("ann", "bob")
+    )
+    wait_for_read(desk, hers, 1)
+    wait_for_read(desk, his, 1)
+
+    desk.run("batch", "stop", hers)
+    wait_for_state(desk, his, BatchState.DONE)
+    first = desk.system.store.batches.get(his)
+    assert read(desk, hers) < files
+    again = desk.run("batch", "resume", hers)
+    desk.run("wait", f"batch:{hers}", "--timeout", "120s")
+
+    assert (again.stderr, desk.system.store.batches.get(his)) == ("", first)
+    for batch_id, name in ((hers, "ann"), (his, "bob")):
+        found = desk.system.store.library.documents(DocumentSelector(batch_ids=(batch_id,)), most=1000)
+        assert {(one.owner, one.status) for one in found} == {(name, IndexStatus.SUCCESS)}
+        assert len(found) == files
+        assert {job.owner for job in jobs_of(desk, batch_id)} == {name}
+
+
+def test_a_file_that_was_mended_comes_in_by_a_retry_of_its_batch_and_nothing_else_is_done_again(desk: Desk) -> None:
+    folder = tables(desk, 4)
+    broken = folder / "broken.pdf"
+    broken.write_text("<!DOCTYPE html><html>404</html>")
+    desk.start()
+    desk.run("batch", "add", folder, "--wait", "--timeout", "60s", fails=1)
+    assert "NOT_WHAT_IT_SAYS" in desk.run("documents", "--batch", 1, "--csv").stdout
+    before = times(desk, 1)
+
+    digital(broken, [prose(99, 30)])
+    retried = desk.run("batch", "retry", 1)
+    waited = desk.run("wait", "batch:1", "--timeout", "60s")
+
+    assert retried.stdout == "batch 1 tries again, with 1 job again\n"
+    assert waited.stdout == "batch 1: done · 5 files · 5 pages\n"
+    now = times(desk, 1)
+    assert {step: number for step, number in now.items() if "broken" not in step[1]} == {
+        step: number for step, number in before.items() if "broken" not in step[1]
+    }
+    assert desk.system.store.batches.get(1).round == 2
+
+
+def test_a_batch_has_the_whole_folder_though_crawls_know_it_and_nothing_known_is_read_again(desk: Desk) -> None:
+    folder = tables(desk, 3)
+    desk.start()
+    job_id = int(desk.run("crawl", folder, "--owner", "ann").stdout)
+    desk.run("wait", job_id, "--follow", "--timeout", "60s")
+    pages = desk.system.sqlite3("SELECT count(*) FROM page_result").stdout
+    (folder / "new.csv").write_text("a,b\nnew,1\n")
+
+    batch_id = desk.answer("crawl", folder, "--owner", "ann", "--batch", "whole")["batch"]
+    waited = desk.run("wait", f"batch:{batch_id}", "--timeout", "60s")
+
+    assert waited.stdout == f"batch {batch_id} (whole): done · 4 files · 4 pages\n"
+    assert [pages, desk.system.sqlite3("SELECT count(*) FROM page_result").stdout] == ["3\n", "4\n"]
+    ingested = [job for job in jobs_of(desk, batch_id) if job.job_type == "ingest"]
+    assert [job.name for job in ingested] == ["new.csv"]
+
+
+def test_a_priority_reaches_all_the_work_of_a_document_that_is_being_read(desk: Desk) -> None:
+    slow = scan(desk.papers / "slow.pdf", [slip("One page of water")], dpi=150)
+    desk.start()
+    desk.run("batch", "add", slow, "--then", "noop", "--priority", 6)
+    recognising = Selector(job_types=("ocr_pages",), statuses=(Status.RUNNING,))
+    store = desk.system.store
+    wait_until(lambda: desk.recognised(), "a page is being read", seconds=PATIENCE_SECONDS)
+    assert {job.priority for job in jobs_of(desk, 1)} == {6}
+
+    desk.run("priority", 1, "document:1", "--yes")
+    [running] = store.reading.list(recognising)
+    readers.go_on(desk.system.workspace)
+    wait_for_state(desk, 1, BatchState.DONE)
+
+    by_type: dict[str, Any] = {job.job_type: job.priority for job in jobs_of(desk, 1)}
+    assert running.priority == 1
+    assert by_type == {"download": 6, "ingest": 6, "ocr_pages": 1, "assemble": 1, "noop": 1}
+
+
+def test_a_batch_gets_another_priority_with_what_is_still_to_come_of_it(desk: Desk) -> None:
+    folder = tables(desk, 3)
+    batch_id = desk.answer("crawl", folder, "--batch", "reports")["batch"]
+
+    desk.run("priority", 8, f"batch:{batch_id}", "--yes")
+    desk.start()
+    wait_for_state(desk, batch_id, BatchState.DONE)
+
+    assert desk.system.store.batches.get(batch_id).priority == 8
+    found = jobs_of(desk, batch_id)
+    assert {job.priority for job in found} == {8}
+    assert {job.job_type for job in found} == {"drive_crawl", "download", "ingest", "extract_rows", "assemble"} | (
+        {"ocr_pages"} if any(job.job_type == "ocr_pages" for job in found) else set()
+    )
+
+
+def test_who_waits_for_a_new_batch_is_told_of_all_of_it(desk: Desk) -> None:
+    folder = tables(desk, 3)
+    told: list[str] = []
+    waiting = threading.Thread(
+        target=lambda: told.append(desk.run("ingest", folder, "--batch", "mine", "--wait", "--timeout", "60s").stdout)
+    )
+    waiting.start()
+    desk.start()
+    waiting.join()
+
+    assert told == ["batch 1 (mine): done · 3 files · 3 pages\n"]
