@@ -374,6 +374,30 @@ CREATE TABLE worker_action_item (
 ) STRICT, WITHOUT ROWID;
 
 
+-- Who may come in by HTTP. kind 'link': for one browser, once; 'session': a browser, by the token or link `token_id`.
+-- Of the secret there is its SHA-256 only. Removing a token removes its sessions.
+CREATE TABLE token (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind      TEXT NOT NULL CHECK (kind IN ('token', 'link', 'session')),
+    name      TEXT NOT NULL,             -- the actor of what is done with it
+    digest    TEXT NOT NULL,
+    scopes    TEXT NOT NULL,             -- words with spaces between them: read, operate, admin
+    owner     TEXT,                      -- whose things are seen; NULL = everybody's
+    made_at   TEXT NOT NULL,
+    made_by   TEXT NOT NULL,
+    used_at   TEXT,                      -- lately; of a link once for ever
+    until     TEXT,
+    token_id  INTEGER,
+    CONSTRAINT "name, digest, scopes, owner, made_at, made_by, used_at and until have at most 1000 bytes"
+        CHECK (length(CAST(name AS BLOB)) <= 1000 AND length(CAST(digest AS BLOB)) <= 1000
+               AND length(CAST(scopes AS BLOB)) <= 1000 AND length(CAST(owner AS BLOB)) <= 1000
+               AND length(CAST(made_at AS BLOB)) <= 1000 AND length(CAST(made_by AS BLOB)) <= 1000
+               AND length(CAST(used_at AS BLOB)) <= 1000 AND length(CAST(until AS BLOB)) <= 1000)
+) STRICT;
+CREATE UNIQUE INDEX token_by_name ON token (name) WHERE kind = 'token';
+CREATE INDEX token_by_token ON token (token_id) WHERE token_id IS NOT NULL;
+
+
 -- ── Workers, and what holds whole lanes ─────────────────────────────────────────────────────────────────────────
 
 CREATE TABLE worker (

@@ -23,7 +23,7 @@ FLOORS = (
     ("clock", "events", "filenames", "plurals"),
     ("jobs",),
     ("config_values",),
-    ("programs", "schedules", "notify"),
+    ("programs", "schedules", "notify", "tokens"),
     ("config",),
     ("store", "handlers"),
     ("liveness", "workspace"),

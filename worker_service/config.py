@@ -228,6 +228,15 @@ class Settings:
         return self.origins["database"] == _SERVICE
 
     @property
+    def web_address(self) -> str:
+        """What a person types into a browser."""
+        if self.web_urls:
+            return self.web_urls[0]
+        return (
+            "http://localhost" if isinstance(self.web_listen, Path) else f"http://{kinds.LISTEN.write(self.web_listen)}"
+        )
+
+    @property
     def limits_wanted(self) -> Limits:
         """How many may run at once, by kind, as the table has it. A limit of its own goes before a command's
         `max_running`."""

@@ -132,6 +132,11 @@ class BatchNotFound(PagemillError):
     exit_code = 66
 
 
+class TokenNotFound(PagemillError):
+    code = "token_not_found"
+    exit_code = 66
+
+
 class Refused(PagemillError):
     """The job is not in a state that allows this."""
 

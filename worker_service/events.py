@@ -72,6 +72,7 @@ CHORE_FAILED = "chore.failed"
 WEB_STARTED = "web.started"
 WEB_STOPPED = "web.stopped"
 REQUEST_FAILED = "request.failed"
+VISITOR_REFUSED = "visitor.refused"
 
 # What people may want to be told is logged as well, each notice by its kind. A job that ran is told of by its end.
 NOTICES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
 from worker_service.config import Settings, load_settings
 from worker_service.operations import database
 from worker_service.operations.database import Session, open_session
-from worker_service.web import server
+from worker_service.web import listening, server
 
 
 @pytest.fixture
@@ -44,15 +42,14 @@ def site(settings: Settings) -> Iterator[httpx.Client]:
 @contextmanager
 def served(settings: Settings) -> Iterator[str]:
     """Its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(server.app(settings), log_config=None, lifespan="on")
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+    with listening.open_socket(("127.0.0.1", 0)) as line:
+        running = listening.server(server.app(settings))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [line]})
         thread.start()
         try:
             while not running.started and thread.is_alive():
                 time.sleep(0.002)
-            yield "http://{}:{}".format(*listening.getsockname())
+            yield "http://{}:{}".format(*line.getsockname())
         finally:
             running.should_exit = True
             thread.join()

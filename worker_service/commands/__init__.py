@@ -71,6 +71,10 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "handlers": ("handlers", "The handlers that are installed, and a new one."),
         "run-one": ("handlers", "Run one attempt here and now, without a database."),
     },
+    "HTTP and the page": {
+        "serve": ("serve", "Answer browsers and programs."),
+        "token": ("token", "Who may come in by HTTP."),
+    },
     "Upkeep": {
         "init": ("database", "Make the database."),
         "db": ("database", "Migrate, back up, check or open the database."),

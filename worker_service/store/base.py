@@ -1,4 +1,4 @@
-"""What a store promises, in sentences, in nine parts: one for each kind of caller. `Store` has them all.
+"""What a store promises, in sentences, in ten parts: one for each kind of caller. `Store` has them all.
 
 Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
 written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
@@ -80,6 +80,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.names import LinkFacts, Links
 from worker_service.jobs.selector import Selector
+from worker_service.tokens import NewToken, Token
 
 A = TypeVar("A", bound=Answer)
 
@@ -541,6 +542,34 @@ class Notices(Protocol):
         becomes another when it comes back."""
 
 
+class Tokens(Protocol):
+    """For who lets people and programs in from outside. Secrets never come here, only their digests."""
+
+    def make(self, new: NewToken) -> int | None:
+        """Its id. None: a token of this name is there already."""
+
+    def begin_session(self, token_id: int, new: NewToken) -> int | None:
+        """A session, by a token or a link, which it uses up. None: that is gone, out of date, or used up."""
+
+    def find(self, token_id: int) -> tuple[Token, str] | None:
+        """With the digest of its secret, out of date or not."""
+
+    def list(self) -> Sequence[Token]:
+        """All of them, the oldest first."""
+
+    def are_there(self) -> bool:
+        """Whether there is any token, links and sessions aside."""
+
+    def remove(self, ids: Sequence[int]) -> int:
+        """With their sessions. How many were there."""
+
+    def note_use(self, used: Mapping[int, str]) -> None:
+        """When each was used last."""
+
+    def forget_old(self) -> int:
+        """Remove links and sessions that are out of date."""
+
+
 class Watch(Protocol):
     """For a loop, which learns from it that somebody else has committed, and that the database is still the one that it
     has opened."""
@@ -586,6 +615,8 @@ class Store(Protocol):
     def upkeep(self) -> Upkeep: ...
     @property
     def notices(self) -> Notices: ...
+    @property
+    def tokens(self) -> Tokens: ...
 
     def watch(self) -> Watch: ...
     def close(self) -> None: ...

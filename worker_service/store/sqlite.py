@@ -1,4 +1,4 @@
-"""The SQLite store: seven parts over one database, and their statements; the promises are in `base.py`.
+"""The SQLite store: ten parts over one database, and their statements; the promises are in `base.py`.
 
 Statements stand in the .sql file beside their part. ``-- name: claim`` begins a statement, ``-- fragment: lanes`` a
 piece that statements share by writing ``{lanes}``: one text for what must be the same, such as the gates that `claim`
@@ -20,10 +20,11 @@ from worker_service.store.notices import NOTICE_COLUMNS, SqliteNotices
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
 from worker_service.store.schedules import SqliteSchedules
 from worker_service.store.steering import SqliteSteering
+from worker_service.store.tokens import TOKEN_COLUMNS, SqliteTokens
 from worker_service.store.upkeep import SqliteUpkeep
 
 # A fragment stands before what uses it.
-_PARTS = ("leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices")
+_PARTS = ("leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices", "tokens")
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -42,6 +43,7 @@ class SqliteStore:
         self.library = SqliteLibrary(database)
         self.upkeep = SqliteUpkeep(database)
         self.notices = SqliteNotices(database, self.intake)
+        self.tokens = SqliteTokens(database)
 
     def watch(self) -> FileWatch:
         pauses = self.database.pauses
@@ -65,6 +67,7 @@ def sqlite_statements() -> dict[str, str]:
         "completed_rows": ", ".join([completed_row] * COMPLETED_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
         "notice_columns": ", ".join(NOTICE_COLUMNS),
+        "token_columns": ", ".join(TOKEN_COLUMNS),
     }
     statements: dict[str, str] = {}
     for part in _PARTS:

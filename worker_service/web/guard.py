@@ -8,9 +8,7 @@ that forbid a browser to run anything that is not a file of ours. Who asks is fo
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import cast
 from urllib.parse import parse_qsl
 
@@ -20,11 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.config import Settings
 from worker_service.errors import PagemillError
-from worker_service.web.access import is_open, settings_of, visitor_of
+from worker_service.web.access import SAFE, is_open, settings_of, visitor_of
+from worker_service.web.hosts import is_ours, origin_of
 from worker_service.web.problems import HttpProblem, confess, refuse
-
-SAFE = ("GET", "HEAD", "OPTIONS")
-"""They change nothing."""
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Of anything but a file: a payload has at most a part of it."""
@@ -41,7 +37,6 @@ LEFT_OVER_SECONDS = 2.0
 UPLOADS = ("/api/uploads", "/upload")
 """What takes files, and reads them as they come."""
 
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?", re.IGNORECASE)
 _FORM = "application/x-www-form-urlencoded"
 
 _HEADERS = {
@@ -160,44 +155,11 @@ def form_of(request: Request) -> FormData:
 
 def refuse_host(request: HTTPConnection) -> None:
     host = request.headers.get("host", "")
-    if not _is_ours(host, request):
+    if not is_ours(host, request):
         raise HostRefused(
             f"{host[:200]!r} is no name of this pagemill: if it should be one, add its address to web_urls in the "
             "settings"
         )
-
-
-def _is_ours(host: str, request: HTTPConnection) -> bool:
-    found = _HOST.fullmatch(host)
-    if found is None:
-        return False
-    # Names alone can be made to lead elsewhere. A tunnel has a port of its own.
-    return is_loopback(host) or _address(found[1]) is not None or host.lower() in _urls(request)
-
-
-def is_loopback(host: str) -> bool:
-    found = _HOST.fullmatch(host)
-    if found is None:
-        return False
-    address = _address(found[1])
-    return found[1].lower() == "localhost" if address is None else address.is_loopback
-
-
-def _address(name: str) -> IPv4Address | IPv6Address | None:
-    with suppress(ValueError):
-        return ip_address(name.strip("[]"))
-    return None
-
-
-def _urls(request: HTTPConnection) -> dict[str, str]:
-    """By host, those that people come by from elsewhere."""
-    return {url.partition("://")[2]: url for url in settings_of(request).web_urls}
-
-
-def origin_of(request: HTTPConnection) -> str:
-    """As a browser that looks at a page of ours names it."""
-    host = request.headers.get("host", "").lower()
-    return _urls(request).get(host, f"http://{host}")
 
 
 def refuse_foreign(request: HTTPConnection) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 
 from anyio.to_thread import current_default_thread_limiter
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
@@ -14,13 +17,18 @@ from starlette.staticfiles import StaticFiles
 
 from worker_service import events
 from worker_service.config import Settings
+from worker_service.config_values import LISTEN
 from worker_service.errors import PagemillError
-from worker_service.web import system
-from worker_service.web.access import Access
+from worker_service.operations import tokens
+from worker_service.operations.database import open_session
+from worker_service.web import login, system
+from worker_service.web.access import Access, Failures, Uses
 from worker_service.web.api import jobs
 from worker_service.web.api import system as state
 from worker_service.web.changes import Changes
 from worker_service.web.guard import Forms, Guard
+from worker_service.web.keys import key_beside
+from worker_service.web.listening import open_socket, refuse_unguarded, server
 from worker_service.web.pages import STATIC
 from worker_service.web.problems import confess, refuse, refuse_http
 from worker_service.web.sessions import Sessions
@@ -28,8 +36,11 @@ from worker_service.web.sessions import Sessions
 THREADS = 8
 """As many answers are made at once, each with a session of its own."""
 
+NOTED_SECONDS = 60.0
+"""So often it is written which token was used."""
+
 # Each module ends with its routes.
-MODULES = (system, jobs, state)
+MODULES = (system, login, jobs, state)
 
 
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
@@ -40,7 +51,8 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
         lifespan=_lifespan,
     )
     made.state.settings, made.state.sessions = settings, Sessions(settings)
-    made.state.changes = Changes(settings)
+    made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
+    made.state.failures, made.state.uses = Failures(), Uses()
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
 
@@ -53,8 +65,39 @@ def routes() -> Sequence[BaseRoute]:
 @asynccontextmanager
 async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
+    noting = asyncio.create_task(_note_uses(made))
     try:
         yield
     finally:
+        noting.cancel()
+        await run_in_threadpool(_note_used, made)
         made.state.changes.close()
         made.state.sessions.close()
+
+
+async def _note_uses(made: Starlette) -> None:
+    while True:
+        await asyncio.sleep(NOTED_SECONDS)
+        await run_in_threadpool(_note_used, made)
+
+
+def _note_used(made: Starlette) -> None:
+    if used := made.state.uses.taken():
+        with suppress(PagemillError), made.state.sessions.opened("web") as session:
+            tokens.note_use(session, used)
+
+
+def serve(settings: Settings, told: Callable[[], None]) -> int:
+    """Until somebody asks it to stop. `told`: once it can be asked."""
+    log = events.begin_logging(settings.log_format)
+    with closing(open_session(settings)) as session:
+        refuse_unguarded(settings, has_tokens=tokens.are_there(session))
+    made = app(settings, log=log)
+    with open_socket(settings.web_listen) as listening:
+        log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))
+        told()
+        server(made).run(sockets=[listening])
+    if isinstance(settings.web_listen, Path):
+        settings.web_listen.unlink(missing_ok=True)
+    log.info(events.WEB_STOPPED)
+    return 0

@@ -1,0 +1,102 @@
+"""What every store promises of those who may come in from outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tests.store.kit import MovableClock
+from worker_service.clock import as_text, shifted
+from worker_service.store.base import Store
+from worker_service.tokens import Kind, NewToken, Power
+
+HERS = NewToken(Kind.TOKEN, "grafana", "d1", "read", None, "ann", None)
+
+
+def link(clock: MovableClock, name: str = "bob") -> NewToken:
+    until = as_text(shifted(clock(), timedelta(minutes=10)))
+    return NewToken(Kind.LINK, name, "d2", "read operate", "bob", "ann", until)
+
+
+def session(clock: MovableClock) -> NewToken:
+    return replace(link(clock), kind=Kind.SESSION)
+
+
+def test_a_token_is_found_with_its_digest_and_its_name_is_there_once(store: Store) -> None:
+    token_id = store.tokens.make(HERS)
+
+    assert token_id is not None
+    assert store.tokens.make(HERS) is None
+    found = store.tokens.find(token_id)
+    assert found is not None
+    assert (found[0].name, found[0].kind, found[0].powers, found[1]) == ("grafana", Kind.TOKEN, {Power.READ}, "d1")
+    assert store.tokens.find(token_id + 1) is None
+
+
+def test_several_links_may_have_one_name_and_are_no_tokens(store: Store, clock: MovableClock) -> None:
+    assert store.tokens.make(link(clock)) != store.tokens.make(link(clock))
+    assert not store.tokens.are_there()
+
+    store.tokens.make(HERS)
+    assert store.tokens.are_there()
+
+
+def test_a_link_begins_one_session_and_a_token_many(store: Store, clock: MovableClock) -> None:
+    once, often = store.tokens.make(link(clock)), store.tokens.make(HERS)
+    assert once is not None
+    assert often is not None
+
+    assert store.tokens.begin_session(once, session(clock)) is not None
+    assert store.tokens.begin_session(once, session(clock)) is None
+    assert store.tokens.begin_session(often, session(clock)) != store.tokens.begin_session(often, session(clock))
+    assert [one.token_id for one in store.tokens.list() if one.kind is Kind.SESSION] == [once, often, often]
+
+
+def test_nothing_begins_by_what_is_out_of_date_or_is_a_session_itself(store: Store, clock: MovableClock) -> None:
+    late = store.tokens.make(link(clock))
+    token = store.tokens.make(HERS)
+    assert late is not None
+    assert token is not None
+    inside = store.tokens.begin_session(token, session(clock))
+    assert inside is not None
+    clock.advance(3600)
+
+    assert store.tokens.begin_session(late, session(clock)) is None
+    assert store.tokens.begin_session(inside, session(clock)) is None
+    assert store.tokens.begin_session(99, session(clock)) is None
+
+
+def test_a_token_goes_with_its_sessions(store: Store, clock: MovableClock) -> None:
+    hers, his = store.tokens.make(HERS), store.tokens.make(replace(HERS, name="nagios"))
+    assert hers is not None
+    assert his is not None
+    store.tokens.begin_session(hers, session(clock))
+    stays = store.tokens.begin_session(his, session(clock))
+
+    assert store.tokens.remove([hers, 99]) == 1
+    assert [one.id for one in store.tokens.list()] == [his, stays]
+
+
+def test_what_is_out_of_date_is_forgotten_but_tokens_are_kept_for_whoever_wonders(
+    store: Store, clock: MovableClock
+) -> None:
+    until = link(clock).until
+    kept = store.tokens.make(replace(HERS, until=until))
+    assert kept is not None
+    store.tokens.make(link(clock))
+    store.tokens.begin_session(kept, session(clock))
+    assert store.tokens.forget_old() == 0
+    clock.advance(3600)
+
+    assert store.tokens.forget_old() == 2
+    assert [one.id for one in store.tokens.list()] == [kept]
+
+
+def test_the_last_use_is_noted_and_never_goes_back(store: Store) -> None:
+    token_id = store.tokens.make(HERS)
+    assert token_id is not None
+
+    store.tokens.note_use({token_id: "2026-11-18 10:00:05.000", 99: "2026-11-18 10:00:05.000"})
+    store.tokens.note_use({token_id: "2026-11-18 10:00:01.000"})
+
+    assert [one.used_at for one in store.tokens.list()] == ["2026-11-18 10:00:05.000"]

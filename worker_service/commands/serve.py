@@ -1,0 +1,52 @@
+"""`pagemill serve`: HTTP and the page, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from worker_service.commands import output
+from worker_service.commands.desk import Desk, verb
+from worker_service.config import Settings
+from worker_service.config_values import LISTEN
+
+
+@verb
+@click.option("--listen", metavar="HOST:PORT", help="Here, and not at web_listen; or the path of a socket.")
+def serve(desk: Desk, listen: str | None) -> int:
+    """\b
+    pagemill serve
+    pagemill serve --listen 127.0.0.1:9000
+    pagemill serve --listen /run/pagemill/web.sock
+
+    Answer browsers and programs, until somebody asks it to stop. No job notices when it stops or starts.
+
+    As long as there is no token, whoever may write the database comes in from this machine, and nobody else. Where
+    other machines can reach it, it starts only once there is one: `pagemill token make`.
+    """
+    from worker_service.web.server import serve as run
+
+    settings = desk.settings
+    if listen is not None:
+        settings = _with(settings, "web_listen", LISTEN.read(listen, "--listen", Path.cwd()))
+    if desk.as_json:
+        settings = _with(settings, "log_format", "json")
+    return run(settings, lambda: _tell(desk, settings))
+
+
+def _with(settings: Settings, key: str, value: object) -> Settings:
+    return replace(settings, values={**settings.values, key: value})
+
+
+def _tell(desk: Desk, settings: Settings) -> None:
+    """A link only to a person's eyes: what else reads this may be a log."""
+    from worker_service.operations import tokens
+
+    address = settings.web_address
+    if tokens.are_there(desk.session) and output.is_terminal(sys.stdout):
+        address += f"/session?link={tokens.make_link(desk.session).word}"
+    desk.close()
+    output.show(address)

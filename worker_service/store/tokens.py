@@ -1,0 +1,63 @@
+"""Who may come in from outside, and which browsers have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from worker_service.store.database import Database
+from worker_service.tokens import Kind, NewToken, Token
+
+TOKEN_COLUMNS = Token.__match_args__
+
+
+class SqliteTokens:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def make(self, new: NewToken) -> int | None:
+        with self._db.transaction():
+            return self._insert(new, None)
+
+    def begin_session(self, token_id: int, new: NewToken) -> int | None:
+        with self._db.transaction():
+            if not self._db.write("use_token", id=token_id, now=self._db.now()):
+                return None
+            return self._insert(new, token_id)
+
+    def find(self, token_id: int) -> tuple[Token, str] | None:
+        for *row, digest in self._db.read("find_token", id=token_id):
+            return _token(row), digest
+        return None
+
+    def list(self) -> Sequence[Token]:
+        return [_token(row) for row in self._db.read("tokens")]
+
+    def are_there(self) -> bool:
+        [(are,)] = self._db.read("are_tokens_there")
+        return bool(are)
+
+    def remove(self, ids: Sequence[int]) -> int:
+        with self._db.transaction():
+            removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
+        return sum(token_id in ids for (token_id,) in removed)
+
+    def note_use(self, used: Mapping[int, str]) -> None:
+        with self._db.transaction():
+            self._db.write_each("note_use_of_token", [{"id": token_id, "at": at} for token_id, at in used.items()])
+
+    def forget_old(self) -> int:
+        with self._db.transaction():
+            return len(self._db.write("forget_old_tokens", now=self._db.now()))
+
+    def _insert(self, new: NewToken, by: int | None) -> int | None:
+        for (token_id,) in self._db.write("make_token", **asdict(new), now=self._db.now(), token_id=by):
+            return int(token_id)
+        return None
+
+
+def _token(row: Sequence[Any]) -> Token:
+    token_id, kind, *rest = row
+    return Token(token_id, Kind(kind), *rest)
