@@ -29,7 +29,7 @@ def test_a_token_is_found_with_its_digest_and_its_name_is_there_once(store: Stor
     assert store.tokens.make(HERS) is None
     found = store.tokens.find(token_id)
     assert found is not None
-    assert (found[0].name, found[0].kind, found[0].powers, found[1]) == ("grafana", Kind.TOKEN, {Power.READ}, "d1")
+    assert (found[0].name, found[0].kind, [*found[0].powers], found[1]) == ("grafana", Kind.TOKEN, [Power.READ], "d1")
     assert store.tokens.find(token_id + 1) is None
 
 
