@@ -142,6 +142,10 @@ CREATE INDEX job_due ON worker_job_queue (priority, run_at) WHERE status = 'pend
 CREATE INDEX job_by_status ON worker_job_queue (status);
 -- prune, and lists by time
 CREATE INDEX job_ended ON worker_job_queue (completed_at) WHERE completed_at IS NOT NULL;
+-- errors, and how many failed in an hour
+CREATE INDEX job_failed ON worker_job_queue (completed_at, error_code, job_type) WHERE status = 'failed';
+-- list, count: the jobs whose last error has a code
+CREATE INDEX job_by_error ON worker_job_queue (error_code) WHERE error_code IS NOT NULL;
 CREATE INDEX job_by_owner ON worker_job_queue (owner) WHERE owner <> '';
 -- list, count: the jobs about a remote account
 CREATE INDEX job_by_account ON worker_job_queue (account, platform) WHERE account IS NOT NULL;

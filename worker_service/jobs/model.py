@@ -451,6 +451,19 @@ class ErrorCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """What has ended in a stretch of time."""
+
+    jobs: int
+    """However they ended."""
+    failed: int
+    pages: int
+    """That were read and stored."""
+    waits: Sequence[float]
+    """Seconds, the shortest first: how long some of the jobs waited for their first attempt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One line of `pagemill db check`."""
 

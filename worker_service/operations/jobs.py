@@ -19,6 +19,7 @@ IDS_AT_ONCE = 500
 _LOG_LINES_SHOWN = 10
 _FOLLOW_SECONDS = 0.05
 _LOOKED_AT_MOST = 100
+_STRETCH = 20_000
 
 # Where no other gate holds a job, it starts by itself.
 _BY_ITSELF = {
@@ -61,6 +62,8 @@ class JobPage:
     """The newest first."""
     next: int | None
     """The id before which the next page begins; None: this is the last one."""
+    is_partial: bool = False
+    """The time was up before there were enough: there may be others from `next` on."""
 
 
 class Needed(NamedTuple):
@@ -102,10 +105,33 @@ class Why:
     """What would help a job that has failed or was cancelled; empty: it did neither."""
 
 
-def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
+def list_jobs(
+    session: Session,
+    selector: Selector,
+    *,
+    limit: int = 50,
+    before_id: int | None = None,
+    seconds: float | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> JobPage:
+    """`seconds`: give up about then. What no index knows is looked for in one stretch of the table after the other."""
     # One more than asked for tells whether there is another page.
-    found = session.store.reading.list(selector, most=limit + 1, before_id=before_id)
-    return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+    reading, most = session.store.reading, limit + 1
+    if seconds is None:
+        found = [*reading.list(selector, most=most, before_id=before_id)]
+        return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+    newest, deadline = reading.newest_id(), monotonic() + seconds
+    below = newest + 1 if before_id is None else min(before_id, newest + 1)
+    found = []
+    while below > 1 and len(found) < most:
+        above = max(1, below - _STRETCH)
+        found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
+        below = above
+        if monotonic() >= deadline:
+            break
+    if len(found) > limit:
+        return JobPage(found[:limit], found[limit - 1].id)
+    return JobPage(found, below if below > 1 else None, is_partial=below > 1)
 
 
 def job(session: Session, job_id: int) -> Job:

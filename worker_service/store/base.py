@@ -54,6 +54,7 @@ from worker_service.jobs.model import (
     Checkpoint,
     Completion,
     Counts,
+    Ended,
     Enqueued,
     Episode,
     ErrorCount,
@@ -295,8 +296,10 @@ class Reading(Protocol):
     def get(self, job_id: int) -> Job:
         """Raise `JobNotFound` if there is none."""
 
-    def list(self, selector: Selector, *, most: int = 50, before_id: int | None = None) -> Sequence[Job]:
-        """The newest first; the next page begins before the last id of this one."""
+    def list(
+        self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
+    ) -> Sequence[Job]:
+        """The newest first; the next page begins before the last id of this one. `from_id`: none that is older."""
 
     def count(self, selector: Selector) -> int: ...
 
@@ -374,6 +377,12 @@ class Reading(Protocol):
     ) -> Sequence[ErrorCount]:
         """Of the jobs that have failed since then, by code and type; the most frequent first. `to_retry`: only those
         with one of these codes that a retry would take, because nothing newer does their work."""
+
+    def newest_id(self) -> int:
+        """Of all jobs; 0: there is none."""
+
+    def ended_between(self, since: str, until: str, *, sample: int = 200) -> Ended:
+        """What has ended since then and before `until`; of how long jobs had waited, so many spread over all of them."""
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         """Values that begin with `prefix`, for completion: of a job's column such as 'owner'; 'document': ids;

@@ -21,6 +21,7 @@ from worker_service.jobs.model import (
     Action,
     AttemptRow,
     Counts,
+    Ended,
     ErrorCount,
     Event,
     Gate,
@@ -75,10 +76,13 @@ class SqliteReading:
             raise JobNotFound(f"there is no job {job_id}: `pagemill ls` shows those that are there")
         return job_from(rows[0])
 
-    def list(self, selector: Selector, *, most: int = 50, before_id: int | None = None) -> Sequence[Job]:
+    def list(
+        self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
+    ) -> Sequence[Job]:
         condition, values = where(selector)
-        if before_id is not None:
-            condition, values = f"{condition} AND id < ?", [*values, before_id]
+        for term, bound in (("id < ?", before_id), ("id >= ?", from_id)):
+            if bound is not None:
+                condition, values = f"{condition} AND {term}", [*values, bound]
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
         return [job_from(row) for row in self._db.read_sql(sql, [*values, most])]
@@ -184,6 +188,17 @@ class SqliteReading:
     ) -> Sequence[ErrorCount]:
         codes = None if to_retry is None else json.dumps(list(to_retry))
         return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]
+
+    def newest_id(self) -> int:
+        [(newest,)] = self._db.read("newest_id")
+        return int(newest)
+
+    def ended_between(self, since: str, until: str, *, sample: int = 200) -> Ended:
+        [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
+        every = max(1, ended // sample)
+        waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
+        [(first,)], [(after,)] = (self._db.read("first_result_since", at=at) for at in (since, until))
+        return Ended(ended, failed, after - first, sorted(waits))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         if column not in _NAMED:
@@ -319,6 +334,8 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
     # These let the planner use the partial indexes.
     if selector.accounts:
         add("account IS NOT NULL")
+    if selector.error_code is not None:
+        add("error_code IS NOT NULL")
     if selector.owners and "" not in selector.owners:
         add("owner <> ''")
     if selector.since is not None:

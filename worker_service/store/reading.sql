@@ -204,7 +204,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
        (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id),
        (SELECT n.name FROM worker_job_queue n WHERE n.id = e.newest_id), e.newest_at
   FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
-          FROM worker_job_queue q
+          FROM worker_job_queue q INDEXED BY job_failed
          WHERE status = 'failed' AND completed_at >= :since AND (:owner IS NULL OR owner = :owner)
            -- Those that a retry would refuse are the past: something newer does their work.
            AND (:codes IS NULL
@@ -221,6 +221,37 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
                                        AND n.status = 'completed')))
          GROUP BY error_code, job_type) e
  ORDER BY e.jobs DESC, e.error_code, e.job_type;
+
+-- name: newest_id
+SELECT ifnull(max(id), 0) FROM worker_job_queue;
+
+-- name: ended_between
+SELECT (SELECT count(*) FROM worker_job_queue WHERE completed_at >= :since AND completed_at < :until),
+       (SELECT count(*) FROM worker_job_queue INDEXED BY job_failed
+         WHERE status = 'failed' AND completed_at >= :since AND completed_at < :until);
+
+-- name: waits_between
+-- Of each :every-th job that ended then: the seconds from when it could have started, as far as anybody knew, to its
+-- first attempt. The index alone tells which those are.
+SELECT w.seconds
+  FROM (SELECT (julianday(a.started_at) - julianday(iif(q.run_at <= a.started_at, q.run_at, q.created_at))) * 86400 AS seconds
+          FROM worker_job_queue q
+          JOIN worker_job_attempt a
+            ON a.job_id = q.id AND a.fence = (SELECT min(f.fence) FROM worker_job_attempt f WHERE f.job_id = q.id)
+         WHERE q.completed_at >= :since AND q.completed_at < :until AND q.id % :every = 0) w
+ WHERE w.seconds >= 0;
+
+-- fragment: half_is_before
+ifnull((SELECT r.created_at FROM page_result r WHERE r.id >= (low + high) / 2 ORDER BY r.id LIMIT 1) < :at, 0)
+
+-- name: first_result_since
+-- Results are never changed, and numbered as they come: by halving, the first that was stored at this time or later.
+WITH RECURSIVE halving (low, high) AS (
+    SELECT 0, ifnull(max(id), 0) + 1 FROM page_result
+     UNION ALL
+    SELECT iif({half_is_before}, (low + high) / 2, low), iif({half_is_before}, high, (low + high) / 2)
+      FROM halving WHERE high - low > 1)
+SELECT min(high) FROM halving;
 
 -- name: next_deadline
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
