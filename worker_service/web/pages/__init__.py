@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from worker_service import VERSION
+from worker_service.web.pages.parts import furnish
 
 STATIC = Path(__file__).with_name("static")
 
@@ -36,7 +37,9 @@ PLACES = (
 @cache
 def templates() -> Environment:
     loader = PackageLoader("worker_service.web.pages")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    furnish(made)
+    return made
 
 
 def page(

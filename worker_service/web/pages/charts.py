@@ -1,0 +1,96 @@
+"""Charts, drawn here as SVG, each with the table of what it shows. No script and no style of its own: classes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+WIDTH, HEIGHT, _TOP, _FOOT = 320, 96, 6, 14
+_GAP = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    title: str
+    now: str
+    """What the newest stretch says, or all of them together."""
+    svg: Markup
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    """The oldest first; the first cell is a time."""
+
+
+def bars(
+    title: str, times: Sequence[str], values: Sequence[int], *, of_them: Sequence[int] = (), is_bad: bool = False
+) -> Markup:
+    """A bar for each time, the last one still growing. `of_them`: so many of each are bad, and stand at its foot."""
+    top = max([*values, 1])
+    step = WIDTH / len(values)
+    parts = []
+    for at, value in enumerate(values):
+        height = _height(value, top)
+        kind = "bar-b" if is_bad else "now" if at == len(values) - 1 else "bar-a"
+        parts.append(_bar(at * step, height, step, kind))
+        if of_them and of_them[at]:
+            parts.append(_bar(at * step, max(1.5, _height(of_them[at], top)), step, "bar-b"))
+    told = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} in one."
+    return _drawn(parts, f"{top:,}" if any(values) else "", times, told)
+
+
+def lines(
+    title: str,
+    times: Sequence[str],
+    main: Sequence[float | None],
+    other: Sequence[float | None],
+    said: Callable[[float], str],
+) -> Markup:
+    known = [value for value in (*main, *other) if value is not None]
+    top = max([*known, 1.0])
+    parts = [*_lines(other, top, "line-b"), *_lines(main, top, "line-a")]
+    told = f"{title}: at most {said(top)}." if known else f"{title}: nothing yet."
+    return _drawn(parts, said(top) if known else "", times, told)
+
+
+def _height(value: float, top: float) -> float:
+    return (HEIGHT - _TOP - _FOOT) * value / top
+
+
+def _bar(x: float, height: float, step: float, kind: str) -> str:
+    y = HEIGHT - _FOOT - height
+    rounded = min(1.5, height / 2)
+    return (
+        f'<rect class="{kind}" x="{x + _GAP / 2:.1f}" y="{y:.1f}" width="{step - _GAP:.1f}" height="{height:.1f}" '
+        f'rx="{rounded:.1f}"/>'
+    )
+
+
+def _lines(values: Sequence[float | None], top: float, kind: str) -> list[str]:
+    """Broken where nothing is known; a dot where one stands alone."""
+    step = WIDTH / len(values)
+    runs: list[list[str]] = [[]]
+    for at, value in enumerate(values):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append(f"{(at + 0.5) * step:.1f},{HEIGHT - _FOOT - _height(value, top):.1f}")
+    drawn = []
+    for run in runs:
+        if len(run) == 1:
+            x, _, y = run[0].partition(",")
+            drawn.append(f'<circle class="dot" cx="{x}" cy="{y}" r="1.75"/>')
+        elif run:
+            drawn.append(f'<polyline class="{kind}" points="{" ".join(run)}"/>')
+    return drawn
+
+
+def _drawn(parts: Sequence[str], top: str, times: Sequence[str], told: str) -> Markup:
+    base = HEIGHT - _FOOT
+    return Markup(
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(told)}">{"".join(parts)}'
+        f'<line class="base" x1="0" y1="{base}.5" x2="{WIDTH}" y2="{base}.5"/>'
+        f'<text x="0" y="{HEIGHT - 3}">{len(times)} h ago</text>'
+        f'<text x="{WIDTH}" y="{HEIGHT - 3}" text-anchor="end">now</text>'
+        f'<text x="0" y="{_TOP + 3}">{escape(top)}</text></svg>'
+    )

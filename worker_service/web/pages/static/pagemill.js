@@ -1,0 +1,95 @@
+// What a page does by itself: times in the reader's zone, and parts that are asked for again when something happens.
+// Everything works without it.
+"use strict";
+
+(() => {
+  const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+  const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+  const UNITS = [["d", 86400], ["h", 3600], ["min", 60]];
+
+  function length(seconds) {
+    for (const [unit, size] of UNITS) {
+      if (seconds >= 2 * size || (unit === "min" && seconds >= size)) return `${Math.floor(seconds / size)} ${unit}`;
+    }
+    return `${Math.max(0, Math.floor(seconds))} s`;
+  }
+
+  function told(moment, how) {
+    const seconds = (Date.now() - moment.getTime()) / 1000;
+    if (how === "hour") return hour.format(moment);
+    if (how === "since") return length(seconds);
+    if (how !== "ago" || Math.abs(seconds) > 7 * 86400) return short.format(moment);
+    return seconds < 0 ? `in ${length(-seconds)}` : `${length(seconds)} ago`;
+  }
+
+  function times(root) {
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const moment = new Date(time.dateTime);
+      if (Number.isNaN(moment.getTime())) continue;
+      time.title = clock.format(moment);
+      time.textContent = told(moment, time.dataset.as);
+    }
+  }
+
+  times(document);
+  document.addEventListener("htmx:load", (event) => times(event.detail.elt.parentElement || document));
+  setInterval(() => times(document), 15000);
+
+  // ── Choosing all on a page ──
+
+  function pickers() {
+    for (const box of document.querySelectorAll("input[data-picks]")) {
+      box.closest("th").hidden = false;
+      box.closest("label").hidden = false;
+    }
+  }
+  document.addEventListener("change", (event) => {
+    const box = event.target;
+    if (box.matches && box.matches("input[data-picks]")) {
+      for (const one of document.getElementsByName(box.dataset.picks)) one.checked = box.checked;
+    }
+  });
+  pickers();
+  document.addEventListener("htmx:load", pickers);
+
+  // ── Live parts ──
+
+  const POLL = 4000;
+  const REST = 1000;
+  let asked = 0;
+  let waiting = null;
+  let poll = null;
+
+  function busy(part) {
+    return part.contains(document.activeElement) && document.activeElement !== document.body
+      || part.querySelector("input:checked, details[open]") !== null;
+  }
+
+  function refresh() {
+    waiting = null;
+    if (document.hidden || !window.htmx) return;
+    asked = Date.now();
+    for (const part of document.querySelectorAll("[data-live]")) {
+      if (!busy(part)) window.htmx.trigger(part, "changed");
+    }
+  }
+
+  function soon() {
+    if (waiting === null) waiting = setTimeout(refresh, Math.max(0, asked + REST - Date.now()));
+  }
+
+  function begin() {
+    if (!document.querySelector("[data-live]")) return;
+    const stream = new EventSource("/api/events");
+    const onSilence = () => {
+      // No stream: look now and then.
+      if (stream.readyState === EventSource.CLOSED && poll === null) poll = setInterval(soon, POLL);
+    };
+    for (const name of ["message", "change", "changed", "job", "notice"]) stream.addEventListener(name, soon);
+    stream.addEventListener("error", onSilence);
+    window.addEventListener("pagehide", () => stream.close());
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(); });
+  }
+  begin();
+})();
