@@ -20,7 +20,9 @@ from tests.store.kit import (
     everything,
     ids,
 )
+from worker_service.clock import as_text
 from worker_service.errors import BadInput, PagemillError
+from worker_service.jobs.documents import DocumentRequest, PageResult
 from worker_service.jobs.model import Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
@@ -189,6 +191,39 @@ def test_errors_are_counted_by_code_and_type_with_the_newest_message(
     assert (second.code, second.jobs) == ("NET", 1)
     clock.advance(1)
     assert list(store.reading.errors(since=clock.text)) == []
+
+
+def test_errors_of_one_owner_are_those_of_his_jobs(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
+    worker()
+    for owner in ("ann", "bob", "ann"):
+        enqueue(owner=owner)
+        store.leases.fail(claim_one(store).lease, Failure("OOM", "too large"), retry_at=None)
+
+    [of_ann] = store.reading.errors(since="2026-11-18 00:00:00.000", owner="ann")
+
+    assert of_ann.jobs == 2
+
+
+def test_what_ended_between_two_times_is_counted_with_how_long_it_had_waited(
+    store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
+) -> None:
+    worker()
+    begun = clock.text
+    enqueue(document=DocumentRequest("key", "report.pdf"))
+    enqueue(run_at=clock.after(30))
+    clock.advance(40)
+    first, second = claim_one(store), claim_one(store)
+    store.leases.save_pages([(first.lease, PageResult(number, f"d{number}", "text")) for number in (1, 2, 3)])
+    store.leases.complete(first.lease)
+    until = clock.advance(1)
+    store.leases.fail(second.lease, Failure("OOM", "too large"), retry_at=None)
+
+    before = store.reading.ended_between(begun, as_text(until))
+    after = store.reading.ended_between(as_text(until), clock.after(1).isoformat(" ", "milliseconds"))
+
+    assert (before.jobs, before.failed, before.pages, list(map(round, before.waits))) == (1, 0, 3, [40])
+    # It could not have started before its time.
+    assert (after.jobs, after.failed, after.pages, list(map(round, after.waits))) == (1, 1, 0, [10])
 
 
 def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue) -> None:

@@ -137,6 +137,11 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
     return [_state(session, one) for one in session.settings.schedule]
 
 
+def unticked(session: Session) -> list[str]:
+    """The names of those of which a slot is due, and nobody has ticked for minutes; or nobody has ever."""
+    return [one.name for one in session.settings.schedule if _is_waiting(session, one)]
+
+
 def tick(session: Session) -> Tick:
     """Begin what is due, and send people what there is to tell. What cannot be begun keeps nobody else from it, and is
     tried again."""
@@ -237,10 +242,8 @@ def _named(session: Session, name: str) -> Schedule:
 
 def _state(session: Session, schedule: Schedule) -> ScheduleState:
     now = session.clock()
-    seen = session.store.schedules.seen_until(schedule.name, schedule.plan)
     last = session.store.schedules.last_run(schedule.name)
     coming = next_slot(schedule, now)
-    due = None if seen is None else next_slot(schedule, seen)
     trouble = None
     try:
         work_of(session, schedule, now)
@@ -266,6 +269,12 @@ def _state(session: Session, schedule: Schedule) -> ScheduleState:
         job=next(iter(jobs), None),
         batch_id=batch_id,
         batch=batch,
-        is_waiting=seen is None or (due is not None and now - due > LATE),
+        is_waiting=_is_waiting(session, schedule),
         trouble=trouble,
     )
+
+
+def _is_waiting(session: Session, schedule: Schedule) -> bool:
+    seen = session.store.schedules.seen_until(schedule.name, schedule.plan)
+    due = None if seen is None else next_slot(schedule, seen)
+    return seen is None or (due is not None and session.clock() - due > LATE)

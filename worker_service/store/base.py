@@ -382,7 +382,7 @@ class Reading(Protocol):
         """Of all jobs; 0: there is none."""
 
     def ended_between(self, since: str, until: str, *, sample: int = 200) -> Ended:
-        """What has ended since then and before `until`; of how long jobs had waited, so many spread over all of them."""
+        """What has ended since then and before `until`; the waits of about so many jobs, spread over all of them."""
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         """Values that begin with `prefix`, for completion: of a job's column such as 'owner'; 'document': ids;

@@ -29,7 +29,7 @@ from worker_service.web.changes import Changes
 from worker_service.web.guard import Forms, Guard
 from worker_service.web.keys import key_beside
 from worker_service.web.listening import open_socket, refuse_unguarded, server
-from worker_service.web.pages import STATIC
+from worker_service.web.pages import STATIC, places
 from worker_service.web.problems import confess, refuse, refuse_http
 from worker_service.web.sessions import Sessions
 
@@ -40,7 +40,7 @@ NOTED_SECONDS = 60.0
 """So often it is written which token was used."""
 
 # Each module ends with its routes.
-MODULES = (system, login, jobs, state)
+MODULES = (system, login, jobs, state, *places.MODULES)
 
 
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-WIDTH, HEIGHT, _TOP, _FOOT = 320, 96, 6, 14
+WIDTH, HEIGHT, _TOP, _FOOT = 280, 108, 16, 17
 _GAP = 2.0
 
 
@@ -90,7 +90,7 @@ def _drawn(parts: Sequence[str], top: str, times: Sequence[str], told: str) -> M
     return Markup(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(told)}">{"".join(parts)}'
         f'<line class="base" x1="0" y1="{base}.5" x2="{WIDTH}" y2="{base}.5"/>'
-        f'<text x="0" y="{HEIGHT - 3}">{len(times)} h ago</text>'
-        f'<text x="{WIDTH}" y="{HEIGHT - 3}" text-anchor="end">now</text>'
-        f'<text x="0" y="{_TOP + 3}">{escape(top)}</text></svg>'
+        f'<text x="0" y="{HEIGHT - 4}">{len(times)} h ago</text>'
+        f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">now</text>'
+        f'<text x="0" y="{_TOP - 5}">{escape(top)}</text></svg>'
     )

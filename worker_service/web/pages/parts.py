@@ -19,10 +19,11 @@ from worker_service.harmless import escaped_json, harmless, harmless_text
 from worker_service.plurals import counted
 
 _GLYPHS = {
-    "pending": "○", "running": "▸", "completed": "✓", "failed": "✕", "cancelled": "–", "stopping": "◌", "scheduled": "◷",
-    "backoff": "↻", "waiting": "…", "key-busy": "…", "stopped": "‖", "active": "▸", "done": "✓", "alive": "●",
-    "draining": "◌", "disk low": "!", "dead": "✕", "dying": "✕", "silent": "?", "no row": "?", "success": "✓",
-    "indexing": "▸", "queued": "○", "not_indexed": "·", "retry": "↻", "requeued": "↻", "released": "↩", "snoozed": "◷",
+    "pending": "○", "running": "▸", "completed": "✓", "failed": "✕", "cancelled": "–", "stopping": "◌",
+    "scheduled": "◷", "backoff": "↻", "waiting": "…", "key-busy": "…", "stopped": "‖", "active": "▸", "done": "✓",
+    "alive": "●", "draining": "◌", "disk low": "!", "dead": "✕", "dying": "✕", "silent": "?", "no row": "?",
+    "success": "✓", "indexing": "▸", "queued": "○", "not_indexed": "·", "retry": "↻", "requeued": "↻",
+    "released": "↩", "snoozed": "◷",
 }  # fmt: skip
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -32,7 +33,7 @@ def furnish(environment: Environment) -> None:
     environment.filters.update(
         iso=iso,
         utc=utc,
-        length=length,
+        lasting=length,
         size=size,
         slug=slug,
         glyph=lambda word: _GLYPHS.get(str(word), "·"),

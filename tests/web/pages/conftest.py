@@ -1,0 +1,52 @@
+"""Jobs in every state, made by the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from worker_service.jobs.model import Failure, HandlerFacts, Job, NewJob, Report, Worker
+from worker_service.liveness import boot_id, own_host
+from worker_service.operations.database import Session
+
+Make = Callable[..., Job]
+
+
+@pytest.fixture
+def worker(session: Session) -> str:
+    """By its row it is one of this machine, whose process is gone."""
+    facts = [HandlerFacts(job_type, "cpu") for job_type in ("ocr_pages", "download")]
+    session.store.leases.register(Worker("w1", own_host(), boot_id(), 1, "0", 4, 4, facts))
+    return "w1"
+
+
+@pytest.fixture
+def pending(session: Session) -> Make:
+    def make(job_type: str = "ocr_pages", **said: Any) -> Job:
+        return session.store.reading.get(session.store.intake.enqueue(NewJob(job_type, **said)).job_id)
+
+    return make
+
+
+@pytest.fixture
+def running(session: Session, worker: str, pending: Make) -> Make:
+    def make(job_type: str = "ocr_pages", *, percent: float = 0, message: str = "", **said: Any) -> Job:
+        wanted = pending(job_type, **said)
+        [job] = session.store.leases.claim(worker, 1)
+        assert job.id == wanted.id
+        session.store.leases.report([Report(job.lease, percent=percent, message=message)])
+        return session.store.reading.get(job.id)
+
+    return make
+
+
+@pytest.fixture
+def failed(session: Session, running: Make) -> Make:
+    def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read: ask for another copy", **said: Any) -> Job:
+        job = running(**said)
+        session.store.leases.fail(job.lease, Failure(code, message), retry_at=None)
+        return session.store.reading.get(job.id)
+
+    return make

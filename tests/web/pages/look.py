@@ -1,0 +1,92 @@
+"""A page as somebody finds it: its words, links and forms, and a browser without scripts that follows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import httpx
+
+_EMPTY = {"input", "meta", "link", "br", "img", "hr", "option"}
+
+
+@dataclass
+class Form:
+    method: str
+    action: str
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    boxes: list[tuple[str, str]] = field(default_factory=list)
+    """That may be ticked."""
+    buttons: list[tuple[str, str, str]] = field(default_factory=list)
+    """Name, value and word."""
+
+
+class Page(HTMLParser):
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__()
+        self.answer = answer
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.links: dict[str, str] = {}
+        self.forms: list[Form] = []
+        self._said: list[str] = []
+        self._open: list[tuple[str, dict[str, str], int]] = []
+        self.feed(answer.text)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self._said).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, own))
+        if tag == "form":
+            self.forms.append(Form(own.get("method", "get"), own["action"]))
+        if tag == "input" and self.forms and "name" in own:
+            kind = self.forms[-1].boxes if own.get("type") == "checkbox" else self.forms[-1].fields
+            kind.append((own["name"], own.get("value", "")))
+        if tag not in _EMPTY:
+            self._open.append((tag, own, len(self._said)))
+
+    def handle_data(self, data: str) -> None:
+        self._said.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open:
+            opened, own, since = self._open.pop()
+            word = " ".join(" ".join(self._said[since:]).split())
+            if opened == "a" and "href" in own:
+                self.links[word] = own["href"]
+            if opened == "button" and self.forms:
+                self.forms[-1].buttons.append((own.get("name", ""), own.get("value", ""), word))
+            if opened == tag:
+                return
+
+    def form(self, word: str) -> Form:
+        """The one with such a button."""
+        for form in self.forms:
+            if any(button[2] == word for button in form.buttons):
+                return form
+        raise AssertionError(f"no button {word!r} among {[form.buttons for form in self.forms]}")
+
+    def press(self, site: httpx.Client, word: str, *, ticked: tuple[str, ...] = (), **chosen: str) -> Page:
+        """As a browser does without scripts: what the form holds, what is ticked and chosen, and the button."""
+        form = self.form(word)
+        button = next(button for button in form.buttons if button[2] == word)
+        said = [(name, value) for name, value in form.fields if name not in chosen]
+        said += [box for box in form.boxes if box[1] in ticked]
+        said += [*chosen.items(), *([button[:2]] if button[0] else [])]
+        headers = {"Accept": "text/html", "Origin": str(site.base_url).rstrip("/")}
+        many: dict[str, list[str]] = {}
+        for name, value in said:
+            many.setdefault(name, []).append(value)
+        if form.method == "get":
+            answer = site.get(form.action, params=many, headers=headers, follow_redirects=True)
+        else:
+            answer = site.post(form.action, data=many, headers=headers, follow_redirects=True)
+        return Page(answer)
+
+
+def look(site: httpx.Client, path: str, *, status: int = 200) -> Page:
+    answer = site.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
+    assert answer.status_code == status, answer.text
+    return Page(answer)

@@ -1,0 +1,91 @@
+"""The first page says what needs somebody, what to press, and what runs."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.web.pages.conftest import Make
+from tests.web.pages.look import look
+from worker_service.jobs.batches import NewBatch
+from worker_service.jobs.model import NewJob, Status
+from worker_service.operations import steer
+from worker_service.operations.database import Session
+
+
+def test_where_nothing_has_come_in_it_says_what_to_do_first(site: httpx.Client) -> None:
+    home = look(site, "/")
+
+    assert "Nothing has come in yet" in home.text
+    assert "pagemill batch add reports/" in home.text
+
+
+def test_without_a_worker_it_says_how_to_start_one(site: httpx.Client, pending: Make) -> None:
+    pending()
+
+    home = look(site, "/")
+
+    assert "No worker is running" in home.text
+    assert "systemctl start pagemill" in home.text
+    assert "pagemill run" in home.text
+
+
+def test_what_failed_stands_there_with_the_command_and_a_button_that_retries_it(
+    site: httpx.Client, session: Session, failed: Make
+) -> None:
+    job = failed()
+    home = look(site, "/")
+    assert "1 ocr_pages job failed: PDF_DAMAGED" in home.text
+    assert "pagemill retry --status failed --since 1d --error PDF_DAMAGED" in home.text
+
+    asked = home.press(site, "Retry…")
+    assert "Retry 1 job?" in asked.text
+    assert session.store.reading.get(job.id).status is Status.FAILED
+    done = asked.press(site, "Retry 1 job")
+
+    assert "1 job retried" in done.text
+    assert session.store.reading.get(job.id).status is Status.PENDING
+
+
+def test_a_pause_is_told_and_lifted(site: httpx.Client, session: Session, pending: Make) -> None:
+    pending()
+    steer.pause(session, "type", "ocr_pages", reason="the disk is being moved")
+
+    home = look(site, "/")
+    assert "Type ocr_pages is paused" in home.text
+    assert "the disk is being moved" in home.text
+    home.press(site, "Let it go on")
+
+    assert session.store.reading.pauses() == []
+
+
+def test_what_runs_is_told_with_its_file_its_page_and_how_far_it_is(site: httpx.Client, running: Make) -> None:
+    running(percent=18, message="page 8 of 44", name="report.pdf")
+
+    home = look(site, "/")
+
+    assert "report.pdf" in home.links
+    assert "page 8 of 44" in home.text
+    assert ("progress", "18") in [(tag, own.get("value")) for tag, own in home.tags]
+
+
+def test_a_stopped_batch_can_be_resumed_from_there(site: httpx.Client, session: Session) -> None:
+    added = session.store.batches.add(NewBatch(owner="ann", name="reports"), [NewJob("ocr_pages", owner="ann")])
+    session.store.batches.stop(added.batch.id, actor="ann")
+
+    home = look(site, "/")
+
+    assert "Batch 1 (reports) is stopped" in home.text
+    assert home.form("Resume").action == "/batches/1/resume"
+
+
+def test_each_chart_has_its_table(site: httpx.Client, failed: Make) -> None:
+    failed()
+
+    home = look(site, "/")
+
+    charts = [own for tag, own in home.tags if tag == "svg"]
+    assert len(charts) == 4
+    assert all(own["aria-label"] for own in charts)
+    assert sum(tag == "table" for tag, _ in home.tags) == 4
+    assert "Jobs ended 1 in 24 hours" in home.text
+    assert "Failures 1 in 24 hours" in home.text

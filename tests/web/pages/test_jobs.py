@@ -1,0 +1,139 @@
+"""Jobs are chosen in the address, changed after a look at what that would do, and what was done can be undone."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.web.pages.conftest import Make
+from tests.web.pages.look import look
+from worker_service.jobs.model import Report, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+from worker_service.operations.jobs import list_jobs
+
+HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
+
+
+def test_the_address_chooses_by_the_words_of_the_command_line(site: httpx.Client, pending: Make) -> None:
+    pending(name="one.pdf", owner="ann")
+    pending("download", name="two.pdf", owner="bob")
+
+    found = look(site, "/jobs?type=download&owner=bob&status=pending")
+
+    assert "two.pdf" in found.links
+    assert "one.pdf" not in found.links
+    assert "pagemill ls --type download --owner bob --status pending" in found.text
+
+
+def test_a_filter_that_nobody_can_read_is_refused_in_words(site: httpx.Client) -> None:
+    refused = look(site, "/jobs?status=runing", status=400)
+
+    assert "did you mean running?" in refused.text
+
+
+def test_what_is_ticked_is_changed_after_a_look_and_can_be_undone(
+    site: httpx.Client, session: Session, pending: Make
+) -> None:
+    one, two, three = pending(), pending(), pending()
+
+    asked = look(site, "/jobs").press(site, "Cancel…", ticked=(str(one.id), str(three.id)), scope="ticked")
+    assert "Cancel 2 jobs?" in asked.text
+    assert f"pagemill cancel {three.id} {one.id}" in asked.text
+    done = asked.press(site, "Cancel 2 jobs")
+
+    assert "2 jobs cancelled" in done.text
+    assert [session.store.reading.get(job.id).status for job in (one, two, three)] == [
+        "cancelled",
+        "pending",
+        "cancelled",
+    ]
+    undone = done.press(site, "Undo")
+    assert "Undone" in undone.text
+    assert session.store.reading.count(Selector(statuses=(Status.PENDING,))) == 3
+
+
+def test_all_that_match_are_those_that_the_address_chooses(site: httpx.Client, session: Session, pending: Make) -> None:
+    mine = [pending(owner="ann") for _ in range(60)]
+    other = pending(owner="bob")
+
+    asked = look(site, "/jobs?owner=ann").press(site, "Set priority…", scope="all", priority="2")
+    assert "60 jobs" in asked.text
+    asked.press(site, asked.form("Set the priority of 60 jobs").buttons[0][2])
+
+    assert {session.store.reading.get(job.id).priority for job in mine} == {2}
+    assert session.store.reading.get(other.id).priority == 5
+
+
+def test_where_nothing_is_ticked_nothing_is_done(site: httpx.Client, session: Session, pending: Make) -> None:
+    pending(owner="ann")
+
+    done = look(site, "/jobs?owner=ann").press(site, "Delete…", scope="ticked")
+
+    assert "Nothing was to be done" in done.text
+    assert session.store.reading.count(Selector()) == 1
+
+
+def test_one_job_is_told_whole(site: httpx.Client, session: Session, running: Make) -> None:
+    job = running(name="report.pdf", payload='{"pages": [1, 12]}', percent=40, message="page 5, 4 of 12 done")
+    session.store.leases.report([Report(job.lease, lines=["first line", "second line"])])
+
+    page = look(site, f"/jobs/{job.id}")
+
+    for told in (
+        "report.pdf",
+        "Attempt 1 began",
+        "first line",
+        "second line",
+        '"pages"',
+        "40 %",
+        "page 5, 4 of 12 done",
+    ):
+        assert told in page.text
+    page.press(site, "Cancel")
+    assert session.store.reading.get(job.id).cancel_requested_at is not None
+
+
+def test_a_job_that_waits_says_why(site: httpx.Client, pending: Make) -> None:
+    job = pending()
+
+    page = look(site, f"/jobs/{job.id}")
+
+    assert "WORKER_DOWN" in page.text
+    assert "pagemill run" in page.text
+
+
+def test_a_job_that_is_not_there_is_told_in_words(site: httpx.Client) -> None:
+    assert "there is no job 77" in look(site, "/jobs/77", status=404).text
+
+
+def test_text_from_outside_is_shown_and_does_nothing(site: httpx.Client, session: Session, running: Make) -> None:
+    job = running(name=HOSTILE, payload='{"a": "<img src=x onerror=alert(1)>"}', message=HOSTILE, owner=HOSTILE)
+    session.store.leases.report([Report(job.lease, lines=[HOSTILE])])
+
+    for path in ("/", "/jobs", f"/jobs/{job.id}"):
+        page = look(site, path)
+        raw = page.answer.text
+        assert "\u202e" not in raw
+        assert "\x1b" not in raw
+        assert "<script>alert" not in raw
+        assert "<img" not in raw
+        assert not any(name.startswith("on") for _, own in page.tags for name in own)
+        assert "<script>alert(1)</script>" in page.text
+
+
+def test_a_rare_job_is_looked_for_in_a_bounded_time_and_the_look_can_go_on(
+    session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker_service.operations.jobs._STRETCH", 2)
+    rare = pending("download")
+    for _ in range(5):
+        pending()
+    wanted = Selector(job_types=("download",))
+
+    hurried = list_jobs(session, wanted, seconds=0.0)
+    assert (list(hurried.items), hurried.next, hurried.is_partial) == ([], 5, True)
+    patient = list_jobs(session, wanted, seconds=10.0, before_id=hurried.next)
+
+    assert [job.id for job in patient.items] == [rare.id]
+    assert (patient.next, patient.is_partial) == (None, False)

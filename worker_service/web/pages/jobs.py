@@ -1,0 +1,294 @@
+"""Jobs: a list that is chosen in the address, changes of many after a look at what they would do, and one job whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.clock import from_text
+from worker_service.errors import BadInput, JobNotFound, Refused
+from worker_service.jobs.model import LOG_LINES_MOST, AttemptRow, Job, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations import jobs as operations
+from worker_service.operations import steer
+from worker_service.operations.database import Session
+from worker_service.operations.jobs import JobInWhole, state_of
+from worker_service.operations.steer import ENDED, LIVE, Plan
+from worker_service.plurals import counted
+from worker_service.web.access import Visitor, visitor_of
+from worker_service.web.pages import page
+from worker_service.web.pages.asking import Filters, back_to, number, outcome, posted, said, told
+from worker_service.web.pages.home import follow
+from worker_service.web.pages.parts import command, length, size
+from worker_service.web.sessions import opened
+
+AT_ONCE = 50
+LOOK_SECONDS = 0.03
+"""What no index knows is looked for as long; then the page says how far it has come."""
+_LOG_MOST = 400
+VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
+_GONE = {
+    "cancel": "Pending ones end at once; running ones are asked to stop. An undo retries them.",
+    "retry": "They run again with a fresh budget of retries. An undo cancels them.",
+    "priority": "1 is the highest. An undo gives each the priority that it had.",
+    "delete": "They go with their attempts, events and logs, for good: nothing brings them back.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    job: Job
+    state: str
+    under: str
+    """What stands below its name."""
+    at: str
+    """When something last happened to it."""
+
+
+# ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def jobs(request: Request) -> Response:
+    visitor, filters = visitor_of(request), Filters.of(request.query_params)
+    before = number(request.query_params.get("before"), "before")
+    with opened(request) as session:
+        selector = visitor.only(filters.selector())
+        found = operations.list_jobs(session, selector, limit=AT_ONCE, before_id=before, seconds=LOOK_SECONDS)
+        counts = session.store.reading.counts().by_status if visitor.owner is None else {}
+        return page(
+            request,
+            "jobs.html",
+            title="Jobs",
+            told=told(session, request.query_params),
+            filters=filters,
+            tabs=_tabs(filters, counts),
+            rows=[_row(job) for job in found.items],
+            next=found.next,
+            is_partial=found.is_partial,
+            is_first=before is None,
+            matching=_matching(filters, counts, found.items, is_all=before is None and found.next is None),
+            command=command("ls", *filters.words()),
+            names={column: session.store.reading.names(column, "") for column in ("job_type", "owner")}
+            if visitor.owner is None
+            else {},
+            is_empty=not any(counts.values()) if counts else False,
+        )
+
+
+def _row(job: Job) -> Row:
+    state = state_of(job)
+    under = [job.job_type, job.owner, job.account or ""]
+    return Row(job, state, " · ".join(filter(None, under)), job.completed_at or job.started_at or job.created_at)
+
+
+def _tabs(filters: Filters, counts: Mapping[Status, int]) -> Sequence[tuple[str, str, int | None, bool]]:
+    chosen = filters.all("status")
+    shown = {} if filters.beside_status else counts
+    rest = [
+        (str(one).capitalize(), filters.address(status=str(one)), shown.get(one), chosen == [one]) for one in Status
+    ]
+    return [("All", filters.address(status=None), sum(shown.values()) if shown else None, not chosen), *rest]
+
+
+def _matching(filters: Filters, counts: Mapping[Status, int], shown: Sequence[Job], *, is_all: bool) -> int | None:
+    """How many match, where that is known already."""
+    if is_all:
+        return len(shown)
+    if filters.beside_status or not counts:
+        return None
+    statuses = filters.all("status")
+    return sum(count for status, count in counts.items() if not statuses or status in statuses)
+
+
+# ── Many at once ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plan_change(request: Request) -> Response:
+    """What would be done, before it is."""
+    query, visitor = request.query_params, visitor_of(request)
+    verb, filters = _verb(query.get("verb")), Filters.of(query)
+    level = _priority(verb, query.get("priority"))
+    with opened(request) as session:
+        if not _chosen(filters, query.get("scope")):
+            return back_to("/jobs", said="nothing")
+        plan = steer.plan(session, verb, visitor.only(_meant(filters, query.get("scope"))), priority=level)
+        return page(
+            request,
+            "change.html",
+            title=f"{VERBS[verb]} {counted(plan.jobs, 'job')}",
+            plan=plan,
+            sample=[_row(job) for job in plan.sample],
+            fields=[*_fields(filters, query.get("scope")), *([("priority", level)] if level else [])],
+            what=_GONE[verb],
+            word=VERBS[verb],
+            command=_command(plan, _kept(filters, query.get("scope"))),
+        )
+
+
+def change(request: Request, form: FormData) -> Response:
+    visitor, verb, filters = visitor_of(request), _verb(said(form, "verb")), Filters.of(form)
+    with opened(request) as session:
+        selector = visitor.only(_meant(filters, said(form, "scope") or None))
+        plan = steer.plan(session, verb, selector, priority=_priority(verb, said(form, "priority")))
+        return back_to("/jobs", **outcome(steer.change(session, plan)))
+
+
+def _verb(word: str | None) -> str:
+    if word not in VERBS:
+        raise BadInput(f"{word!r} is nothing that can be done with jobs: {', '.join(VERBS)}")
+    return word
+
+
+def _priority(verb: str, word: str | None) -> int | None:
+    return number(word, "priority") if verb == "priority" else None
+
+
+def _chosen(filters: Filters, scope: str | None) -> bool:
+    return bool(_kept(filters, scope))
+
+
+def _kept(filters: Filters, scope: str | None) -> Filters:
+    """All that match the filters; else those that were ticked, whatever the filters say."""
+    if scope == "all":
+        kept = Filters([(name, word) for name, word in filters.said if name != "id"])
+        # Of no filter at all, every job is meant: it has to be said in words that select.
+        return kept or Filters([("status", ",".join(Status))])
+    ticked = Filters([(name, word) for name, word in filters.said if name == "id"])
+    return ticked if ticked or scope == "ticked" else filters
+
+
+def _meant(filters: Filters, scope: str | None) -> Selector:
+    return _kept(filters, scope).selector()
+
+
+def _fields(filters: Filters, scope: str | None) -> Sequence[tuple[str, str]]:
+    return [*_kept(filters, scope).said, *([("scope", scope)] if scope else [])]
+
+
+def _command(plan: Plan, filters: Filters) -> str:
+    level = [plan.priority] if plan.verb == "priority" else []
+    return command(plan.verb, *level, *filters.words())
+
+
+# ── One ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that happened to a job."""
+
+    at: str
+    what: str
+    kind: str
+    more: Sequence[str] = ()
+
+
+def one(request: Request) -> Response:
+    visitor, job_id = visitor_of(request), _id(request)
+    with opened(request) as session:
+        found = _visible(session, visitor, job_id)
+        whole = operations.job_in_whole(session, job_id)
+        pending_or_failed = found.status in (Status.PENDING, Status.RUNNING, Status.FAILED, Status.CANCELLED)
+        return page(
+            request,
+            "job.html",
+            title=f"Job {job_id}",
+            told=told(session, request.query_params),
+            job=found,
+            state=state_of(found),
+            running=follow(found),
+            whole=whole,
+            course=_course(whole),
+            why=operations.why(session, job_id) if pending_or_failed else None,
+            log=session.store.reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_MOST:],
+            log_most=_LOG_MOST,
+            can=_can(found),
+            batch=_batch(session, found),
+            size=size,
+            commands=[command("show", job_id), command("logs", "-f", job_id)],
+        )
+
+
+def _id(request: Request) -> int:
+    text = request.path_params["job_id"]
+    return number(text, "the id of a job") or 0
+
+
+def _visible(session: Session, visitor: Visitor, job_id: int) -> Job:
+    job = operations.job(session, job_id)
+    if not visitor.may_see(job.owner):
+        raise JobNotFound(f"there is no job {job_id}: `pagemill ls` shows those that are there")
+    return job
+
+
+def _batch(session: Session, job: Job) -> str | None:
+    if job.batch_id is None:
+        return None
+    found = session.store.batches.list(most=1, before_id=job.batch_id + 1)
+    return next((one.title for one in found if one.id == job.batch_id), f"batch {job.batch_id}, which is forgotten")
+
+
+def _can(job: Job) -> Sequence[str]:
+    if job.status in LIVE:
+        asked = job.cancel_requested_at is not None
+        return [*([] if asked else ["cancel"]), *(["priority", "delete"] if job.status is Status.PENDING else [])]
+    assert job.status in ENDED
+    return ["retry", "delete"]
+
+
+def _course(whole: JobInWhole) -> Sequence[Step]:
+    """What happened, the newest first."""
+    job = whole.job
+    steps = [Step(job.created_at, "It came in", "created")]
+    for attempt in whole.attempts:
+        number_of = f"Attempt {attempt.fence}"
+        steps.append(Step(attempt.started_at, f"{number_of} began", "running", [f"on {attempt.worker_id}"]))
+        if attempt.ended_at is not None:
+            steps.append(
+                Step(attempt.ended_at, f"{number_of}: {attempt.outcome}", attempt.outcome or "", _cost(attempt))
+            )
+    if job.completed_at is not None and (not whole.attempts or job.status is Status.CANCELLED):
+        last = whole.attempts[-1].ended_at if whole.attempts else None
+        if last is None or job.completed_at > last:
+            steps.append(Step(job.completed_at, str(job.status).capitalize(), str(job.status)))
+    if job.status is Status.PENDING and job.run_at is not None:
+        steps.append(Step(job.run_at, "It may start" if not whole.attempts else "It may start again", "pending"))
+    return sorted(steps, key=lambda step: step.at, reverse=True)
+
+
+def _cost(attempt: AttemptRow) -> Sequence[str]:
+    took = (from_text(attempt.ended_at or "") - from_text(attempt.started_at)).total_seconds()
+    said = [f"took {took:.1f} s" if took < 60 else f"took {length(took)}"]
+    if attempt.cpu_seconds is not None:
+        said.append(f"{attempt.cpu_seconds:.1f} s of CPU")
+    if attempt.memory_peak_bytes is not None:
+        said.append(f"{size(attempt.memory_peak_bytes)} of memory")
+    if attempt.signal is not None:
+        said.append(attempt.signal)
+    error = ": ".join(filter(None, [attempt.error_code, attempt.error_message]))
+    return [" · ".join(said), *([error] if error else [])]
+
+
+def act(request: Request, form: FormData) -> Response:
+    visitor, job_id, verb = visitor_of(request), _id(request), _verb(request.path_params["verb"])
+    with opened(request) as session:
+        _visible(session, visitor, job_id)
+        plan = steer.plan(session, verb, Selector(ids=(job_id,)), priority=_priority(verb, said(form, "priority")))
+        changed = steer.change(session, plan)
+        if reason := changed.refused.get(job_id):
+            raise Refused(reason)
+        return back_to("/jobs" if verb == "delete" else f"/jobs/{job_id}", **outcome(changed))
+
+
+routes = [
+    Route("/jobs", jobs),
+    Route("/jobs/change", plan_change),
+    Route("/jobs/change", posted(change), methods=["POST"]),
+    Route("/jobs/{job_id}", one),
+    Route("/jobs/{job_id}/{verb}", posted(act), methods=["POST"]),
+]

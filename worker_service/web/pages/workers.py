@@ -1,0 +1,85 @@
+"""The daemons: how each is, what it runs, what its machine lacks; and what is paused, for how long and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.errors import BadInput
+from worker_service.jobs.model import Pause
+from worker_service.operations import steer
+from worker_service.operations.overview import title_of_pause, workers
+from worker_service.web.access import visitor_of
+from worker_service.web.pages import page
+from worker_service.web.pages.asking import back_to, posted, said, told
+from worker_service.web.pages.parts import command
+from worker_service.web.sessions import opened
+
+_FLAGS = {"all": "--all", "owner": "--owner"}
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    pause: Pause
+    title: str
+    command: str
+
+
+def list_workers(request: Request) -> Response:
+    visitor_of(request).must_be_of_all()
+    with opened(request) as session:
+        reading = session.store.reading
+        lacking = [(one.job_type, *(one.missing or "").partition(": ")[::2]) for one in reading.handlers_lacking()]
+        return page(
+            request,
+            "workers.html",
+            title="Workers",
+            told=told(session, request.query_params),
+            workers=workers(session),
+            pauses=_pauses(reading.pauses()),
+            lacking=lacking,
+            types=reading.names("handler", "") or reading.names("job_type", ""),
+        )
+
+
+def _pauses(pauses: Sequence[Pause]) -> Sequence[Paused]:
+    found = []
+    for one in pauses:
+        words = [_FLAGS[one.scope]] if one.scope in _FLAGS else []
+        title = title_of_pause(one.scope, one.name)
+        found.append(Paused(one, title, command("unpause", *words, *([one.name] if one.name else []))))
+    return found
+
+
+def pause(request: Request, form: FormData) -> Response:
+    visitor_of(request).must_be_of_all()
+    scope, name = said(form, "scope"), said(form, "name").strip()
+    if scope not in ("all", "type", "owner"):
+        raise BadInput(f"{scope!r} cannot be paused: it is all, type or owner")
+    if (scope == "all") == bool(name):
+        raise BadInput(
+            "say which type or owner to pause" if scope != "all" else "everything has no name: leave it empty"
+        )
+    with opened(request) as session:
+        reason, length = said(form, "reason").strip() or None, said(form, "length").strip() or None
+        steer.pause(session, scope, name, length=length, reason=reason)
+        return back_to("/workers", said="paused")
+
+
+def unpause(request: Request, form: FormData) -> Response:
+    visitor_of(request).must_be_of_all()
+    with opened(request) as session:
+        steer.unpause(session, said(form, "scope"), said(form, "name"))
+        return back_to("/workers", said="unpaused")
+
+
+routes = [
+    Route("/workers", list_workers),
+    Route("/workers/pause", posted(pause), methods=["POST"]),
+    Route("/workers/unpause", posted(unpause), methods=["POST"]),
+]
