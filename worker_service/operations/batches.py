@@ -92,6 +92,10 @@ def list_batches(
     return BatchPage(items, found[limit - 1].id if len(found) > limit else None)
 
 
+def batch(session: Session, batch_id: int) -> Batch:
+    return session.store.batches.get(batch_id)
+
+
 def show(session: Session, batch_id: int) -> BatchInWhole:
     return BatchInWhole(session.store.batches.get(batch_id), progress(session, batch_id))
 

@@ -11,7 +11,17 @@ from datetime import datetime, timedelta
 
 from worker_service.clock import as_text, from_text
 from worker_service.jobs.library import OwnerSize
-from worker_service.jobs.model import Counts, ErrorCount, Job, Pause, PlatformCount, Status, TypeCounts, WorkerState
+from worker_service.jobs.model import (
+    Counts,
+    ErrorCount,
+    HandlerFacts,
+    Job,
+    Pause,
+    PlatformCount,
+    Status,
+    TypeCounts,
+    WorkerState,
+)
 from worker_service.jobs.selector import Selector
 from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
 from worker_service.operations.database import Session
@@ -114,6 +124,16 @@ def change_counter(session: Session) -> int:
 
 def pauses(session: Session) -> Sequence[Pause]:
     return session.store.reading.pauses()
+
+
+def counts(session: Session) -> Counts:
+    """Of all jobs, by status."""
+    return session.store.reading.counts()
+
+
+def lacking(session: Session) -> Sequence[HandlerFacts]:
+    """What workers that live can run, and for which their machine lacks something."""
+    return session.store.reading.handlers_lacking()
 
 
 def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:

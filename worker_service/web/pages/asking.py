@@ -15,7 +15,7 @@ from worker_service.errors import BadInput
 from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.operations.database import Session
-from worker_service.operations.steer import DONE
+from worker_service.operations.steer import DONE, actions
 from worker_service.operations.words import read_selector
 from worker_service.plurals import counted
 from worker_service.web.guard import form_of
@@ -144,8 +144,8 @@ def told(session: Session, query: Mapping[str, str]) -> Told | None:
             if refused
             else None
         )
-    actions = session.store.reading.actions(most=_LATELY_MOST)
-    action = next((one for one in actions if one.id == action_id), None)
+    found = actions(session, most=_LATELY_MOST)
+    action = next((one for one in found if one.id == action_id), None)
     return None if action is None else _told(action, refused)
 
 

@@ -23,7 +23,7 @@ from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.database import Session
 from worker_service.operations.health import Level
 from worker_service.operations.history import Hour, hours
-from worker_service.operations.jobs import state_of
+from worker_service.operations.jobs import list_jobs, state_of
 from worker_service.operations.overview import Overview, look
 from worker_service.plurals import counted
 from worker_service.web.access import visitor_of
@@ -79,7 +79,7 @@ def home(request: Request) -> Response:
     visitor = visitor_of(request)
     with opened(request) as session:
         overview = look(session) if visitor.owner is None else None
-        running = session.store.reading.list(visitor.only(Selector(statuses=(Status.RUNNING,))), most=RUNNING_MOST + 1)
+        running = list_jobs(session, visitor.only(Selector(statuses=(Status.RUNNING,))), limit=RUNNING_MOST)
         return page(
             request,
             "home.html",
@@ -89,8 +89,8 @@ def home(request: Request) -> Response:
             headline=_headline,
             batches=_batches(session, visitor.owner),
             in_words=in_words,
-            running=[follow(job) for job in sorted(running[:RUNNING_MOST], key=lambda job: job.started_at or "")],
-            more_running=len(running) > RUNNING_MOST,
+            running=[follow(job) for job in sorted(running.items, key=lambda job: job.started_at or "")],
+            more_running=running.next is not None,
             strip=() if overview is None else _strip(session.settings, overview),
             charts=() if overview is None else _charts(hours(session)),
             is_new=overview is not None and not any(overview.counts.by_status.values()),

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.clock import from_text
-from worker_service.errors import BadInput, JobNotFound, Refused
-from worker_service.jobs.model import LOG_LINES_MOST, AttemptRow, Job, Status
+from worker_service.errors import BadInput, BatchNotFound, JobNotFound, Refused
+from worker_service.jobs.model import AttemptRow, Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.operations import batches, overview, steer
 from worker_service.operations import jobs as operations
-from worker_service.operations import steer
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import JobInWhole, state_of
 from worker_service.operations.steer import ENDED, LIVE, Plan
@@ -59,7 +59,7 @@ def jobs(request: Request) -> Response:
     with opened(request) as session:
         selector = visitor.only(filters.selector())
         found = operations.list_jobs(session, selector, limit=AT_ONCE, before_id=before, seconds=LOOK_SECONDS)
-        counts = session.store.reading.counts().by_status if visitor.owner is None else {}
+        counts = overview.counts(session).by_status if visitor.owner is None else {}
         return page(
             request,
             "jobs.html",
@@ -73,7 +73,7 @@ def jobs(request: Request) -> Response:
             is_first=before is None,
             matching=_matching(filters, counts, found.items, is_all=before is None and found.next is None),
             command=command("ls", *filters.words()),
-            names={column: session.store.reading.names(column, "") for column in ("job_type", "owner")}
+            names={column: operations.names(session, column, "") for column in ("job_type", "owner")}
             if visitor.owner is None
             else {},
             is_empty=not any(counts.values()) if counts else False,
@@ -116,7 +116,7 @@ def plan_change(request: Request) -> Response:
     with opened(request) as session:
         if not _chosen(filters, query.get("scope")):
             return back_to("/jobs", said="nothing")
-        plan = steer.plan(session, verb, visitor.only(_meant(filters, query.get("scope"))), priority=level)
+        plan = steer.plan(session, verb, _of_theirs(session, visitor, filters, query.get("scope")), priority=level)
         return page(
             request,
             "change.html",
@@ -133,7 +133,7 @@ def plan_change(request: Request) -> Response:
 def change(request: Request, form: FormData) -> Response:
     visitor, verb, filters = visitor_of(request), _verb(said(form, "verb")), Filters.of(form)
     with opened(request) as session:
-        selector = visitor.only(_meant(filters, said(form, "scope") or None))
+        selector = _of_theirs(session, visitor, filters, said(form, "scope") or None)
         plan = steer.plan(session, verb, selector, priority=_priority(verb, said(form, "priority")))
         return back_to("/jobs", **outcome(steer.change(session, plan)))
 
@@ -164,6 +164,12 @@ def _kept(filters: Filters, scope: str | None) -> Filters:
 
 def _meant(filters: Filters, scope: str | None) -> Selector:
     return _kept(filters, scope).selector()
+
+
+def _of_theirs(session: Session, visitor: Visitor, filters: Filters, scope: str | None) -> Selector:
+    meant = _meant(filters, scope)
+    operations.require(session, meant.ids, visitor.owner)
+    return visitor.only(meant)
 
 
 def _fields(filters: Filters, scope: str | None) -> Sequence[tuple[str, str]]:
@@ -205,7 +211,7 @@ def one(request: Request) -> Response:
             whole=whole,
             course=_course(whole),
             why=operations.why(session, job_id) if pending_or_failed else None,
-            log=session.store.reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_MOST:],
+            log=operations.log(session, job_id)[-_LOG_MOST:],
             log_most=_LOG_MOST,
             can=_can(found),
             batch=_batch(session, found),
@@ -229,8 +235,10 @@ def _visible(session: Session, visitor: Visitor, job_id: int) -> Job:
 def _batch(session: Session, job: Job) -> str | None:
     if job.batch_id is None:
         return None
-    found = session.store.batches.list(most=1, before_id=job.batch_id + 1)
-    return next((one.title for one in found if one.id == job.batch_id), f"batch {job.batch_id}, which is forgotten")
+    try:
+        return batches.batch(session, job.batch_id).title
+    except BatchNotFound:
+        return f"batch {job.batch_id}, which is forgotten"
 
 
 def _can(job: Job) -> Sequence[str]:

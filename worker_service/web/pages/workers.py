@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from worker_service.errors import BadInput
 from worker_service.jobs.model import Pause
-from worker_service.operations import steer
+from worker_service.operations import overview, steer
+from worker_service.operations.jobs import names
 from worker_service.operations.overview import title_of_pause, workers
 from worker_service.web.access import visitor_of
 from worker_service.web.pages import page
@@ -33,17 +34,16 @@ class Paused:
 def list_workers(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
-        reading = session.store.reading
-        lacking = [(one.job_type, *(one.missing or "").partition(": ")[::2]) for one in reading.handlers_lacking()]
+        lacking = [(one.job_type, *(one.missing or "").partition(": ")[::2]) for one in overview.lacking(session)]
         return page(
             request,
             "workers.html",
             title="Workers",
             told=told(session, request.query_params),
             workers=workers(session),
-            pauses=_pauses(reading.pauses()),
+            pauses=_pauses(overview.pauses(session)),
             lacking=lacking,
-            types=reading.names("handler", "") or reading.names("job_type", ""),
+            types=names(session, "handler", "") or names(session, "job_type", ""),
         )
 
 
