@@ -306,6 +306,17 @@ def test_pagemill_alone_tells_the_state_in_five_lines(run: Run) -> None:
     assert json.loads(run("--json").stdout)["jobs"]["pending"] == 1
 
 
+def test_pagemill_alone_and_top_tell_how_far_batches_are(run: Run) -> None:
+    for number in (7, 8):
+        run("enqueue", "ocr_pages", "--batch", number)
+    run("batch", "stop", 8)
+
+    assert run().stdout.splitlines()[5:] == ["batches   batch 7: job 1/1+"]
+    assert [one["batch"]["id"] for one in json.loads(run("--json").stdout)["batches"]] == [7]
+    assert run("top", "--once").stdout.splitlines()[1:3] == ["batch 7: job 1/1+", ""]
+    assert [one["batch"]["id"] for one in json.loads(run("top", "--json").stdout)["batches"]] == [7]
+
+
 def test_status_says_which_source_rests_and_until_when_while_nothing_else_is_pending(run: Run, daemon: Daemon) -> None:
     until = wall_clock() + timedelta(hours=1)
     daemon.store.intake.enqueue(NewJob("download", platform="drive", source="gdrive:drive"))

@@ -13,7 +13,7 @@ from worker_service.commands import Verbs, group, output
 from worker_service.commands.desk import BatchId, Desk, completes, confirm, confirming, status_option, verb
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.operations import batches as operations
-from worker_service.operations.batches import BatchInWhole, in_words
+from worker_service.operations.batches import BatchInWhole, in_words, titled
 from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
@@ -60,7 +60,7 @@ def show(desk: Desk, batch_id: int) -> None:
     found = operations.show(desk.session, batch_id)
     if desk.answered(found):
         return
-    output.show(f"{found.batch.title}: {in_words(found)}")
+    output.show(titled(found))
     output.show()
     whole = as_object(found)
     output.show_values(_in_lines(whole["batch"]))

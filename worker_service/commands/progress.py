@@ -21,7 +21,7 @@ from worker_service.commands.desk import Desk
 from worker_service.harmless import harmless
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import Job, Status
-from worker_service.operations.batches import BatchInWhole, in_words, wait_for_batch
+from worker_service.operations.batches import BatchInWhole, in_words, titled, wait_for_batch
 from worker_service.operations.jobs import named, state_of
 from worker_service.operations.wait import (
     AwaitedDocument,
@@ -202,7 +202,7 @@ def await_batches(desk: Desk, ids: Sequence[int], *, timeout: str | None, is_wat
     ended = [wait_for_batch(desk.session, batch_id, timeout=timeout, watch=watch) for batch_id in ids]
     if not desk.answered({"items": ended}):
         for one in ended:
-            output.show(f"{one.batch.title}: {in_words(one)}")
+            output.show(titled(one))
     return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
 
 

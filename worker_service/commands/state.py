@@ -13,6 +13,7 @@ from worker_service.commands.desk import Desk, verb
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Pause, Status
 from worker_service.operations import overview
+from worker_service.operations.batches import titled, under_way
 from worker_service.operations.objects import iso
 
 _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
@@ -21,13 +22,13 @@ _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 def show_state(as_json: bool, database: str | None) -> None:
     desk = Desk(as_json=as_json, database=database)
     try:
-        found = overview.look(desk.session)
+        found, batches = overview.look(desk.session), under_way(desk.session)
     finally:
         desk.close()
     at, origin = desk.settings.database, desk.settings.origins["database"]
     oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
     whole = {"database": at, "origin": origin, "workers_alive": found.workers_alive, "oldest_pending_at": iso(oldest)}
-    if desk.answered({**whole, "jobs": jobs, "pauses": found.pauses}):
+    if desk.answered({**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches}):
         return
     waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
     output.show(f"database  {at} ({origin})")
@@ -36,6 +37,8 @@ def show_state(as_json: bool, database: str | None) -> None:
     ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
     output.show(f"ended     {', '.join(ended)}")
     output.show(f"paused    {', '.join(map(_pause, found.pauses)) or 'nothing'}")
+    if batches:
+        output.show(f"batches   {'; '.join(map(titled, batches))}")
 
 
 @verb

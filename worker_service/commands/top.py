@@ -17,6 +17,7 @@ from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
 from worker_service.jobs.model import Status
+from worker_service.operations.batches import titled
 from worker_service.operations.jobs import state_of
 from worker_service.operations.objects import as_object, iso
 from worker_service.operations.overview import Activity, Overview, activity, look
@@ -38,7 +39,8 @@ def top(desk: Desk, once: bool) -> None:
     pagemill top
     pagemill top --once
 
-    What goes on now, drawn again every second: the slots of each worker, what runs and how far it is, what waits.
+    What goes on now, drawn again every second: how far batches are, the slots of each worker, what runs and how far it
+    is, what waits.
 
     q or Ctrl-C ends it. With --json, or where stdout is no terminal, it looks once.
     """
@@ -56,7 +58,7 @@ def top(desk: Desk, once: bool) -> None:
 def frame(scene: Scene, *, height: int | None = None) -> list[str]:
     """The lines of one picture. With a height, only as many jobs as fit between what is above and below them."""
     overview, now = scene
-    above = [_summary(overview), "", *_worker_lines(overview)]
+    above = [_summary(overview), *map(titled, now.batches), "", *_worker_lines(overview)]
     below = _pending_lines(now)
     most = len(now.running)
     if height is not None:

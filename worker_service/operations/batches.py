@@ -24,6 +24,8 @@ from worker_service.plurals import counted
 PRIORITY = 3
 """For a person waits for it."""
 
+_UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
+_SHOWN_MOST = 3
 _POLL_SECONDS = 0.1
 _RESTS = 5
 """As many times as long as the look before it took."""
@@ -96,6 +98,11 @@ def batch(session: Session, batch_id: int) -> Batch:
     return session.store.batches.get(batch_id)
 
 
+def under_way(session: Session) -> Sequence[BatchInWhole]:
+    """The newest few that go on, or wait for their turn."""
+    return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
+
+
 def show(session: Session, batch_id: int) -> BatchInWhole:
     return BatchInWhole(session.store.batches.get(batch_id), progress(session, batch_id))
 
@@ -163,6 +170,10 @@ def in_words(found: BatchInWhole) -> str:
     elif now.files:
         parts.append("not all is counted yet, so nobody knows how long")
     return " · ".join(parts)
+
+
+def titled(found: BatchInWhole) -> str:
+    return f"{found.batch.title}: {in_words(found)}"
 
 
 def _length(seconds: float) -> str:

@@ -24,6 +24,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.selector import Selector
 from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
+from worker_service.operations.batches import BatchInWhole, under_way
 from worker_service.operations.database import Session
 from worker_service.operations.words import read_past
 
@@ -64,6 +65,8 @@ class Activity:
     """The longest first; not more than 500."""
     pending: Sequence[TypeCounts]
     """Types that have some, those with the most first."""
+    batches: Sequence[BatchInWhole]
+    """The newest few that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ def activity(session: Session) -> Activity:
     return Activity(
         sorted(running, key=lambda job: (job.started_at or "", job.id)),
         sorted(types, key=lambda one: (-one.pending, one.job_type)),
+        under_way(session),
     )
 
 
