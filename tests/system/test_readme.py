@@ -36,9 +36,14 @@ RUN_HERE: frozenset[Block] = frozenset(
         ("README.md", "pagemill", "console"),
         ("README.md", "Documents", "sh"),
         ("README.md", "Google Drive", "sh"),
+        ("README.md", "Several people", "sh"),
         ("README.md", "Your own programs, and cron", "toml"),
         ("README.md", "Your own programs, and cron", "crontab"),
         ("README.md", "When something is stuck", "sh"),
+        ("docs/batches.md", "Several people, and batches", "sh"),
+        ("docs/batches.md", "Stop, and go on", "sh"),
+        ("docs/batches.md", "When it has ended", "sh"),
+        ("docs/batches.md", "Who goes first", "sh"),
         ("docs/by-hand.md", "What works", "sql"),
         ("docs/by-hand.md", "From cron", "crontab"),
         ("docs/by-hand.md", "What is refused", "console"),
@@ -200,6 +205,27 @@ def test_a_folder_of_drive_is_counted_read_and_watched(walk: Walk) -> None:
     walk.types(f"pagemill wait {job}; pagemill cancel {job} --yes")
 
 
+def test_people_submit_batches_as_the_readme_shows_it(walk: Walk) -> None:
+    add, *looks = written("README.md", "Several people", "sh").splitlines()
+    number = begun(walk, add)
+
+    told = [walk.types(of(number, line)) for line in looks]
+
+    assert re.search(rf"^ *{number} .*reports", told[0], re.MULTILINE)
+    assert f"batch {number} (reports): done · 2 files" in told[1]
+    assert len((walk.directory / "reports.csv").read_text().splitlines()) == 3
+
+
+def begun(walk: Walk, line: str) -> str:
+    [number] = re.findall(r"^batch:(\d+)$", walk.types(line), re.MULTILINE)
+    return str(number)
+
+
+def of(number: str, script: str) -> str:
+    """The same for another batch than the first."""
+    return re.sub(r"\b(batch[: ](?:[a-z]+ )?)1\b", rf"\g<1>{number}", script)
+
+
 def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
     insert, _ = written("README.md", "Your own programs, and cron", "crontab").splitlines()
     walk.cron(insert)
@@ -234,6 +260,47 @@ def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) 
 
 
 # ── docs/ ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_batches_are_begun_added_to_and_looked_at_as_written(walk: Walk) -> None:
+    dry, add, listed, more, *looks = written("docs/batches.md", "Several people, and batches", "sh").splitlines()
+    documents.digital(walk.directory / "more.pdf", ["More of it."])
+    walk.types("pagemill pause --all")
+
+    assert "2 read already and unchanged" in walk.types(dry)
+    number = begun(walk, add)
+    theirs = begun(walk, listed)
+    walk.types(of(number, more))
+    walk.types("pagemill unpause --all")
+    told = [walk.types(of(number, look)) for look in looks]
+
+    assert f"batch {number} (reports): done · 3 files" in told[0]
+    assert walk.types(f"pagemill wait batch:{theirs}").startswith(f"batch {theirs}: done · 2 files")
+
+
+def test_a_batch_is_stopped_and_gone_on_with_as_written(walk: Walk) -> None:
+    stop, resume, retry, cancel, remove = written("docs/batches.md", "Stop, and go on", "sh").splitlines()
+    walk.types("pagemill pause --all")
+    number = begun(walk, "pagemill batch add reports/ --owner alice")
+
+    for line in (stop, resume, retry, f"{cancel.partition('#')[0]} --yes", resume):
+        walk.types(of(number, line))
+    walk.types("pagemill unpause --all")
+    walk.types(f"pagemill wait batch:{number}")
+    walk.types(of(number, remove))
+
+    assert "there is no batch" in walk.types(f"pagemill batch show {number}", code=66)
+
+
+def test_what_somebody_waits_for_is_moved_ahead_and_followed_as_written(walk: Walk) -> None:
+    walk.types("pagemill pause --all")
+    number = begun(walk, written("docs/batches.md", "When it has ended", "sh"))
+    ahead, document = written("docs/batches.md", "Who goes first", "sh").splitlines()
+
+    assert "reprioritised 2 jobs" in walk.types(of(number, ahead))
+    walk.types(document)
+    assert '"type": "batch.{state}"' in walk.types(f"pagemill batch show {number} --json")
+    walk.types(f"pagemill batch cancel {number} --yes; pagemill unpause --all")
 
 
 def test_documents_are_read_again_as_written(walk: Walk) -> None:
