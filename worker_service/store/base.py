@@ -457,6 +457,9 @@ class Library(Protocol):
 
         Of very many hits only the pages stored last are compared, and the answer says so."""
 
+    def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
+        """The text of a page with what a search finds on it between `marks`. None: it finds nothing there."""
+
     def keyword_counts(
         self, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
     ) -> Sequence[KeywordCount]:

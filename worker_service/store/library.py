@@ -146,6 +146,12 @@ class SqliteLibrary:
         stretch = {"first": min(result_ids), "last": max(result_ids), "result_ids": json.dumps(result_ids)}
         return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
 
+    def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
+        values = {"query": query_of(query) or _refused(query), "open": marks[0], "close": marks[1]}
+        for (text,) in self._db.read("marked_page", **values, document_id=document_id, number=number):
+            return str(text)
+        return None
+
     def keyword_counts(
         self, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
     ) -> Sequence[KeywordCount]:

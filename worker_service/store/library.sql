@@ -128,6 +128,13 @@ SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24) FROM page_text
  WHERE page_text MATCH :query AND rowid BETWEEN :first AND :last
    AND +rowid IN (SELECT value FROM json_each(:result_ids));
 
+-- name: marked_page
+SELECT highlight(page_text, 0, :open, :close) FROM page_text
+ WHERE page_text MATCH :query
+   AND rowid = (SELECT p.result_id FROM document d
+                  JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
+                 WHERE d.id = :document_id AND p.number = :number);
+
 -- name: keyword_counts
 SELECT p.document_id, p.number, occurrences(page_text)
   FROM page_text t {readable}

@@ -16,6 +16,8 @@ from starlette.responses import JSONResponse, Response
 
 from worker_service import errors, events
 from worker_service.errors import PagemillError
+from worker_service.operations.documents import FileGone, NotExported
+from worker_service.operations.page_images import NotDrawn
 
 
 class HttpProblem(PagemillError):
@@ -53,6 +55,9 @@ _STATUS: dict[type[PagemillError], int] = {
     errors.JobNotFound: 404,
     errors.DocumentNotFound: 404,
     errors.BatchNotFound: 404,
+    NotExported: 404,
+    FileGone: 410,
+    NotDrawn: 404,
     errors.Refused: 409,
     errors.RuleBroken: 409,
     errors.WaitTimedOut: 504,

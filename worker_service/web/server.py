@@ -21,6 +21,7 @@ from worker_service.config_values import LISTEN
 from worker_service.errors import PagemillError
 from worker_service.operations import tokens
 from worker_service.operations.database import open_session
+from worker_service.operations.page_images import Drawer
 from worker_service.web import login, system
 from worker_service.web.access import Access, Failures, Uses
 from worker_service.web.api import jobs
@@ -53,6 +54,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made.state.settings, made.state.sessions = settings, Sessions(settings)
     made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
     made.state.failures, made.state.uses = Failures(), Uses()
+    made.state.drawer = Drawer(settings)
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
 
@@ -71,6 +73,7 @@ async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     finally:
         noting.cancel()
         await run_in_threadpool(_note_used, made)
+        made.state.drawer.close()
         made.state.changes.close()
         made.state.sessions.close()
 

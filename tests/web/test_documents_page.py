@@ -1,0 +1,234 @@
+"""The pages of documents, as any browser gets them: what is found, where it stands, and what can be done."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.commands.shelf import Shelf
+from tests.job_handlers.reading.documents import digital
+from tests.store.papers import work_as
+from worker_service.jobs.documents import DocumentFacts, PageResult
+from worker_service.jobs.model import Completion, Failure
+from worker_service.operations.database import Session
+
+PAGE = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def shelf(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
+
+
+def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> int:
+    """One scanned page, its words in a row."""
+    job = shelf.wish(name)
+    line = [[10.0 * at, 20.0, 10.0 * at + 8, 30.0, sure, text] for at, (sure, text) in enumerate(words)]
+    layout = json.dumps({"size": [200.0, 100.0], "lines": [line]})
+    text = " ".join(text for _, text in words)
+    page = PageResult(1, f"digest of {name}", text, "ocr", 80.0, layout)
+    shelf.store.leases.save_pages([(job.lease, page)])
+    files = [shelf._file(job, "original", name, "%PDF")]
+    shelf.store.leases.complete_many(
+        [Completion(job.lease, files=files, document=DocumentFacts("pdf", 1), publishes=True)]
+    )
+    assert job.document_id is not None
+    return job.document_id
+
+
+def test_what_is_typed_is_found_while_it_is_typed_in_its_sentence(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("report.pdf", "nothing here", "the climate\nchanges and with it the risks")
+
+    found = site.get("/documents?q=the+clim", headers=PAGE).text
+
+    assert f'href="/documents/{document_id}?page=2&amp;q=the+clim"' in found
+    assert "<mark>the</mark> <mark>climate</mark> changes" in found.replace("\n", " ")
+    assert "1 page in 1 document" in found
+    assert "No page has that" in site.get("/documents?q=zebra", headers=PAGE).text
+
+
+@pytest.mark.parametrize("query", ["'", '"', "((", "NEAR(", "*", "<script>", "a AND", "\0", "%"])
+def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, shelf: Shelf, query: str) -> None:
+    shelf.read("report.pdf", "words")
+
+    assert site.get("/documents", params={"q": query}, headers=PAGE).status_code == 200
+
+
+def test_filters_stand_in_the_address_and_the_command_beside_them(site: httpx.Client, shelf: Shelf) -> None:
+    shelf.read("alices.pdf", "words", owner="alice")
+    shelf.read("bobs.pdf", "words", owner="bob")
+    shelf.fail("broken.pdf", "UNREADABLE", "it is broken: get another copy")
+
+    hers = site.get("/documents?owner=alice", headers=PAGE).text
+    failed = site.get("/documents?status=failed", headers=PAGE).text
+
+    assert ("alices.pdf" in hers, "bobs.pdf" in hers) == (True, False)
+    assert "pagemill documents --owner alice" in hers
+    assert ("alices.pdf" in failed, "UNREADABLE: it is broken" in failed) == (False, True)
+    assert site.get("/documents?status=nonsense", headers=PAGE).status_code == 400
+
+
+def test_the_list_goes_on_where_a_page_of_it_ends(site: httpx.Client, shelf: Shelf) -> None:
+    for number in range(53):
+        shelf.read(f"report-{number}.pdf", f"words {number}")
+
+    first = site.get("/documents", headers=PAGE).text
+    [older] = re.findall(r'href="(/documents\?before=\d+)"', first)
+    second = site.get(older, headers=PAGE).text
+
+    assert ("report-52.pdf" in first, "report-2.pdf" in first) == (True, False)
+    assert ("report-52.pdf" in second, "report-2.pdf" in second) == (False, True)
+
+
+def test_recognised_words_are_marked_on_the_image_and_each_says_how_sure_it_is(
+    site: httpx.Client, shelf: Shelf
+) -> None:
+    document_id = put_recognised(shelf, "scan.pdf", [(95, "climate"), (75, "and"), (40, "risc")])
+
+    page = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
+
+    assert 'viewBox="0 0 200.0 100.0"' in page
+    assert '<rect class="hit" x="0.0" y="20.0" width="8.0" height="10.0"/>' in page
+    assert re.findall(r'<rect class="word (\w+)"', page) == ["fair", "doubtful"]
+    assert '<mark class="sure">climate</mark>' in page
+    assert '<span class="doubtful">risc</span>' in page
+    assert "80 % sure" in page
+
+
+def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("own.pdf", "first", roles=("original",))
+    job = shelf.wish("own.pdf", content="c2")
+    layout = json.dumps({"size": [595.0, 842.0], "blocks": [[60, 60, 500, 90, 0, 30]]})
+    page = PageResult(1, "own", "the climate of the board\n", "layer", None, layout)
+    shelf.store.leases.save_pages([(job.lease, page)])
+    file = shelf._file(job, "original", "own.pdf", "")
+    digital(shelf.workspace / file.path, ["the climate of the board"])
+    shelf.store.leases.complete_many(
+        [Completion(job.lease, files=[file], document=DocumentFacts("pdf", 1), publishes=True)]
+    )
+
+    shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
+    image = site.get(f"/documents/{document_id}/pages/1/image?width=600")
+
+    [(x, width)] = re.findall(r'<rect class="hit" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', shown)
+    assert 60 < float(x) < 100
+    assert 20 < float(width) < 60
+    assert (image.headers["content-type"], image.content[:4]) == ("image/webp", b"RIFF")
+    again = site.get(
+        f"/documents/{document_id}/pages/1/image?width=600", headers={"If-None-Match": image.headers["etag"]}
+    )
+    assert again.status_code == 304
+
+
+def test_pages_are_turned_and_those_with_a_hit_are_told(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("report.pdf", "one", "the climate", "three", "a climate")
+
+    page = site.get(f"/documents/{document_id}?page=3&q=climate", headers=PAGE).text
+
+    assert f'href="/documents/{document_id}?page=2&amp;q=climate">Hit before' in page
+    assert f'href="/documents/{document_id}?page=4&amp;q=climate">Next hit' in page
+    assert len(re.findall(r", a hit\"", page)) == 2
+    # The first that has it, where nobody says which.
+    assert "Page 2:" in site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
+    assert 'value="4"' in site.get(f"/documents/{document_id}?page=99", headers=PAGE).text
+    assert site.get(f"/documents/{document_id}?page=-1", headers=PAGE).status_code == 400
+
+
+def test_nothing_that_stands_in_a_file_or_its_name_acts(site: httpx.Client, shelf: Shelf) -> None:
+    evil = '<script>alert(1)</script> \x1b[31m \u202eevil " onload=x climate'
+    document_id = shelf.read(evil, evil)
+
+    for address in ("/documents", "/documents?q=climate", f"/documents/{document_id}?q=climate"):
+        page = site.get(address, headers=PAGE).text
+        assert "<script>alert" not in page
+        assert "\x1b" not in page
+        assert "\u202e" not in page
+        assert "<script>alert(1)" in unescape(page)
+
+
+def test_a_spreadsheet_is_shown_in_rows_with_its_hits(site: httpx.Client, shelf: Shelf) -> None:
+    job = shelf.wish("sheet.csv")
+    layout = json.dumps({"sheet": "Data", "first": 11, "values": [["year", "scope 1"], [2012, None, True]]})
+    page = PageResult(1, "sheet", "year\tscope 1\n2012\t\tTRUE", "rows", None, layout)
+    shelf.store.leases.save_pages([(job.lease, page)])
+    shelf.store.leases.complete_many([Completion(job.lease, document=DocumentFacts("sheet", 1), publishes=True)])
+
+    shown = site.get(f"/documents/{job.document_id}?q=2012", headers=PAGE).text
+
+    assert '<td class="num"><mark>2012</mark></td>' in shown
+    assert ">12</th>" in shown
+    assert "<img" not in shown
+
+
+def test_its_files_are_downloaded_and_never_shown_as_pages_of_ours(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("page.html", "words", roles=("original", "text"))
+    shown = site.get(f"/documents/{document_id}", headers=PAGE).text
+    links = re.findall(rf'href="(/documents/{document_id}/files/\d+)"', shown)
+
+    answers = [site.get(link) for link in links]
+
+    assert len(links) == 2
+    assert {one.headers["content-type"] for one in answers} == {"application/octet-stream"}
+    assert all(one.headers["content-disposition"].startswith("attachment") for one in answers)
+    for path in (Path(shelf.workspace) / "objects").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    assert site.get(links[0]).status_code == 410
+    assert site.get(f"/documents/{document_id}/files/999").status_code == 404
+
+
+def test_a_document_is_read_again_in_another_language_by_a_plain_form(
+    site: httpx.Client, shelf: Shelf, session: Session
+) -> None:
+    document_id = shelf.read("report.pdf", "words", roles=("original",))
+    address = f"/documents/{document_id}/reindex"
+
+    again = site.post(address, data={"lang": "deu", "quality": ""}, headers=PAGE, follow_redirects=True)
+
+    document = session.store.library.document(document_id)
+    assert "It will be read again" in again.text
+    assert (document.index_generation, json.loads(document.settings)["languages"]) == (2, ["deu"])
+    refused = site.post(address, data={"lang": "../x"}, headers=PAGE)
+    assert refused.status_code == 400
+    assert "is not a language" in unescape(refused.text)
+
+
+def test_a_document_is_removed_once_somebody_has_said_so_twice(
+    site: httpx.Client, shelf: Shelf, session: Session
+) -> None:
+    document_id = shelf.read("report.pdf", "words", roles=("original",))
+
+    asked = site.get(f"/documents/{document_id}/remove", headers=PAGE)
+    assert "1 page and 1 file" in asked.text
+    assert session.store.library.document(document_id).id == document_id
+
+    gone = site.post(f"/documents/{document_id}/remove", headers=PAGE, follow_redirects=True)
+    assert "is removed" in gone.text
+    assert site.get(f"/documents/{document_id}", headers=PAGE).status_code == 404
+
+
+def test_what_failed_says_why_and_shows_what_was_read_before(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("report.pdf", "the words of before")
+    job = shelf.wish("report.pdf", content="c2")
+    shelf.store.leases.fail(job.lease, Failure("UNREADABLE", "it is broken"), retry_at=None)
+
+    page = site.get(f"/documents/{document_id}", headers=PAGE).text
+
+    assert "UNREADABLE: it is broken" in page
+    assert "the words of before" in page
+    assert "Generation 2" in page
+    assert "Generation 1, which is shown" in page
+
+
+@pytest.mark.parametrize("address", ["/documents/99", "/documents/99/pages/1/image", "/documents/99/remove"])
+def test_what_is_not_there_is_refused_in_words(site: httpx.Client, shelf: Shelf, address: str) -> None:
+    answer = site.get(address, headers=PAGE)
+
+    assert answer.status_code == 404
+    assert "there is no document 99" in answer.text

@@ -1,0 +1,58 @@
+// Files that are dropped anywhere on the page are sent, and how much of them has gone is told. Without it the form does.
+"use strict";
+
+(() => {
+  const form = document.querySelector("form[data-drop]");
+  if (!form) return;
+  const input = form.querySelector("input[type=file]");
+  const sending = form.querySelector(".sending");
+  const bar = sending.querySelector("progress");
+  const status = sending.querySelector("[role=status]");
+  form.querySelector(".drop-hint").hidden = false;
+
+  const carriesFiles = (event) => event.dataTransfer && Array.from(event.dataTransfer.types).includes("Files");
+
+  document.addEventListener("dragover", (event) => {
+    if (!carriesFiles(event)) return;
+    event.preventDefault();
+    form.classList.add("over");
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (event.relatedTarget === null) form.classList.remove("over");
+  });
+  document.addEventListener("drop", (event) => {
+    if (!carriesFiles(event)) return;
+    event.preventDefault();
+    form.classList.remove("over");
+    if (event.dataTransfer.files.length === 0) return;
+    input.files = event.dataTransfer.files;
+    form.requestSubmit();
+  });
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const request = new XMLHttpRequest();
+    const say = (sentence) => { status.textContent = sentence; };
+    sending.hidden = false;
+    request.upload.addEventListener("progress", (moved) => {
+      if (!moved.lengthComputable) return;
+      const percent = Math.floor((100 * moved.loaded) / moved.total);
+      bar.value = percent;
+      say(percent < 100 ? `${percent} % sent` : "All of it is sent");
+    });
+    request.addEventListener("load", () => {
+      // Where it was sent on to is the page that tells how far they are.
+      if (request.status < 400 && request.responseURL) {
+        window.location.assign(request.responseURL);
+        return;
+      }
+      let sentence = `It was refused (${request.status})`;
+      try { sentence = JSON.parse(request.responseText).detail || sentence; } catch { /* no sentence of ours */ }
+      say(sentence);
+    });
+    request.addEventListener("error", () => say("The connection broke: send it again"));
+    request.open("POST", form.action);
+    request.setRequestHeader("Accept", "application/json");
+    request.send(new FormData(form));
+  });
+})();
