@@ -148,6 +148,7 @@ def of_address(address: str, read: ReadWords, *, owner: str) -> NewJob:
         payload=canonical(payload),
         source=source.rests_with(""),
         source_key=reference.key,
+        on_failure=read.after_failure(),
     )
 
 

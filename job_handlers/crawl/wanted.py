@@ -11,7 +11,7 @@ from typing import Any
 
 from job_handlers.kinds import FORMATS, format_named
 from job_handlers.sources.tree import Entry, Tree
-from worker_service.handlers import Context, NewJob, Permanent, digest
+from worker_service.handlers import Context, DeferredAction, NewJob, OnEnd, Permanent, canonical, digest
 
 _SAYS_NOTHING = ("", "application/octet-stream", "binary/octet-stream")
 
@@ -130,7 +130,17 @@ def download_of(entry: Entry, context: Context[Payload], tree: Tree, *, is_known
         name=entry.name,
         source_key=entry.id,
         unique_key=f"{keys_of(context)}{entry.id}:{entry.revision}{way}",
+        on_failure=_after_failure(payload.download),
     )
+
+
+def _after_failure(download: Mapping[str, Any]) -> list[DeferredAction]:
+    """What follows a document that has failed follows a file as well that never became one."""
+    asked = [one for one in download.get("then", ()) if one.get("on_end") == OnEnd.FAILURE]
+    return [
+        DeferredAction(one["job_type"], canonical(one["payload"]) if one.get("payload") else "", OnEnd.FAILURE)
+        for one in asked
+    ]
 
 
 def _mime(entry: Entry) -> str:

@@ -67,6 +67,10 @@ class ReadWords:
         on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
         return [read_action(word, when, standing=standing) for when, word in on_end]
 
+    def after_failure(self) -> list[DeferredAction]:
+        """Also of what fails before it is a document."""
+        return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
+
     def follows(self, *, standing: bool = False) -> dict[str, object]:
         """The same, as the payload of `download` has it."""
         actions = [
@@ -147,6 +151,7 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, st
         name=legible(file.name),
         source_key=source,
         unique_key=key,
+        on_failure=read.after_failure(),
     )
 
 
@@ -175,6 +180,7 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
         source=rests,
         name=document.name,
         source_key=document.source_key,
+        on_failure=read.after_failure(),
     )
 
 

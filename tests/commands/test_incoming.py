@@ -402,6 +402,19 @@ def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
         assert shown[1] in err
 
 
+def test_what_is_to_follow_a_failure_follows_a_file_that_never_became_a_document(run: Run, shelf: Shelf) -> None:
+    papers("a.pdf")
+    told = '{"document": "{document_id}", "job": "{job_id}", "batch": "{batch_id}", "code": "{error_code}"}'
+
+    for words in (["ingest", "a.pdf"], ["batch", "add", "a.pdf"], ["ingest", "a.pdf", "--batch", "mine"]):
+        run(*words, "--then", "call_ann", "--on-failure", f"call_bob={told}")
+        shelf.fail_next("NOT_FOUND", "it is gone")
+
+    facts = [(one["job"], one["batch"], one["code"], one["document"]) for one in payloads(shelf, "call_bob")]
+    assert facts == [(1, None, "NOT_FOUND", None), (3, 1, "NOT_FOUND", None), (5, 2, "NOT_FOUND", None)]
+    assert jobs(shelf, "call_ann") == []
+
+
 # ── dry runs ──
 
 

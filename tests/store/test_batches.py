@@ -486,6 +486,29 @@ def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_sto
     assert claimed_ids(store) == jobs_of(store, third)
 
 
+def test_more_is_added_to_a_batch_all_of_it_or_nothing_and_nothing_to_one_that_has_ended(store: Store) -> None:
+    batch = store.batches.add(NewBatch("ann", priority=2), [NewJob("ocr_pages")]).batch
+    store.intake.enqueue(NewJob("ocr_pages", unique_key="a"))
+
+    added = store.batches.extend(
+        batch.id, [NewJob("ocr_pages", owner="bob", unique_key="a"), NewJob("ocr_pages", priority=9)]
+    )
+
+    of_batch = store.reading.list(Selector(batch_id=batch.id))
+    assert [(job.owner, job.priority) for job in of_batch] == [("ann", 9), ("ann", 2), ("ann", 2)]
+    assert ([one.existing for one in added.jobs], added.batch.state) == ([False, False], BatchState.ACTIVE)
+    with pytest.raises(RuleBroken):
+        store.batches.extend(batch.id, [NewJob("ocr_pages"), NewJob("ocr_pages", priority=11)])
+    store.batches.stop(batch.id, actor="ann")
+    [held] = store.batches.extend(batch.id, [NewJob("ocr_pages")]).jobs
+    assert codes(store, held.job_id) == ["BATCH_STOPPED"]
+    store.batches.cancel(batch.id, actor="ann")
+    ended = store.batches.add(NewBatch("ann"), []).batch
+    with pytest.raises(Refused, match=f"batch {ended.id} is done, and takes nothing more"):
+        store.batches.extend(ended.id, [NewJob("ocr_pages")])
+    assert store.reading.count(Selector()) == 5
+
+
 def test_off_lets_all_of_an_owners_batches_go_on(store: Store, by_hand: ByHand) -> None:
     for _ in range(2):
         add(store, policy=OwnerPolicy.OFF)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.drive_server.server import serving
 from tests.job_handlers.reading.documents import digital, prose, scan
 from tests.length import short
 from tests.system import readers
@@ -206,6 +207,49 @@ def test_a_batch_has_the_whole_folder_though_crawls_know_it_and_nothing_known_is
     assert [pages, desk.system.sqlite3("SELECT count(*) FROM page_result").stdout] == ["3\n", "4\n"]
     ingested = [job for job in jobs_of(desk, batch_id) if job.job_type == "ingest"]
     assert [job.name for job in ingested] == ["new.csv"]
+
+
+def test_a_folder_of_drive_is_in_a_batch_as_a_whole_and_what_is_known_of_it_is_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.mkdir(mode=0o700)
+    with serving() as drive:
+        folder = drive.store.folder("Reports")
+        table = digital(tmp_path / "made.pdf", [prose(1, 30)]).read_bytes()
+        drive.store.add("water.pdf", table, parents=[folder.id])
+        (credentials / "drive").touch(mode=0o600)
+        (credentials / "drive").write_text(drive.tokens.service_account())
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+        desk = Desk(tmp_path)
+        desk.start(drive_endpoint=drive.url)
+        address = f"https://drive.google.com/drive/folders/{folder.id}"
+        known = int(desk.run("crawl", address, "--owner", "ann").stdout)
+        desk.run("wait", known, "--follow", "--timeout", "60s")
+        drive.store.add("air.pdf", digital(tmp_path / "b.pdf", [prose(2, 30)]).read_bytes(), parents=[folder.id])
+
+        desk.run("batch", "add", address, f"{address}?usp=sharing", "--owner", "ann", "--wait", "--timeout", "60s")
+
+        downloads = [job for job in jobs_of(desk, 1) if job.job_type == "download"]
+        fetched = {job.name: json.loads(job.result or "")["bytes_fetched"] for job in downloads}
+        found = desk.system.store.library.documents(DocumentSelector(batch_ids=(1,)))
+        assert {name: bool(size) for name, size in fetched.items()} == {"water.pdf": False, "air.pdf": True}
+        assert {(one.name, one.status, one.index_generation) for one in found} == {
+            ("water.pdf", IndexStatus.SUCCESS, 1), ("air.pdf", IndexStatus.SUCCESS, 1),
+        }  # fmt: skip
+        desk.system.assert_sound()
+        desk.system.close()
+
+
+def test_what_follows_a_failure_follows_a_crawled_file_that_never_became_a_document(desk: Desk) -> None:
+    (desk.papers / "broken.pdf").write_text("<!DOCTYPE html><html>404</html>")
+    desk.start()
+
+    desk.run("crawl", desk.papers, "--batch", "mine", "--on-failure", "noop")
+    desk.run("wait", "batch:1", "--timeout", "60s", fails=1)
+
+    failed, after = (one for job_type in ("download", "noop") for one in jobs_of(desk, 1) if one.job_type == job_type)
+    assert (failed.error_code, after.parent_id, after.status) == ("NOT_WHAT_IT_SAYS", failed.id, Status.COMPLETED)
 
 
 def test_a_priority_reaches_all_the_work_of_a_document_that_is_being_read(desk: Desk) -> None:

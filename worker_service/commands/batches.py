@@ -188,7 +188,7 @@ def say_of_batch(desk: Desk, added: BatchAdded) -> None:
 
 def _say_what_was_replaced(desk: Desk, replaced: Sequence[int]) -> None:
     for other in replaced:
-        batch = operations.show(desk.session, other).batch
+        batch = operations.batch(desk.session, other)
         output.say(f"{batch.title} of the same owner was stopped for it: pagemill batch resume {other}")
 
 

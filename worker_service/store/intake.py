@@ -277,7 +277,13 @@ def _follow_failure(db: Database, job_id: int) -> None:
     """Of a job that has failed: what was to follow that."""
     for job_type, payload in db.write("rules_of_job", job_id=job_id):
         [(owner, name, error_code, *of)] = db.write("failed_job", job_id=job_id)
-        facts = {"job_id": job_id, "state": "failed", "error_code": error_code}
+        facts = {
+            "job_id": job_id,
+            "document_id": None,
+            "batch_id": of[0],
+            "state": "failed",
+            "error_code": error_code,
+        }
         parent = OfParent(job_id, *of)
         fired = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
         _tell_of_action(db, fired, job_type, owner, batch_id=parent.batch_id)
