@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +22,12 @@ from click.testing import CliRunner
 
 from worker_service.commands import pagemill
 from worker_service.handlers import Handler
+from worker_service.web.api import openapi
+from worker_service.web.api.endpoint import Endpoint
+from worker_service.web.api.openapi import ENDPOINTS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+OPENAPI = DOCS.parent / "worker_service/web/api/openapi.json"
 MARK = "<!-- from here on: ./run docs -->\n"
 _FOR_DEVELOPERS = "Elsewhere: "
 _TOLD_ONCE = ("--json", "--database", "--help")
@@ -30,7 +35,12 @@ _SELECTORS = {*"--status --type --platform --account --owner --batch --error --s
 
 
 def pages() -> Mapping[str, Callable[[], str]]:
-    return {"commands.md": commands_page, "job-types.md": job_types_page, "settings.md": settings_page}
+    return {
+        "api.md": api_page,
+        "commands.md": commands_page,
+        "job-types.md": job_types_page,
+        "settings.md": settings_page,
+    }
 
 
 def written(name: str) -> str:
@@ -173,6 +183,27 @@ def settings_page() -> str:
     return CliRunner().invoke(pagemill, ["config", "docs"]).stdout
 
 
+# ── HTTP ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def api_page() -> str:
+    rows = [f"| `{one.method} {one.path}` | {one.power} | {_sentence(one.about)}{_said(one)} |" for one in ENDPOINTS]
+    return "\n".join(["## Every endpoint", "", "| | scope | |", "|---|---|---|", *rows])
+
+
+def _said(one: Endpoint) -> str:
+    words = [f"`{param.name}`" for param in one.query]
+    fields = [f"`{name}`" for name in one.body or ()]
+    query = f" Query: {', '.join(words)}." if words else ""
+    return query + (f" Body: {', '.join(fields)}." if fields else "")
+
+
+def openapi_file() -> str:
+    """What `worker_service/web/api/openapi.json` is to hold."""
+    return json.dumps(openapi.document(), ensure_ascii=False, indent=1) + "\n"
+
+
 if __name__ == "__main__":
+    OPENAPI.write_text(openapi_file(), "utf-8")
     for each in pages():
         (DOCS / each).write_text(written(each), "utf-8")

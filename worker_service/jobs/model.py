@@ -329,6 +329,24 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class JobMove:
+    """A job came from one status to another."""
+
+    id: int
+    at: str
+    job_id: int
+    from_status: str
+    to_status: str
+    job_type: str
+    owner: str
+    name: str | None
+    batch_id: int | None
+    document_id: int | None
+    error_code: str | None
+    """Of its last error."""
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """What somebody may want to be told."""
 
@@ -431,6 +449,14 @@ class TypeCounts:
     completed: int
     failed: int
     cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounts:
+    job_type: str
+    pending: int
+    held: int
+    running: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,46 @@ def text(session: Session, document_id: int, *, pages: str | None = None) -> tup
     return library.document(document_id), library.page_texts(document_id, first, last)
 
 
+def page(session: Session, document_id: int, number: int) -> PageResult | None:
+    """With its layout. None: nobody can read such a page of it."""
+    session.store.library.document(document_id)
+    return next(iter(session.store.library.page_texts(document_id, number, number, with_layout=True)), None)
+
+
+def counts_by_state(session: Session) -> Mapping[str, int]:
+    """How many documents there are in each state."""
+    return session.store.library.counts_by_state()
+
+
+def file_of(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:
+    """One of its files, with its path in full, and a name for a copy."""
+    if form not in ROLES:
+        raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
+    document = session.store.library.document(document_id)
+    file = _file(session, document, ROLES[form])
+    if file is None:
+        raise NotExported(f"document {document_id} has no {form}: {_why_none(document, form)}")
+    return _there(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, form, file)
+
+
+def file_of_job(session: Session, job_id: int, file_id: int) -> PublishedFile:
+    """One of those that it has published, with its path in full."""
+    session.store.reading.get(job_id)
+    for file in session.store.library.job_files(job_id):
+        if file.id == file_id:
+            return _there(session, file, f"pagemill retry {job_id}")
+    raise NotExported(f"job {job_id} has published no file {file_id}")
+
+
+def _there(session: Session, file: PublishedFile, again: str) -> PublishedFile:
+    """A row may say anything: what lies elsewhere is nobody's to see."""
+    found = placed(session, file)
+    path = Path(found.path).resolve()
+    if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
+        raise FileGone(f"{found.path} is not in the workspace any more: {again} makes it again")
+    return found
+
+
 def record(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
     """Note a document that nobody has asked to be read yet; return its id, also of one that is there already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)

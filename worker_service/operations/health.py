@@ -20,7 +20,7 @@ from worker_service.plurals import counted
 from worker_service.store.base import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
-_LATELY = timedelta(days=1)
+LATELY = timedelta(days=1)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
@@ -184,7 +184,7 @@ def _lack(job_type: str, missing: str, then: str) -> Finding:
 def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
     """What jobs have failed for since yesterday and would fail for again, as far as anybody knows."""
     begun = max((worker.started_at for worker in alive), default="")
-    for error in store.reading.errors(since=as_text(now - _LATELY), to_retry=_OF_CREDENTIALS):
+    for error in store.reading.errors(since=as_text(now - LATELY), to_retry=_OF_CREDENTIALS):
         if error.newest_at < begun:
             continue
         detail, _, fix = (error.newest_message or "").partition(": ")

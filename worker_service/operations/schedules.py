@@ -191,19 +191,24 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
 
 
 def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
+    return made_of(schedule.word, schedule.wish, schedule.owner, where=f"schedule {schedule.name}")
+
+
+def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequence[NewJob]:
+    """What a word that came in by the door makes of what stands behind it. `where`: it stands, for sentences."""
     from worker_service.handlers.registry import find  # looks through all that is installed
 
     words = {found.name: found for found in find(group=WORDS)}
-    if schedule.word not in words:
-        near = nearest(schedule.word, words)
+    if word not in words:
+        near = nearest(word, words)
         meant = f"did you mean {near}?" if near else f"it may begin a job, or {', '.join(words)}"
-        raise BadInput(f"schedule {schedule.name}: there is no field {schedule.word!r}: {meant}")
+        raise BadInput(f"{where}: there is no field {word!r}: {meant}")
     try:
-        made: NewJob | Sequence[NewJob] = words[schedule.word].load()(schedule.wish, owner=schedule.owner)
+        made: NewJob | Sequence[NewJob] = words[word].load()(wish, owner=owner)
     except PagemillError as error:
-        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
+        raise BadInput(f"{where}: {word}: {error}") from error
     except Exception as error:  # somebody else's code, which may not spoil what is ours
-        raise Refused(f"schedule {schedule.name}: {schedule.word} cannot be used: {error!r}") from error
+        raise Refused(f"{where}: {word} cannot be used: {error!r}") from error
     return made
 
 

@@ -63,8 +63,10 @@ from worker_service.jobs.model import (
     Gate,
     HandlerFacts,
     Job,
+    JobMove,
     Lease,
     LeaseRow,
+    LiveCounts,
     LogLine,
     NewJob,
     Notice,
@@ -363,6 +365,16 @@ class Reading(Protocol):
     def counts(self) -> Counts: ...
 
     def counts_by_type(self) -> Sequence[TypeCounts]: ...
+
+    def live_by_type(self) -> Sequence[LiveCounts]: ...
+
+    def newest_event(self) -> int:
+        """Its id; 0: there is none."""
+
+    def events_after(
+        self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000
+    ) -> Sequence[JobMove]:
+        """The moves of jobs that are still there, the oldest first."""
 
     def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]: ...
 

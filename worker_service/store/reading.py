@@ -27,8 +27,10 @@ from worker_service.jobs.model import (
     Gate,
     HandlerFacts,
     Job,
+    JobMove,
     Lease,
     LeaseRow,
+    LiveCounts,
     LogLine,
     Pause,
     PlatformCount,
@@ -171,6 +173,19 @@ class SqliteReading:
 
     def counts_by_type(self) -> Sequence[TypeCounts]:
         return [TypeCounts(*row) for row in self._db.read("counts_by_type")]
+
+    def live_by_type(self) -> Sequence[LiveCounts]:
+        return [LiveCounts(*row) for row in self._db.read("live_by_type")]
+
+    def newest_event(self) -> int:
+        [(event_id,)] = self._db.read("newest_event")
+        return int(event_id)
+
+    def events_after(
+        self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000
+    ) -> Sequence[JobMove]:
+        values = {"after_id": event_id, "upto": upto, "owner": owner, "most": most}
+        return [JobMove(*row) for row in self._db.read("events_after", **values)]
 
     def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]:
         return [PlatformCount(*row) for row in self._db.read("pending_by_platform", owner=owner)]

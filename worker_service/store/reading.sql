@@ -195,6 +195,21 @@ SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AN
        sum(status = 'completed'), sum(status = 'failed'), sum(status = 'cancelled')
   FROM worker_job_queue GROUP BY job_type ORDER BY job_type;
 
+-- name: live_by_type
+SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running')
+  FROM worker_job_queue WHERE status IN ('pending', 'running') GROUP BY job_type ORDER BY job_type;
+
+-- name: newest_event
+SELECT ifnull(max(id), 0) FROM worker_job_event;
+
+-- name: events_after
+-- Of one owner, or of all. What moved is told with whose it is and what it is about.
+SELECT e.id, e.at, e.job_id, e.from_status, e.to_status, q.job_type, q.owner, q.name, q.batch_id, q.document_id,
+       q.error_code
+  FROM worker_job_event e CROSS JOIN worker_job_queue q ON q.id = e.job_id
+ WHERE e.id > :after_id AND e.id <= :upto AND (:owner IS NULL OR q.owner = :owner)
+ ORDER BY e.id LIMIT :most;
+
 -- name: pending_by_platform
 SELECT platform, count(*) FROM worker_job_queue
  WHERE status = 'pending' AND (:owner IS NULL OR owner = :owner) GROUP BY platform ORDER BY platform;

@@ -18,6 +18,7 @@ from worker_service import errors, events
 from worker_service.errors import PagemillError
 from worker_service.operations.documents import FileGone, NotExported
 from worker_service.operations.page_images import NotDrawn
+from worker_service.operations.wishes import NobodyReads
 
 
 class HttpProblem(PagemillError):
@@ -58,6 +59,7 @@ _STATUS: dict[type[PagemillError], int] = {
     NotExported: 404,
     FileGone: 410,
     NotDrawn: 404,
+    NobodyReads: 503,
     errors.Refused: 409,
     errors.RuleBroken: 409,
     errors.WaitTimedOut: 504,

@@ -24,8 +24,9 @@ from worker_service.operations.database import open_session
 from worker_service.operations.page_images import Drawer
 from worker_service.web import login, system
 from worker_service.web.access import Access, Failures, Uses
-from worker_service.web.api import jobs
-from worker_service.web.api import system as state
+from worker_service.web.api import openapi
+from worker_service.web.api.events import Feed
+from worker_service.web.api.metrics import Kept
 from worker_service.web.changes import Changes
 from worker_service.web.guard import Forms, Guard
 from worker_service.web.keys import key_beside
@@ -41,7 +42,7 @@ NOTED_SECONDS = 60.0
 """So often it is written which token was used."""
 
 # Each module ends with its routes.
-MODULES = (system, login, jobs, state, *places.MODULES)
+MODULES = (system, login, *openapi.MODULES, *places.MODULES)
 
 
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
@@ -55,6 +56,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
     made.state.failures, made.state.uses = Failures(), Uses()
     made.state.drawer = Drawer(settings)
+    made.state.feed, made.state.metrics = Feed(made), Kept()
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
 

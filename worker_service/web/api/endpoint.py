@@ -9,8 +9,8 @@ still the same, nothing is asked anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from starlette.concurrency import run_in_threadpool
@@ -29,6 +29,7 @@ from worker_service.web.problems import HttpProblem, NoSuchPage
 from worker_service.web.sessions import opened
 
 Schema = Mapping[str, Any]
+Streams = Callable[[Request, Visitor, Mapping[str, Any]], Awaitable[Response]]
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
@@ -118,6 +119,9 @@ class Endpoint:
     """The answer may change though nobody has written anything: a clock, or a process, has a say in it."""
     is_of_all: bool
     """Not for a visitor of one owner."""
+    streams: Streams | None
+    """Instead of `run`: a coroutine, which has no thread and no session of its own."""
+    body_media: str
 
     @property
     def name(self) -> str:
@@ -135,6 +139,8 @@ class Endpoint:
         if any(isinstance(one, int) and one > ID["maximum"] for one in request.path_params.values()):
             raise NoSuchPage(f"there is nothing at {request.url.path}")
         query = read_query(request, self.query)
+        if self.streams is not None:
+            return await self.streams(request, visitor, query)
         body = {} if self.body is None else await _read_body(request, self.body)
         return await run_in_threadpool(self._run, request, visitor, query, body)
 
@@ -183,8 +189,26 @@ def endpoint(
     def declare(run: Callable[[Call], Any]) -> Endpoint:
         return Endpoint(
             method, path, about, run, needed, query, body, answer, statuses, refusals, headers, media,
-            is_of_the_moment, is_of_all,
+            is_of_the_moment, is_of_all, None, "application/json",
         )  # fmt: skip
+
+    return declare
+
+
+def streamed(
+    method: str,
+    path: str,
+    about: str,
+    *,
+    body: Mapping[str, Field] | None = None,
+    body_media: str = "application/json",
+    **more: Any,
+) -> Callable[[Streams], Endpoint]:
+    """The same, of a coroutine that reads the body, or writes the answer, bit by bit."""
+
+    def declare(streams: Streams) -> Endpoint:
+        made = endpoint(method, path, about, body=body, **more)(cast(Any, streams))
+        return replace(made, streams=streams, body_media=body_media)
 
     return declare
 

@@ -38,12 +38,14 @@ class Schemas:
             del fields[first]
             return {"type": "object", "properties": fields, "required": list(fields)}
         if isinstance(kind, Mapping):
-            return {
-                key: self.of(one) if isinstance(one, type) or _is_generic(one) else one for key, one in kind.items()
-            }
+            return {key: self.of(one) for key, one in kind.items()}
+        if isinstance(kind, list | tuple):
+            return [self.of(one) for one in kind]
+        if isinstance(kind, str | int | float):
+            return kind  # a schema already
         if kind is Any or kind is object:
             return {}
-        if kind is None or kind is type(None):
+        if kind is type(None):
             return {"type": "null"}
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
@@ -82,7 +84,3 @@ class Schemas:
         if name in HELD:
             return {}
         return self.of(hint)
-
-
-def _is_generic(value: Any) -> bool:
-    return typing.get_origin(value) is not None

@@ -1,0 +1,263 @@
+"""Documents over HTTP: pages, files and their ranges, searches; and files that are sent."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.commands.shelf import Shelf
+from tests.job_handlers.reading.documents import digital
+from tests.store.papers import work_as
+from tests.system.conftest import System, wait_until
+from tests.web.conftest import served
+from worker_service.config import Settings, load_settings
+from worker_service.jobs.documents import DocumentFacts, PageResult
+from worker_service.jobs.model import Status
+from worker_service.operations import database, uploads
+from worker_service.operations.database import Session, open_session
+
+
+@pytest.fixture
+def shelf(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
+
+
+def test_a_document_is_listed_told_read_and_removed(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("a.pdf", "climate risk", "water", roles=("text", "original"), owner="alice")
+
+    [listed] = site.get("/api/documents", params={"owner": "alice", "status": "success"}).json()["items"]
+    whole = site.get(f"/api/documents/{document_id}").json()
+    text = site.get(f"/api/documents/{document_id}/text?pages=2").json()
+
+    assert listed["name"] == "a.pdf"
+    assert [page["number"] for page in whole["page_items"]] == [1, 2]
+    assert [page["text"] for page in text["items"]] == ["water"]
+    weight = site.delete(f"/api/documents/{document_id}?dry_run=true").json()
+    assert (weight["documents"], weight["pages"]) == (1, 2)
+    site.delete(f"/api/documents/{document_id}").raise_for_status()
+    assert site.get(f"/api/documents/{document_id}").json()["code"] == "document_not_found"
+
+
+def test_a_page_tells_where_its_words_are(site: httpx.Client, shelf: Shelf, session: Session) -> None:
+    job = shelf.wish("a.pdf")
+    layout = {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"]]]}
+    page = PageResult(1, "d1", "Annual", "ocr", 96.0, json.dumps(layout))
+    session.store.leases.save_pages([(job.lease, page)])
+    shelf.publish(job, "a.pdf", facts=DocumentFacts("pdf", 1))
+
+    found = site.get(f"/api/documents/{job.document_id}/pages/1").json()
+
+    assert (found["text"], found["method"], found["layout"]) == ("Annual", "ocr", layout)
+    assert site.get(f"/api/documents/{job.document_id}/pages/2").status_code == 404
+
+
+def test_files_are_streamed_whole_and_in_ranges(site: httpx.Client, shelf: Shelf, session: Session) -> None:
+    document_id = shelf.read("a.pdf", "0123456789", roles=("text",))
+    at = f"/api/documents/{document_id}/files/txt"
+
+    whole = site.get(at)
+    part = site.get(at, headers={"Range": "bytes=2-4"})
+    beyond = site.get(at, headers={"Range": "bytes=99-"})
+
+    assert (whole.status_code, whole.text) == (200, "0123456789")
+    assert 'attachment; filename="a-1.txt"' in whole.headers["content-disposition"]
+    assert (part.status_code, part.text, part.headers["content-range"]) == (206, "234", "bytes 2-4/10")
+    assert beyond.status_code == 416
+    assert site.get(f"/api/documents/{document_id}/files/pdf").json()["code"] == "not_exported"
+    assert site.get(f"/api/documents/{document_id}/files/exe").status_code == 400
+    [job] = site.get("/api/jobs").json()["items"]
+    [file] = site.get(f"/api/jobs/{job['id']}").json()["files"]
+    assert site.get(f"/api/jobs/{job['id']}/files/{file['id']}").text == "0123456789"
+    Path(file["path"]).unlink()
+    assert site.get(at).status_code == 410
+
+
+def test_a_row_that_names_a_file_elsewhere_shows_nobody_that_file(
+    site: httpx.Client, shelf: Shelf, session: Session
+) -> None:
+    document_id = shelf.read("a.pdf", "text", roles=("text",))
+    file = session.settings.workspace / site.get(f"/api/documents/{document_id}").json()["files"][0]["path"]
+    file.unlink()
+    file.symlink_to("/etc/passwd")
+
+    answer = site.get(f"/api/documents/{document_id}/files/txt")
+
+    assert (answer.status_code, "root:" in answer.text) == (410, False)
+
+
+def test_words_are_found_and_counted(site: httpx.Client, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "the climate risk", "nothing", content="c1", owner="alice")
+    shelf.read("b.pdf", "no such word", content="c2", owner="bob")
+
+    found = site.get("/api/search", params={"q": "climate"}).json()["items"]
+    counted = site.get("/api/keywords", params={"term": ["climate", "word"]}).json()
+    by_page = site.get("/api/keywords", params={"term": "climate", "by": "page"}).json()["items"]
+
+    assert [(hit["name"], hit["number"], hit["snippet"]) for hit in found] == [("a.pdf", 1, "the [climate] risk")]
+    assert [row["counts"] for row in counted["items"]] == [{"climate": 1, "word": 0}, {"climate": 0, "word": 1}]
+    assert [(row["name"], row["page"]) for row in by_page] == [("a.pdf", 1)]
+    assert site.get("/api/search", params={"q": "climate", "owner": "bob"}).json()["items"] == []
+    assert site.get("/api/search", params={"q": "*("}).status_code == 400
+    assert site.get("/api/search").json()["detail"].startswith("say q in the query")
+
+
+def test_a_document_is_read_again_in_another_language(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("a.pdf", "text", roles=("original",))
+    at = f"/api/documents/{document_id}/reindex"
+
+    as_it_was = site.post(at).json()
+    other = site.post(at, json={"read": {"lang": ["deu"]}})
+
+    assert (as_it_was["id"], as_it_was["decision"]) == (None, "unchanged")
+    assert (other.status_code, other.json()["decision"]) == (202, "accepted")
+    assert site.post(at, json={"read": {"colour": ["red"]}}).status_code == 400
+
+
+# ── Files that are sent ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_is_sent_becomes_the_job_of_ingest_and_once_only(site: httpx.Client, settings: Settings) -> None:
+    def send() -> Any:
+        files = {"file": ("../../Jahres bericht.pdf", b"%PDF-1.4 " + os.urandom(0) + b"x" * 300_000)}
+        return site.post("/api/uploads", files=files, data={"owner": "alice", "lang": "deu"})
+
+    answer, again = send(), send()
+
+    assert answer.status_code == 201
+    [made] = answer.json()["items"]
+    job = site.get(f"/api/jobs/{made['id']}").json()
+    assert (job["job_type"], job["owner"], job["payload"]["read"]) == ("download", "alice", {"languages": ["deu"]})
+    source = Path(job["payload"]["source"])
+    assert source.is_relative_to(uploads.place_of(settings.workspace))
+    assert source.stat().st_size == 300_009
+    assert [(one["id"], one["existing"]) for one in again.json()["items"]] == [(made["id"], True)]
+    assert len(list(uploads.place_of(settings.workspace).rglob("*.pdf"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "why"),
+    [
+        ({"content": b"%PDF", "headers": {"Content-Type": "application/pdf"}}, 415, "curl -F file=@report.pdf"),
+        ({"files": {"file": ("a.pdf", b"")}}, 400, "'a.pdf' is empty"),
+        ({"data": {"owner": "a"}, "files": {"": ("", b"")}}, 400, "there is no file in it"),
+        ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"lang": "../x"}}, 400, "is not a language"),
+        ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"colour": "red"}}, 400, "says nothing of how to read"),
+        (
+            {
+                "content": b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n%PDF',
+                "headers": {"Content-Type": "multipart/form-data; boundary=b"},
+            },
+            400,
+            "ends in the middle",
+        ),
+        ({"content": b"x", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_brought_in_is_refused_and_leaves_nothing(
+    site: httpx.Client, settings: Settings, sent: dict[str, Any], status: int, why: str
+) -> None:
+    answer = site.post("/api/uploads", **sent)
+
+    assert answer.status_code == status
+    assert why in answer.json()["detail"]
+    assert site.get("/api/jobs").json()["items"] == []
+    place = uploads.place_of(settings.workspace)
+    assert not place.exists() or [one for one in place.iterdir() if one.name.startswith(".")] == []
+
+
+def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
+    place = uploads.place_of(settings.workspace)
+    with served(settings) as address:
+        sender = http.client.HTTPConnection(address.removeprefix("http://"))
+        sender.putrequest("POST", "/api/uploads")
+        sender.putheader("Content-Type", "multipart/form-data; boundary=b")
+        sender.putheader("Content-Length", "1000000")
+        sender.endheaders()
+        sender.send(b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n%PDF')
+        wait_until(lambda: place.exists() and len(list(place.iterdir())) == 1, "it comes in")
+
+        sender.close()
+
+        wait_until(lambda: not list(place.iterdir()), "it is gone")
+
+
+def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
+    words = {"database": str(tmp_path / "pagemill.db"), "upload_bytes_max": "1000000"}
+    settings = load_settings(words, environ={"WORKER_LOG_FORMAT": "json"})
+    database.initialise(settings)
+
+    def endless() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n'
+        for _ in range(200):
+            yield b"x" * 65_536
+
+    with served(settings) as address:
+        answer = httpx.post(
+            f"{address}/api/uploads",
+            content=endless(),
+            headers={"Content-Type": "multipart/form-data; boundary=b"},
+        )
+
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert list(uploads.place_of(settings.workspace).iterdir()) == []
+
+
+def test_a_large_file_goes_to_the_disk_and_not_into_memory(settings: Settings) -> None:
+    digest = hashlib.sha256()
+    piece = os.urandom(1 << 20)
+
+    def large() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="large.pdf"\r\n\r\n'
+        for _ in range(200):
+            digest.update(piece)
+            yield piece
+        yield b"\r\n--b--\r\n"
+
+    with served(settings) as address:
+        httpx.get(f"{address}/api/jobs")
+        before = _resident_bytes()
+        answer = httpx.post(
+            f"{address}/api/uploads", content=large(), headers={"Content-Type": "multipart/form-data; boundary=b"}
+        )
+        grown = _resident_bytes() - before
+
+    assert answer.status_code == 201
+    [file] = uploads.place_of(settings.workspace).rglob("*.pdf")
+    with file.open("rb") as opened:
+        assert hashlib.file_digest(opened, "sha256").digest() == digest.digest()
+    assert grown < 40_000_000
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: Path) -> None:
+    content = digital(tmp_path / "made.pdf", ["climate risk of the year"]).read_bytes()
+    system = System(tmp_path, shipped=None)
+    try:
+        system.start()
+        settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
+        with served(settings) as address, httpx.Client(base_url=address) as site:
+            [made_job] = site.post("/api/uploads", files={"file": ("a.pdf", content)}).json()["items"]
+            system.wait_for(made_job["id"], Status.COMPLETED)
+            wait_until(lambda: site.get("/api/documents?status=success").json()["items"], "it is read")
+            assert site.get("/api/search?q=climate").json()["items"][0]["name"] == "a.pdf"
+
+        session = open_session(settings, actor="test")
+        assert uploads.sweep(session) == 0
+        assert uploads.sweep(session, now=time.time() + 7_200) == 1
+        assert list(uploads.place_of(settings.workspace).rglob("*.pdf")) == []
+        session.close()
+    finally:
+        system.close()

@@ -1,0 +1,254 @@
+"""Jobs over HTTP beyond the proposal: new ones, many at once, and what all answers have in common."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.store.kit import new_worker
+from worker_service.jobs.model import HandlerFacts, NewJob
+from worker_service.operations.database import Session
+
+SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
+
+
+def put(session: Session, number: int = 1, **words: Any) -> list[int]:
+    jobs = [NewJob(**{"job_type": "scrape", **words}) for _ in range(number)]
+    return [one.job_id for one in session.store.intake.enqueue_many(jobs)]
+
+
+def statuses(site: httpx.Client, **query: Any) -> list[str]:
+    return [job["status"] for job in site.get("/api/jobs", params=query).json()["items"]]
+
+
+def test_a_job_is_made_with_all_that_the_command_line_can_say(site: httpx.Client) -> None:
+    first = site.post("/api/jobs", json={"job_type": "a"}).json()["id"]
+    words = {
+        "job_type": "scrape_account", "platform": "instagram", "account": "user123", "payload": {"ids": [1, 2]},
+        "owner": "alice", "priority": 2, "run_at": "+10m", "after": [first], "max_retries": 1, "timeout": "10m",
+        "unique_key": "u", "concurrency_key": "c", "name": "a name", "on_failure": [{"job_type": "tell"}],
+    }  # fmt: skip
+
+    answer = site.post("/api/jobs", json=words)
+    again = site.post("/api/jobs", json=words)
+
+    assert answer.status_code == 201
+    job = site.get(answer.headers["location"]).json()
+    assert (job["payload"], job["owner"], job["priority"], job["timeout_seconds"]) == ({"ids": [1, 2]}, "alice", 2, 600)
+    assert job["waits_for"] == [{"id": first, "status": "pending"}]
+    assert (again.status_code, again.json()["existing"], again.json()["id"]) == (200, True, job["id"])
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        ({}, 400, "job_type"),
+        ({"job_type": "a", "paylod": 1}, 400, "did you mean payload?"),
+        ({"job_type": "a", "priority": 11}, 400, "body.priority"),
+        ({"job_type": "a", "run_at": "soon"}, 400, "'soon' is not a time"),
+        ({"job_type": "a", "after": [999]}, 404, "there is no job 999"),
+        ({"job_type": "checked", "payload": {"n": "x"}}, 422, "does not fit checked: payload.n"),
+        ({"job_type": "a", "owner": "\ud800"}, 400, "is not UTF-8"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_in_a_sentence(
+    site: httpx.Client, session: Session, words: dict[str, Any], status: int, why: str
+) -> None:
+    worker = new_worker("w1", types=())
+    facts = (HandlerFacts("checked", payload_schema=SCHEMA),)
+    session.store.leases.register(type(worker)(**{**_fields(worker), "handlers": facts}))
+
+    answer = site.post("/api/jobs", content=json.dumps(words), headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert why in answer.json()["detail"]
+    assert statuses(site) == []
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__match_args__}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'{"job_type": NaN}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b"job_type=a", "text/plain", 415),
+        (b'{"job_type": "a", "name": "' + b"x" * 3_000_000 + b'"}', "application/json", 413),
+    ],
+    ids=["cut off", "no object", "no number", "deep", "no JSON", "large"],
+)
+def test_a_body_that_is_none_is_refused(site: httpx.Client, body: bytes, kind: str, status: int) -> None:
+    answer = site.post("/api/jobs", content=body, headers={"Content-Type": kind})
+
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+
+
+def test_a_wish_that_comes_again_with_its_key_is_one_job_also_after_that_has_ended(site: httpx.Client) -> None:
+    def ask(key: str = "k1", **words: Any) -> httpx.Response:
+        return site.post("/api/jobs", json={"job_type": "a", **words}, headers={"Idempotency-Key": key})
+
+    with ThreadPoolExecutor(4) as together:
+        answers = list(together.map(lambda _: ask(), range(8)))
+    [job_id] = {answer.json()["id"] for answer in answers}
+    site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
+
+    assert ask().json()["id"] == job_id
+    assert ask("k2").json()["id"] != job_id
+    other = ask(payload={"n": 1})
+    assert (other.status_code, "Idempotency-Key" in other.json()["detail"]) == (409, True)
+
+
+def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.Client, session: Session) -> None:
+    ids = put(session, 7, platform="instagram")
+    put(session)
+    wanted = {"platform": "instagram"}
+
+    dry = site.post("/api/jobs/cancel", params={**wanted, "dry_run": "true"}).json()
+    other = site.post("/api/jobs/cancel", params={**wanted, "expect": 6})
+    done = site.post("/api/jobs/cancel", params={**wanted, "expect": dry["jobs"]}).json()
+
+    assert (dry["dry_run"], dry["jobs"]) == (True, 7)
+    assert (other.status_code, other.json()["detail"]) == (409, "it would be 7 jobs, not 6: nothing was done")
+    assert sorted(done["items"]) == ids
+    assert statuses(site, platform="instagram") == ["cancelled"] * 7
+    site.post(f"/api/actions/{done['action']}/undo").raise_for_status()
+    assert statuses(site) == ["pending"] * 8
+    [action] = site.get("/api/actions").json()["items"]
+    assert (action["verb"], action["jobs"], action["undone_at"] is None) == ("cancel", 7, False)
+
+
+def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session) -> None:
+    ids = put(session, 3, owner="alice")
+    hers = {"owner": "alice"}
+
+    site.post("/api/jobs/priority", params=hers, json={"priority": 1}).raise_for_status()
+    assert {job["priority"] for job in site.get("/api/jobs", params=hers).json()["items"]} == {1}
+    site.post(f"/api/jobs/{ids[0]}/priority", json={"priority": 9}).raise_for_status()
+    assert site.get(f"/api/jobs/{ids[0]}").json()["priority"] == 9
+    site.post("/api/jobs/cancel", params=hers).raise_for_status()
+    assert len(site.post("/api/jobs/retry", params={"id": ids[:2]}).json()["items"]) == 2
+    assert "say expect=N" in site.post("/api/jobs/delete", params=hers).json()["detail"]
+    assert site.post("/api/jobs/delete", params={**hers, "expect": 3}).status_code == 200
+    assert statuses(site) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/api/jobs/cancel", "say which jobs to cancel"),
+        ("/api/jobs/cancel?stauts=failed", "did you mean status?"),
+        ("/api/jobs/cancel?status=faild", "did you mean failed?"),
+        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "dry_run is true or false"),
+        ("/api/jobs/retry?match=x", "does not say what to match"),
+        ("/api/jobs/cancel?since=yesterday", "is not a time"),
+        ("/api/jobs/cancel?id=batch:x", "names no job"),
+    ],
+)
+def test_a_selector_that_says_nothing_is_refused(site: httpx.Client, session: Session, path: str, why: str) -> None:
+    put(session)
+
+    answer = site.post(path)
+
+    assert answer.status_code == 400
+    assert why in answer.json()["detail"]
+    assert statuses(site) == ["pending"]
+
+
+def test_pages_of_a_list_go_on_where_the_last_one_ended(site: httpx.Client, session: Session) -> None:
+    ids = put(session, 5)
+    read: list[int] = []
+    query: dict[str, Any] = {"limit": 2}
+
+    while query:
+        page = site.get("/api/jobs", params=query).json()
+        read += [job["id"] for job in page["items"]]
+        put(session)
+        query = {"limit": 2, "before": page["next"]} if page["next"] else {}
+
+    assert read == ids[::-1]
+
+
+def test_what_is_polled_is_told_again_only_when_it_has_changed(site: httpx.Client, session: Session) -> None:
+    [job_id] = put(session)
+    first = site.get("/api/jobs")
+    known = {"If-None-Match": first.headers["etag"]}
+
+    assert (site.get("/api/jobs", headers=known).status_code, first.headers["cache-control"]) == (
+        304,
+        "private, no-cache",
+    )
+    assert site.get("/api/jobs?limit=1", headers=known).status_code == 200
+    session.store.steering.pause("type", "other")
+    # Something else has changed, and of this nothing.
+    assert site.get("/api/jobs", headers=known).status_code == 304
+    site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
+    assert site.get("/api/jobs", headers=known).json()["items"][0]["status"] == "cancelled"
+
+
+def test_pauses_are_made_shown_and_lifted(site: httpx.Client) -> None:
+    made = site.post("/api/pauses", json={"scope": "type", "name": "ocr", "for": "1h", "reason": "disk"})
+    assert made.status_code == 201
+    [shown] = site.get("/api/pauses").json()["items"]
+    assert (shown["scope"], shown["name"], shown["reason"]) == ("type", "ocr", "disk")
+
+    assert site.delete("/api/pauses?scope=type&name=ocr").status_code == 200
+    assert site.get("/api/pauses").json()["items"] == []
+    assert site.delete("/api/pauses?scope=all").status_code == 409
+    assert site.post("/api/pauses", json={"scope": "all", "name": "x"}).status_code == 400
+
+
+def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.Client) -> None:
+    wish = {"name": "reports", "owner": "alice", "jobs": [{"job_type": "a"}, {"job_type": "a", "payload": {"n": 2}}]}
+    added = site.post("/api/batches", json=wish)
+    assert added.status_code == 201
+    at = added.headers["location"]
+
+    assert site.get(at).json()["progress"]["jobs"] == 2
+    assert site.post(f"{at}/stop").json()["state"] == "stopped"
+    assert site.post(f"{at}/resume").json()["batch"]["state"] == "active"
+    assert len(site.post(f"{at}/cancel").json()["job_ids"]) == 2
+    assert [one["batch"]["name"] for one in site.get("/api/batches?owner=alice").json()["items"]] == ["reports"]
+    site.post(f"{at}/retry")
+    site.delete(at).raise_for_status()
+    assert site.get(at).json()["code"] == "batch_not_found"
+    neither = site.post("/api/batches", json={"name": "x"})
+    assert (neither.status_code, neither.json()["detail"]) == (400, "say what belongs to it: sources, or jobs")
+
+
+def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, tmp_path: Any) -> None:
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+
+    added = site.post("/api/batches", json={"sources": [str(tmp_path / "a.pdf")], "owner": "alice"}).json()
+    [job] = site.get("/api/jobs", params={"batch": added["batch"]["id"]}).json()["items"]
+
+    assert (job["name"], job["owner"]) == ("a.pdf", "alice")
+    refused = site.post("/api/batches", json={"sources": ["ftp://example.org/x"]})
+    assert refused.status_code == 400
+
+
+def test_numbers_for_monitoring_are_those_of_the_database(site: httpx.Client, session: Session) -> None:
+    put(session, 3, job_type='a"b\n')
+
+    text = site.get("/metrics").text
+
+    assert 'pagemill_jobs{status="pending"} 3\n' in text
+    assert 'pagemill_live_jobs{job_type="a\\"b\\n",state="pending"} 3\n' in text
+    assert "pagemill_worker_healthy 0\n" in text
+    for line in text.splitlines():
+        assert line.startswith(("# HELP pagemill_", "# TYPE pagemill_", "pagemill_")), line
+
+
+@pytest.mark.parametrize("path", ["/api/jobs/0", "/api/jobs/99999999999999999999999", "/api/jobs/x", "/api/jobs/-1"])
+def test_what_is_no_job_is_not_there(site: httpx.Client, path: str) -> None:
+    answer = site.get(path)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")

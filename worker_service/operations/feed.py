@@ -1,0 +1,87 @@
+"""What happens, for whoever watches: moves of jobs and notices, each once, and how far running jobs are.
+
+A place is how far somebody has read: of the notices, and of the moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from worker_service.errors import BadInput
+from worker_service.jobs.model import JobMove, Notice, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+
+_NUMBER_MOST = 2**62
+_RUNNING_MOST = 500
+
+
+class Place(NamedTuple):
+    notice_id: int
+    event_id: int
+
+    def __str__(self) -> str:
+        return f"{self.notice_id}-{self.event_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a running job is."""
+
+    job_id: int
+    owner: str
+    job_type: str
+    name: str | None
+    batch_id: int | None
+    document_id: int | None
+    progress_percent: int
+    progress_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    place: Place
+    """How far this goes."""
+    moves: Sequence[JobMove]
+    notices: Sequence[Notice]
+    is_all: bool
+    """False: there is more already."""
+
+
+def read_place(text: str) -> Place:
+    words = text.split("-")
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+        raise BadInput(f"{text!r} is no place in the events: write it as an id of one tells it, such as 12-3400")
+    return Place(*(min(int(word), _NUMBER_MOST) for word in words))
+
+
+def newest(session: Session) -> Place:
+    return Place(session.store.notices.newest(), session.store.reading.newest_event())
+
+
+def after(session: Session, place: Place, *, owner: str | None = None, most: int = 1000) -> Happened:
+    """The oldest first. `owner`: only what is theirs."""
+    upto = newest(session)
+    # Moves go with their jobs, and their numbers come again: who has read further than there is has read all.
+    since = Place(min(place.notice_id, upto.notice_id), min(place.event_id, upto.event_id))
+    moves = session.store.reading.events_after(since.event_id, upto.event_id, owner=owner, most=most)
+    read = [one for one in session.store.notices.after(since.notice_id, most=most) if one.id <= upto.notice_id]
+    reached = Place(
+        read[-1].id if len(read) == most else upto.notice_id, moves[-1].id if len(moves) == most else upto.event_id
+    )
+    theirs = [one for one in read if owner is None or one.owner == owner]
+    return Happened(reached, moves, theirs, reached == upto)
+
+
+def steps(session: Session) -> Mapping[int, Step]:
+    """By the job."""
+    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MOST)
+    return {
+        job.id: Step(
+            job.id, job.owner, job.job_type, job.name, job.batch_id, job.document_id, job.progress_percent,
+            job.progress_message,
+        )
+        for job in running
+    }  # fmt: skip

@@ -1,0 +1,164 @@
+"""Batches: what was submitted together, how far it is, and what is done with all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from worker_service.errors import BadInput, BatchNotFound
+from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
+from worker_service.jobs.model import NewJob
+from worker_service.operations import batches as operations
+from worker_service.operations import enqueue as entering
+from worker_service.operations.batches import BatchInWhole, BatchPage
+from worker_service.operations.jobs import require
+from worker_service.operations.schedules import made_of
+from worker_service.operations.words import read_action, read_job
+from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, endpoint, schema_of_body
+from worker_service.web.api.jobs import WORDS, action_word, own, words_of
+from worker_service.web.api.selecting import BEFORE, LIMIT, OWNERS
+
+_JOBS_MOST = 10_000
+
+_BODY = {
+    "name": Field({**TEXT, "maxLength": 200}, "for eyes"),
+    "owner": WORDS["owner"],
+    "priority": WORDS["priority"],
+    "sources": Field(
+        {"type": "array", "minItems": 1, "maxItems": _JOBS_MOST, "items": {}},
+        "folders, files and addresses, as a [[schedule]] takes them",
+    ),
+    "jobs": Field(
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": _JOBS_MOST,
+            "items": schema_of_body({name: one for name, one in WORDS.items() if name not in ("batch_id", "once_per")}),
+        },
+        "as `POST /api/jobs` takes each",
+    ),
+    "then": Field(WORDS["on_failure"].schema, "once it has ended, such jobs"),
+}
+
+
+@endpoint(
+    "GET",
+    "/api/batches",
+    "Batches, the newest first, and how far each is.",
+    query=(
+        OWNERS,
+        Param("status", f"{', '.join(BatchState)}; commas stand between several", is_many=True),
+        LIMIT,
+        BEFORE,
+    ),
+    answer=BatchPage,
+    is_of_the_moment=True,
+)
+def list_batches(call: Call) -> BatchPage:
+    owners = call.query.get("owner", ())
+    if call.visitor.owner is not None:
+        if owners and call.visitor.owner not in owners:
+            return BatchPage((), None)
+        owners = (call.visitor.owner,)
+    return operations.list_batches(
+        call.session,
+        owners=owners,
+        states=call.query.get("status", ()),
+        limit=call.query.get("limit", 50),
+        before_id=call.query.get("before"),
+    )
+
+
+@endpoint(
+    "GET",
+    "/api/batches/{id}",
+    "One batch, and how far it is.",
+    answer=BatchInWhole,
+    refusals=(404,),
+    is_of_the_moment=True,
+)
+def batch(call: Call) -> BatchInWhole:
+    require_batch(call, call.id)
+    return operations.show(call.session, call.id)
+
+
+@endpoint(
+    "POST",
+    "/api/batches",
+    "Begin a batch: all its jobs, or none. The owner's other active batches are stopped, or it waits for them.",
+    body=_BODY,
+    answer=BatchAdded,
+    statuses=(201,),
+    refusals=(400, 403, 404, 409, 422),
+)
+def add_batch(call: Call) -> Answer:
+    body, owner = call.body, own(call.visitor, call.body.get("owner"))
+    if ("sources" in body) == ("jobs" in body):
+        raise BadInput("say what belongs to it: sources, or jobs")
+    made: NewJob | Sequence[NewJob]
+    if "sources" in body:
+        made = made_of("batch", body["sources"], owner, where="sources")
+    else:
+        made = [_job(call, {**one, "owner": owner}) for one in body["jobs"]]
+    then = [read_action(action_word(one)) for one in body.get("then", ())]
+    for action in then:
+        entering.refuse_unfit_action(call.session, action)
+    added = operations.add(
+        call.session,
+        [made] if isinstance(made, NewJob) else made,
+        owner=owner,
+        name=body.get("name", ""),
+        priority=body.get("priority", operations.PRIORITY),
+        asked={key: body[key] for key in ("sources", "jobs") if key in body},
+        actions=body.get("then", ()),
+    )
+    return Answer(added, 201, {"Location": f"/api/batches/{added.batch.id}"})
+
+
+def _job(call: Call, words: dict[str, Any]) -> NewJob:
+    require(call.session, words.get("after", ()), call.visitor.owner)
+    job = read_job(words_of(call, words), call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
+    entering.refuse_unfit(call.session, job)
+    return job
+
+
+_on_one = partial(endpoint, answer=BatchMoved, refusals=(404, 409))
+
+
+@_on_one("POST", "/api/batches/{id}/stop", "Begin nothing more of it, and let what runs come back.", answer=Batch)
+def stop_batch(call: Call) -> Batch:
+    return operations.stop(call.session, require_batch(call, call.id))
+
+
+@_on_one("POST", "/api/batches/{id}/resume", "Go on with what is pending, failed or cancelled.")
+def resume_batch(call: Call) -> BatchMoved:
+    return operations.resume(call.session, require_batch(call, call.id))
+
+
+@_on_one("POST", "/api/batches/{id}/retry", "Try again what has failed, and only that.")
+def retry_batch(call: Call) -> BatchMoved:
+    return operations.retry(call.session, require_batch(call, call.id))
+
+
+@_on_one("POST", "/api/batches/{id}/cancel", "Stop it, and cancel all that is left to do.")
+def cancel_batch(call: Call) -> BatchMoved:
+    return operations.cancel(call.session, require_batch(call, call.id))
+
+
+@_on_one("DELETE", "/api/batches/{id}", "Forget one of which nothing is left to do; what it made stays.", answer=Batch)
+def delete_batch(call: Call) -> Batch:
+    return operations.remove(call.session, require_batch(call, call.id))
+
+
+def require_batch(call: Call, batch_id: int) -> int:
+    """Of another owner there is none."""
+    if not call.visitor.may_see(operations.batch(call.session, batch_id).owner):
+        raise BatchNotFound(f"there is no batch {batch_id}: `pagemill batch ls` shows those that are there")
+    return batch_id
+
+
+ENDPOINTS: Sequence[Endpoint] = (
+    list_batches, add_batch, batch, stop_batch, resume_batch, retry_batch, cancel_batch, delete_batch,
+)  # fmt: skip
+routes = [one.route for one in ENDPOINTS]

@@ -1,0 +1,330 @@
+"""Documents: the list and one of them, its pages and files; what a search finds, and how often terms stand where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import FileResponse, Response
+
+from worker_service.errors import DocumentNotFound, Refused
+from worker_service.jobs.library import Document, Hit, Removed, Weight
+from worker_service.operations import documents as operations
+from worker_service.operations import wishes
+from worker_service.operations.documents import ROLES, DocumentInWhole, DocumentPage, TermCounts
+from worker_service.operations.words import read_document_selector
+from worker_service.web.api.batches import require_batch
+from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
+from worker_service.web.api.jobs import seen as seen_job
+from worker_service.web.api.selecting import BEFORE, DRY_RUN, LIMIT, OWNERS
+
+_OWNER = Param("owner", "only in documents of this person")
+_BATCH = Param("batch", "documents that this batch asked for", ID)
+_SAID = {
+    "read": Field(
+        {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}},
+        'how, by the names of the options of `pagemill reindex`: {"lang": ["deu"]}',
+    ),
+    "force": Field(YES, "read again what was read already"),
+}
+WISHED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": ["integer", "null"], "description": "of the job; null: nothing is to be done"},
+        "existing": YES,
+        "document_id": {"type": ["integer", "null"]},
+        "decision": {"type": ["string", "null"]},
+        "lacking": {"type": "array", "items": TEXT, "description": "what the machine lacks, and the job waits for"},
+    },
+    "required": ["id", "existing", "lacking"],
+}
+
+
+@endpoint(
+    "GET",
+    "/api/documents",
+    "Documents, the newest first; on the first page also the jobs that failed before there was one.",
+    query=(
+        Param("id", "of a document", ID, is_many=True),
+        Param("status", "not_indexed, queued, indexing, success or failed", is_many=True),
+        OWNERS,
+        Param("name", "a part of its name"),
+        _BATCH,
+        LIMIT,
+        BEFORE,
+    ),
+    answer=DocumentPage,
+)
+def list_documents(call: Call) -> DocumentPage:
+    said = call.query
+    if "batch" in said:
+        require_batch(call, said["batch"])
+    selector = read_document_selector(
+        said.get("id", ()),
+        said.get("status", ()),
+        said.get("owner", ()),
+        said.get("name", ""),
+        [said["batch"]] if "batch" in said else (),
+    )
+    return operations.list_documents(
+        call.session, call.visitor.only(selector), limit=said.get("limit", 50), before_id=said.get("before")
+    )
+
+
+@endpoint(
+    "GET",
+    "/api/documents/{id}",
+    "One document: how far it is, its pages and how each was read, and its files.",
+    answer=DocumentInWhole,
+    refusals=(404,),
+)
+def document(call: Call) -> DocumentInWhole:
+    seen(call)
+    return operations.document_in_whole(call.session, call.id)
+
+
+@endpoint(
+    "GET",
+    "/api/documents/{id}/text",
+    "Its text, page by page.",
+    query=(Param("pages", "3, 3-5, 3- or -5"),),
+    answer={
+        "type": "object",
+        "properties": {"document": ID, "name": TEXT, "items": {"type": "array", "items": {"type": "object"}}},
+        "required": ["document", "name", "items"],
+    },
+    refusals=(404,),
+)
+def text(call: Call) -> Any:
+    seen(call)
+    document, found = operations.text(call.session, call.id, pages=call.query.get("pages"))
+    items = [
+        {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
+    ]
+    return {"document": call.id, "name": document.name, "items": items}
+
+
+_PAGE = {
+    "type": "object",
+    "properties": {
+        "number": ID,
+        "method": {**TEXT, "description": "layer, ocr, rows or blank"},
+        "confidence": {"type": ["number", "null"]},
+        "text": {"type": ["string", "null"]},
+        "layout": {
+            "description": "its size in points; lines of words, each x0, y0, x1, y1, confidence, text; of a page with "
+            "a text of its own blocks, each x0, y0, x1, y1, and from where to where its words stand in the text"
+        },
+    },
+    "required": ["number", "method", "confidence", "text", "layout"],
+}
+
+
+@endpoint(
+    "GET",
+    "/api/documents/{id}/pages/{number}",
+    "One page: its text, how it was read, and where its words are.",
+    answer=_PAGE,
+    refusals=(404,),
+)
+def page(call: Call) -> Any:
+    seen(call)
+    number = call.path("number")
+    found = operations.page(call.session, call.id, number)
+    if found is None:
+        raise DocumentNotFound(f"document {call.id} has no page {number} that can be read")
+    return {
+        "number": found.number,
+        "method": found.method,
+        "confidence": found.confidence,
+        "text": found.text,
+        "layout": parsed(found.layout),
+    }
+
+
+def parsed(text: str | None) -> Any:
+    import json
+
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+@endpoint(
+    "GET",
+    "/api/documents/{id}/files/{form}",
+    f"One of its files, whole or a range of it: {', '.join(ROLES)}.",
+    media="application/octet-stream",
+    statuses=(200, 206),
+    refusals=(400, 404, 410, 416),
+)
+def file(call: Call) -> Response:
+    seen(call)
+    found, name = operations.file_of(call.session, call.id, call.path("form"))
+    return FileResponse(found.path, media_type="application/octet-stream", filename=name)
+
+
+@endpoint(
+    "GET",
+    "/api/jobs/{id}/files/{number}",
+    "One of the files that a job has published, by the number that `/api/jobs/{id}` tells.",
+    media="application/octet-stream",
+    statuses=(200, 206),
+    refusals=(404, 410, 416),
+)
+def file_of_job(call: Call) -> Response:
+    seen_job(call)
+    found = operations.file_of_job(call.session, call.id, call.path("number"))
+    return FileResponse(found.path, media_type="application/octet-stream", filename=found.name)
+
+
+@endpoint(
+    "POST",
+    "/api/documents/{id}/reindex",
+    "Read it again: what has changed, or all of it with force.",
+    body=_SAID,
+    answer=WISHED,
+    statuses=(202,),
+    refusals=(400, 404, 409),
+)
+def reindex(call: Call) -> Answer:
+    seen(call)
+    made = wishes.read_again(
+        call.session, call.id, call.body.get("read", {}), is_forced=bool(call.body.get("force", False))
+    )
+    return wished(made, 202)
+
+
+def wished(made: wishes.Wished, status: int) -> Answer:
+    one = made.enqueued
+    told = {
+        "id": one.job_id or None,
+        "existing": one.existing,
+        "document_id": one.document_id,
+        "decision": one.decision,
+        "lacking": list(made.lacking),
+    }
+    return Answer(told, status, {"Location": f"/api/jobs/{one.job_id}"} if one.job_id else {})
+
+
+@endpoint(
+    "DELETE",
+    "/api/documents/{id}",
+    "Remove it with its pages and files, for good. One that is being read is refused.",
+    query=(DRY_RUN,),
+    answer={"anyOf": [Removed, Weight]},
+    refusals=(404, 409),
+)
+def delete_document(call: Call) -> Any:
+    one = seen(call)
+    if call.query.get("dry_run"):
+        return operations.weigh(call.session, [one])
+    removed, _ = operations.remove(call.session, [one])
+    for reason in removed.refused.values():
+        raise Refused(f"document {call.id}: {reason}")
+    return removed
+
+
+def seen(call: Call) -> Document:
+    """The document of the path; of another owner there is none."""
+    found = operations.document(call.session, call.id)
+    if not call.visitor.may_see(found.owner):
+        raise DocumentNotFound(f"there is no document {call.id}: `pagemill documents` shows those that are there")
+    return found
+
+
+# ── Words in all of them ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@endpoint(
+    "GET",
+    "/api/search",
+    'The best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Hits stand between [ and ].',
+    query=(
+        Param("q", "what to find", is_needed=True),
+        _OWNER,
+        Param("document", "only in this one", ID),
+        _BATCH,
+        LIMIT,
+    ),
+    answer={
+        "type": "object",
+        "properties": {"items": Sequence[Hit], "is_partial": YES},
+        "required": ["items", "is_partial"],
+    },
+    refusals=(400, 404),
+)
+def search(call: Call) -> Any:
+    said = call.query
+    owner = said.get("owner")
+    if call.visitor.owner is not None:
+        if owner not in (None, call.visitor.owner):
+            return {"items": [], "is_partial": False}
+        owner = call.visitor.owner
+    if "batch" in said:
+        require_batch(call, said["batch"])
+    found = operations.search(
+        call.session,
+        said["q"],
+        owner=owner,
+        document_id=said.get("document"),
+        batch_id=said.get("batch"),
+        limit=said.get("limit", 20),
+    )
+    return {"items": found.hits, "is_partial": found.is_partial}
+
+
+@endpoint(
+    "GET",
+    "/api/keywords",
+    "How often each term stands in each document, zeros included; null where nothing of it can be read yet.",
+    query=(
+        Param("term", "a word, a phrase or begin*", is_many=True, is_needed=True),
+        _OWNER,
+        _BATCH,
+        Param(
+            "by", "document unless given; page: each page on which one stands", {**TEXT, "enum": ["document", "page"]}
+        ),
+    ),
+    answer={
+        "type": "object",
+        "properties": {
+            "terms": {"type": "array", "items": TEXT},
+            "items": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"document_id": ID, "name": TEXT, "page": ID, "counts": {"type": ["object", "null"]}},
+                    "required": ["document_id", "name", "counts"],
+                },
+            },
+        },
+        "required": ["terms", "items"],
+    },
+    refusals=(400, 404),
+)
+def keywords(call: Call) -> Any:
+    said = call.query
+    owner = said.get("owner")
+    if call.visitor.owner is not None:
+        if owner not in (None, call.visitor.owner):
+            return {"terms": said["term"], "items": []}
+        owner = call.visitor.owner
+    if "batch" in said:
+        require_batch(call, said["batch"])
+    found = operations.keywords(call.session, "\n".join(said["term"]), owner=owner, batch_id=said.get("batch"))
+    rows = found.by_page if said.get("by") == "page" else found.by_document
+    return {"terms": found.terms, "items": [_counts(row, found.terms) for row in rows]}
+
+
+def _counts(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
+    where = {} if row.page is None else {"page": row.page}
+    counts = dict(zip(terms, row.counts, strict=True)) if row.is_read else None
+    return {"document_id": row.document.id, "name": row.document.name, **where, "counts": counts}
+
+
+ENDPOINTS: Sequence[Endpoint] = (
+    list_documents, document, text, page, file, file_of_job, reindex, delete_document, search, keywords,
+)  # fmt: skip
+routes = [one.route for one in ENDPOINTS]

@@ -1,0 +1,245 @@
+"""What happens, as it happens: server-sent events, of one poller for all who listen.
+
+`job` is a move of a job, `notice` what people may be told, `progress` how far a running job is. Each but the last has
+an id that says how far the stream has come: who comes back with it (Last-Event-ID) hears what was missed. `reset`: too
+much was, ask anew for what is shown. While nobody listens, nobody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from worker_service import events
+from worker_service.errors import PagemillError
+from worker_service.harmless import as_json
+from worker_service.operations import feed
+from worker_service.operations.feed import Happened, Place, Step
+from worker_service.operations.objects import as_object
+from worker_service.web.access import Visitor
+from worker_service.web.api.endpoint import ID, Endpoint, Param, streamed
+from worker_service.web.problems import HttpProblem
+
+_POLL_SECONDS = 0.25
+_SIGN_OF_LIFE_SECONDS = 15.0
+_LIFE_SECONDS = 600.0
+"""Then a stream ends, and whoever still may comes back."""
+_STREAMS_MOST = 128
+_WAITING_MOST = 64
+"""Looks that a slow listener may be behind before it asks the database itself."""
+_MISSED_MOST = 20_000
+
+_ABOUT = ("job_id", "batch_id", "document_id")
+
+
+class TooManyStreams(HttpProblem):
+    code = "too_many_streams"
+    status = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    owner: str
+    about: tuple[int | None, int | None, int | None]
+    """Job, batch, document."""
+    place: Place | None
+    """How far a stream has come with it. None: it is no step on the way."""
+    text: str
+    is_reset: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Listener:
+    waiting: asyncio.Queue[list[Message]] = field(default_factory=lambda: asyncio.Queue(_WAITING_MOST))
+    is_behind: bool = False
+
+
+class Feed:
+    """Lives in the loop of the server: what it holds needs no lock."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+        self._listeners: set[Listener] = set()
+        self._poller: asyncio.Task[None] | None = None
+        self._steps: Mapping[int, Step] = {}
+
+    def join(self) -> Listener:
+        if len(self._listeners) >= _STREAMS_MOST:
+            raise TooManyStreams(f"{_STREAMS_MOST} listen already: come again later")
+        listener = Listener()
+        self._listeners.add(listener)
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners and self._poller is not None:
+            self._poller.cancel()
+            self._poller = None
+
+    async def _poll(self) -> None:
+        seen, place, self._steps = "", None, {}
+        while True:
+            try:
+                version = await run_in_threadpool(self._app.state.changes.version)
+                if version != seen:
+                    place, told = await run_in_threadpool(self._look, place)
+                    seen = version if told is not None else ""
+                    self._tell(told or [])
+            except PagemillError as error:
+                # The database is away for a moment, as during a restore; who listens hears signs of life.
+                self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
+                await asyncio.sleep(_SIGN_OF_LIFE_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _look(self, place: Place | None) -> tuple[Place, list[Message] | None]:
+        with self._app.state.sessions.opened("events") as session:
+            if place is None:
+                return feed.newest(session), None
+            happened = feed.after(session, place)
+            steps = feed.steps(session)
+        moved = [step for job_id, step in steps.items() if self._steps.get(job_id) != step]
+        self._steps = steps
+        if happened.place.event_id < place.event_id:
+            # The newest jobs were removed, and their numbers come again.
+            return happened.place, [
+                Message("", (None, None, None), happened.place, _written("reset", {}), is_reset=True)
+            ]
+        return happened.place, [*messages(place, happened), *map(_of_step, moved)]
+
+    def _tell(self, told: list[Message]) -> None:
+        for listener in self._listeners if told else ():
+            try:
+                listener.waiting.put_nowait(told)
+            except asyncio.QueueFull:
+                listener.is_behind = True
+
+
+def messages(since: Place, happened: Happened) -> Iterator[Message]:
+    place = since
+    for move in happened.moves:
+        place = Place(place.notice_id, move.id)
+        yield _message("job", move, (move.job_id, move.batch_id, move.document_id), place)
+    for notice in happened.notices:
+        place = Place(notice.id, place.event_id)
+        yield _message("notice", notice, (notice.job_id, notice.batch_id, notice.document_id), place)
+
+
+def _of_step(step: Step) -> Message:
+    return _message("progress", step, (step.job_id, step.batch_id, step.document_id), None)
+
+
+def _message(kind: str, value: Any, about: tuple[int | None, int | None, int | None], place: Place | None) -> Message:
+    return Message(value.owner, about, place, _written(kind, as_object(value)))
+
+
+def _written(kind: str, value: object) -> str:
+    # On one line: JSON has no line ends of its own.
+    return f"event: {kind}\ndata: {as_json(value)}\n\n"
+
+
+@streamed(
+    "GET",
+    "/api/events",
+    "What happens, as server-sent events: job, notice, progress, reset.",
+    query=(
+        Param("after", "what happened since this id of an event, too"),
+        Param("job", "only of this one", ID),
+        Param("batch", "only of this one", ID),
+        Param("document", "only of this one", ID),
+    ),
+    headers=(Param("Last-Event-ID", "the same as after, as a browser says it"),),
+    media="text/event-stream",
+    refusals=(400, 503),
+)
+async def listen(request: Request, visitor: Visitor, query: Mapping[str, Any]) -> Response:
+    said = request.headers.get("last-event-id") or query.get("after")
+    place = feed.read_place(said) if said else None
+    wanted = tuple(query.get(name) for name in ("job", "batch", "document"))
+    heads = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    of: Feed = request.app.state.feed
+    listener = of.join()
+    return StreamingResponse(
+        _stream(request, visitor, of, listener, place, wanted), headers=heads, media_type="text/event-stream"
+    )
+
+
+async def _stream(
+    request: Request,
+    visitor: Visitor,
+    of: Feed,
+    listener: Listener,
+    place: Place | None,
+    wanted: tuple[int | None, ...],
+) -> AsyncIterator[str]:
+    ends_at = time.monotonic() + _LIFE_SECONDS
+
+    def is_for_them(one: Message) -> bool:
+        return visitor.may_see(one.owner) and all(
+            want is None or want == has for want, has in zip(wanted, one.about, strict=True)
+        )
+
+    try:
+        yield "retry: 2000\n\n"
+        listener.is_behind = True
+        while time.monotonic() < ends_at:
+            if listener.is_behind or place is None:
+                listener.is_behind = False
+                while not listener.waiting.empty():
+                    listener.waiting.get_nowait()
+                place, texts = await run_in_threadpool(_missed, request, visitor, place, is_for_them)
+                for text in texts:
+                    yield text
+            try:
+                told = await asyncio.wait_for(listener.waiting.get(), _SIGN_OF_LIFE_SECONDS)
+            except TimeoutError:
+                yield ": still here\n\n"
+                continue
+            for one in told:
+                if one.place is None:
+                    if is_for_them(one):
+                        yield one.text
+                    continue
+                if one.is_reset:
+                    place = one.place
+                    yield f"id: {place}\n{one.text}"
+                elif place is None or one.place.notice_id > place.notice_id or one.place.event_id > place.event_id:
+                    place = Place(*map(max, place or one.place, one.place))
+                    if is_for_them(one):
+                        yield f"id: {place}\n{one.text}"
+    finally:
+        of.leave(listener)
+
+
+def _missed(
+    request: Request, visitor: Visitor, since: Place | None, is_for_them: Callable[[Message], bool]
+) -> tuple[Place, list[str]]:
+    with request.app.state.sessions.opened(visitor.name) as session:
+        now = feed.newest(session)
+        steps = [one.text for one in map(_of_step, feed.steps(session).values()) if is_for_them(one)]
+        if since is None:
+            # So that who comes back before anything has happened misses nothing either.
+            return now, [f"id: {now}\n{_written('hello', {})}", *steps]
+        missed = now.event_id - since.event_id + now.notice_id - since.notice_id
+        if missed > _MISSED_MOST or now.event_id < since.event_id:
+            return now, [f"id: {now}\n{_written('reset', {})}", *steps]
+        texts: list[str] = []
+        place, is_all = since, False
+        while not is_all:
+            happened = feed.after(session, place, owner=visitor.owner)
+            texts += [f"id: {one.place}\n{one.text}" for one in messages(place, happened) if is_for_them(one)]
+            place, is_all = happened.place, happened.is_all
+        return place, [*texts, *steps]
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (listen,)
+routes = [one.route for one in ENDPOINTS]

@@ -1,0 +1,90 @@
+"""Files that are sent: `curl -F file=@report.pdf`. Each becomes the job that `pagemill ingest` would make of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from worker_service.errors import BadInput
+from worker_service.harmless import as_json
+from worker_service.operations import uploads as operations
+from worker_service.operations.objects import as_object
+from worker_service.web.access import Visitor
+from worker_service.web.api.documents import WISHED, wished
+from worker_service.web.api.endpoint import TEXT, Endpoint, Field, streamed
+from worker_service.web.api.jobs import own
+from worker_service.web.receiving import Received, received
+from worker_service.web.sessions import opened
+
+_SWEEP_SECONDS = 600.0
+_OURS = ("owner", "force", "csrf")
+_BODY: Mapping[str, Field] = {
+    "file": Field({"type": "string", "contentMediaType": "application/octet-stream"}, "or several", is_needed=True),
+    "owner": Field(TEXT, "the person it belongs to"),
+    "force": Field(TEXT, "true: read it again if it was read already"),
+    "lang": Field(TEXT, "how to read, by the names of the options of `pagemill ingest`: lang, quality, force-ocr, …"),
+}
+
+
+@streamed(
+    "POST",
+    "/api/uploads",
+    "Send files and have them read: each becomes the job that `pagemill ingest` would make of it.",
+    body=_BODY,
+    body_media="multipart/form-data",
+    answer={
+        "type": "object",
+        "properties": {
+            "items": {
+                "type": "array",
+                "items": {**WISHED, "properties": {**WISHED["properties"], "name": TEXT}},
+            }
+        },
+        "required": ["items"],
+    },
+    statuses=(201,),
+    refusals=(400, 403, 413, 415, 507),
+)
+async def upload(request: Request, visitor: Visitor, _: Mapping[str, Any]) -> Response:
+    async with received(request) as form:
+        items = await run_in_threadpool(bring_in, request, visitor, form)
+    await run_in_threadpool(_sweep, request)
+    return Response(as_json(as_object({"items": items})) + "\n", 201, media_type="application/json")
+
+
+def bring_in(request: Request, visitor: Visitor, form: Received) -> list[dict[str, Any]]:
+    """What becomes of each file, as JSON."""
+    files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
+    if not files:
+        raise BadInput("there is no file in it: curl -F file=@report.pdf")
+    for name, incoming in files:
+        if not incoming.size:
+            raise BadInput(f"{name!r} is empty")
+    owner = own(visitor, form.one("owner") or None)
+    words = {name: values for name, values in form.fields.items() if name not in _OURS}
+    is_forced = (form.one("force") or "").lower() in ("true", "1", "yes", "on")
+    items: list[dict[str, Any]] = []
+    with opened(request) as session:
+        for name, incoming in files:
+            path = incoming.keep(name, owner)
+            made = operations.bring_in(session, path, words, owner=owner, is_forced=is_forced)
+            items.append({"name": path.name, **wished(made, 201).value})
+    return items
+
+
+def _sweep(request: Request) -> None:
+    """Now and then: it looks at all documents."""
+    state = request.app.state
+    if time.monotonic() >= getattr(state, "sweeps_at", 0.0):
+        state.sweeps_at = time.monotonic() + _SWEEP_SECONDS
+        with opened(request) as session:
+            operations.sweep(session)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (upload,)
+routes = [one.route for one in ENDPOINTS]
