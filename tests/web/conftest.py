@@ -53,3 +53,9 @@ def served(settings: Settings) -> Iterator[str]:
         finally:
             running.should_exit = True
             thread.join()
+
+
+def with_url(settings: Settings, url: str) -> Settings:
+    return load_settings(
+        {"database": str(settings.database)}, environ={"WORKER_WEB_URLS": url, "WORKER_LOG_FORMAT": "json"}
+    )

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.web.conftest import served
-from worker_service.config import Settings, load_settings
+from tests.web.conftest import served, with_url
+from worker_service.config import Settings
 
 PROBLEM = "application/problem+json"
 
@@ -148,12 +148,6 @@ def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
 
 
 # ── By hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def with_url(settings: Settings, url: str) -> Settings:
-    return load_settings(
-        {"database": str(settings.database)}, environ={"WORKER_WEB_URLS": url, "WORKER_LOG_FORMAT": "json"}
-    )
 
 
 def said(address: str, request: bytes) -> bytes:

@@ -1,0 +1,249 @@
+"""Who comes in, and what they may."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.web.conftest import served, with_url
+from worker_service.clock import as_text
+from worker_service.config import Settings
+from worker_service.jobs.selector import Selector
+from worker_service.operations import tokens
+from worker_service.operations.database import Session
+from worker_service.operations.enqueue import enqueue
+from worker_service.operations.jobs import job
+from worker_service.tokens import Power, digest_of, read_word
+from worker_service.web import access
+from worker_service.web.access import Visitor
+
+NOBODY = 65534
+JOB = {"job_type": "ocr_pages"}
+
+as_another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as somebody else")
+
+
+def asked_as(user: int, address: str, path: str = "/api/jobs") -> int:
+    """The status that a program of this user gets: whose a connection is, is told by the thread that makes it."""
+    libc = ctypes.CDLL(None)
+    libc.setfsuid(user)
+    try:
+        return httpx.get(address + path).status_code
+    finally:
+        libc.setfsuid(0)
+
+
+def bearing(word: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {word}"}
+
+
+# ── From this machine, without a token ──────────────────────────────────────────────────────────────────────────
+
+
+def test_whoever_may_write_the_database_comes_in_under_their_own_name_as_long_as_there_is_no_token(
+    site: httpx.Client, session: Session
+) -> None:
+    enqueue(session, JOB, lambda _: b"")
+
+    assert site.post("/api/jobs/1/cancel").status_code == 200
+    assert site.get("/api/jobs").status_code == 200
+    [action] = session.store.reading.actions()
+    assert action.actor == os.environ.get("USER", "root")
+
+    tokens.make(session, "grafana")
+    assert site.get("/api/jobs").status_code == 401
+
+
+@as_another_user
+def test_another_user_of_the_machine_does_not_though_the_address_is_the_same(settings: Settings) -> None:
+    with served(settings) as address:
+        assert asked_as(0, address) == 200
+        assert asked_as(NOBODY, address) == 401
+        assert asked_as(NOBODY, address, "/healthz") == 200
+
+
+@as_another_user
+def test_another_user_does_who_may_write_the_database_and_reach_it(settings: Settings) -> None:
+    with served(settings) as address:
+        settings.database.chmod(0o666)
+        folders = [one for one in settings.database.parents if not one.stat().st_mode & 0o001]
+        assert folders, "the directory of a test is its user's own"
+        assert asked_as(NOBODY, address) == 401
+
+        modes = {folder: folder.stat().st_mode for folder in folders}
+        try:
+            for folder in folders:
+                folder.chmod(0o711)
+            assert asked_as(NOBODY, address) == 200
+            settings.database.chmod(0o644)
+            assert asked_as(NOBODY, address) == 401
+        finally:
+            for folder, mode in modes.items():
+                folder.chmod(mode)
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Proto"])
+def test_a_proxy_does_not_whoever_it_asks_for(site: httpx.Client, header: str) -> None:
+    assert site.get("/api/jobs", headers={header: "127.0.0.1"}).status_code == 401
+
+
+def test_nobody_does_by_an_address_that_others_have_as_well(site: httpx.Client, settings: Settings) -> None:
+    assert site.get("/api/jobs", headers={"Host": "10.0.0.5"}).status_code == 401
+    with served(with_url(settings, "https://docs.example.org")) as address:
+        assert httpx.get(f"{address}/api/jobs").status_code == 401
+
+
+# ── By a token ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_token_comes_in_until_it_is_removed(site: httpx.Client, session: Session) -> None:
+    made = tokens.make(session, "grafana")
+    assert site.get("/api/jobs", headers=bearing(made.word)).status_code == 200
+
+    tokens.remove(session, ["grafana"])
+    answer = site.get("/api/jobs", headers=bearing(made.word))
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert made.word not in answer.text
+
+
+def test_a_token_comes_in_until_its_time_is_over(settings: Settings, session: Session) -> None:
+    made = tokens.make(session, "grafana", until="1d")
+    with served(settings) as address:
+        assert httpx.get(f"{address}/api/jobs", headers=bearing(made.word)).status_code == 200
+        session.store.tokens.remove([made.id])
+        over = tokens.make(session, "grafana", until="1s")
+        until = over.until
+        assert until is not None
+        while until > as_text(session.clock()):
+            pass
+        assert httpx.get(f"{address}/api/jobs", headers=bearing(over.word)).status_code == 401
+
+
+CRAFTED: dict[str, Callable[[int, str], str]] = {
+    "another secret": lambda number, secret: f"pm_{number}_{'A' * 43}",
+    "a letter less": lambda number, secret: f"pm_{number}_{secret[:-1]}",
+    "a letter more": lambda number, secret: f"pm_{number}_{secret}A",
+    "the secret of another": lambda number, secret: f"pm_{number + 1}_{secret}",
+    "nobody's": lambda number, secret: f"pm_999999_{secret}",
+    "a number without end": lambda number, secret: f"pm_{'9' * 40}_{secret}",
+    "a negative number": lambda number, secret: f"pm_-{number}_{secret}",
+    "its digest": lambda number, secret: f"pm_{number}_{digest_of(secret)}",
+    "SQL": lambda number, secret: f"pm_{number} OR 1=1_{secret}",
+    "a wildcard": lambda number, secret: f"pm_{number}_%",
+    "a NUL": lambda number, secret: f"pm_{number}_{secret}\\0",
+    "much": lambda number, secret: "pm_" + "9" * 30_000,
+}
+
+
+@pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
+def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted: Callable[[int, str], str]) -> None:
+    read = read_word(tokens.make(session, "grafana").word)
+    assert read is not None
+
+    assert site.get("/api/jobs", headers=bearing(crafted(*read))).status_code == 401
+    assert site.get("/api/jobs", headers={"Authorization": f"Basic {crafted(*read)}"}).status_code == 401
+
+
+def test_a_token_in_the_address_is_no_token(site: httpx.Client, session: Session) -> None:
+    made = tokens.make(session, "grafana")
+
+    assert site.get(f"/api/jobs?token={made.word}").status_code == 401
+    assert site.get(f"/api/jobs?access_token={made.word}").status_code == 401
+
+
+def test_a_link_and_a_session_are_no_tokens(site: httpx.Client, session: Session) -> None:
+    link = tokens.make_link(session)
+    inside = tokens.begin_session(session, tokens.make(session, "ann").word)
+    assert inside is not None
+
+    assert site.get("/api/jobs", headers=bearing(link.word)).status_code == 401
+    assert site.get("/api/jobs", headers=bearing(inside.word)).status_code == 401
+
+
+def test_the_database_has_no_secret(settings: Settings, session: Session) -> None:
+    words = [tokens.make(session, "grafana").word, tokens.make_link(session).word]
+    session.close()
+
+    kept = b"".join(path.read_bytes() for path in settings.database.parent.glob("pagemill.db*"))
+    assert b"grafana" in kept
+    assert not any((read_word(word) or (0, word))[1].encode() in kept for word in words)
+
+
+# ── What they may ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_whoever_may_look_may_change_nothing(site: httpx.Client, session: Session) -> None:
+    enqueue(session, JOB, lambda _: b"")
+    looking = bearing(tokens.make(session, "grafana", [Power.READ]).word)
+    working = bearing(tokens.make(session, "scanner", [Power.OPERATE]).word)
+
+    for method, path in (
+        ("POST", "/api/jobs"),
+        ("POST", "/api/jobs/1/cancel"),
+        ("DELETE", "/api/jobs/1"),
+        ("PUT", "/"),
+    ):
+        answer = site.request(method, path, headers=looking, json={})
+        assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")
+    assert job(session, 1).status == "pending"
+
+    assert site.post("/api/jobs/1/cancel", headers=working).status_code == 200
+    assert session.store.reading.actions()[0].actor == "scanner"
+
+
+def test_a_power_brings_those_below_it(session: Session) -> None:
+    for highest, powers in zip(Power, (["read"], ["read", "operate"], ["read", "operate", "admin"]), strict=True):
+        tokens.make(session, highest, [highest])
+        assert tokens.tokens(session)[-1].scopes.split() == powers
+
+
+def test_one_owner_selects_what_is_theirs_and_nothing_of_whatever_else_is_asked_for() -> None:
+    alice = Visitor("alice", frozenset(Power), "alice")
+
+    assert alice.only(Selector()) == Selector(owners=("alice",))
+    assert alice.only(Selector(owners=("alice", "bob"), ids=(1,))) == Selector(owners=("alice",), ids=(1,))
+    assert alice.only(Selector(owners=("bob",), batch_ids=(7,))) == Selector(owners=("alice",), ids=(0,))
+    assert not alice.may_see("bob")
+    assert not alice.may_see("")
+    assert not alice.may_see(None)
+    assert Visitor("ann", frozenset(Power)).only(Selector()) == Selector()
+
+
+# ── Who tries again and again ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_guesses_is_not_answered_for_a_while_and_keeps_nobody_out_who_knows(
+    site: httpx.Client, session: Session
+) -> None:
+    good = tokens.make(session, "grafana").word
+    guesses = [site.get("/api/jobs", headers=bearing(f"pm_1_{'A' * 43}")) for _ in range(access.FAILURES_MOST + 2)]
+
+    assert [answer.status_code for answer in guesses] == [401] * access.FAILURES_MOST + [429] * 2
+    assert 1 <= int(guesses[-1].headers["retry-after"]) <= 60
+    assert site.post("/session", data={"token": "pm_1_guess"}).status_code == 429
+    assert site.get("/api/jobs", headers=bearing(good)).status_code == 200
+
+
+def test_the_failures_of_one_address_are_not_those_of_another_and_are_forgotten_when_there_are_many() -> None:
+    failures = access.Failures()
+    for _ in range(20):
+        failures.note("10.0.0.1")
+
+    assert failures.note("10.0.0.1")[0] == access.FAILURES_MOST + 1
+    assert failures.note("10.0.0.2")[0] == 1
+    for number in range(10_000):
+        failures.note(f"2001:db8::{number:x}")
+    assert failures.note("10.0.0.1")[0] == 1
+
+
+def test_when_a_token_was_used_is_written_in_the_end(settings: Settings, session: Session) -> None:
+    made = tokens.make(session, "grafana")
+    with served(settings) as address:
+        httpx.get(f"{address}/api/jobs", headers=bearing(made.word))
+
+    assert tokens.tokens(session)[0].used_at is not None
