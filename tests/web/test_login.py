@@ -1,0 +1,214 @@
+"""How a browser comes in and goes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.web.conftest import served, with_url
+from worker_service.config import Settings
+from worker_service.operations import tokens
+from worker_service.operations.database import Session
+from worker_service.operations.enqueue import enqueue
+from worker_service.operations.jobs import job
+from worker_service.tokens import Power
+
+PAGE = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def browser(settings: Settings, session: Session) -> Iterator[httpx.Client]:
+    """Where there is a token already, so that nobody comes in without."""
+    tokens.make(session, "grafana")
+    with served(settings) as address, httpx.Client(base_url=address, headers=PAGE) as client:
+        yield client
+
+
+def link_of(session: Session, name: str | None = None, **more: str) -> str:
+    return f"/session?link={tokens.make_link(session, name, **more).word}"
+
+
+def csrf_of(browser: httpx.Client) -> str:
+    """As a page of ours tells it."""
+    found = re.search(r'name="csrf" value="([0-9a-f]+)"', browser.get("/session/me").text)
+    assert found is not None
+    return found[1]
+
+
+# ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_is_nobody_is_shown_the_way_in_and_then_what_they_wanted(browser: httpx.Client, session: Session) -> None:
+    turned_away = browser.get("/jobs?status=failed")
+    assert (turned_away.status_code, turned_away.headers["location"]) == (303, "/session?next=/jobs%3Fstatus%3Dfailed")
+
+    asked = browser.get(turned_away.headers["location"])
+    assert 'value="/jobs?status=failed"' in asked.text
+    token = tokens.make(session, "ann", [Power.OPERATE]).word
+    let_in = browser.post("/session", data={"token": token, "next": "/jobs?status=failed"})
+
+    assert let_in.status_code == 200
+    assert 'content="0; url=/jobs?status=failed"' in let_in.text
+    assert browser.get("/api/jobs").status_code == 200
+
+
+def test_a_link_lets_one_browser_in_once(browser: httpx.Client, session: Session) -> None:
+    link = link_of(session)
+
+    assert browser.get(link).status_code == 200
+    assert browser.get("/api/jobs").status_code == 200
+
+    browser.cookies.clear()
+    again = browser.get(link)
+    assert again.status_code == 401
+    assert "pagemill token link" in again.text
+    assert browser.get("/api/jobs").status_code == 401
+
+
+def test_a_link_that_was_pasted_into_the_field_lets_in_as_well(browser: httpx.Client, session: Session) -> None:
+    browser.post("/session", data={"token": f" http://127.0.0.1:8470{link_of(session)}\n"})
+
+    assert browser.get("/api/jobs").status_code == 200
+
+
+@pytest.mark.parametrize("way", ["a look ahead", "a preview"])
+def test_who_only_looks_ahead_uses_no_link_up(browser: httpx.Client, session: Session, way: str) -> None:
+    link = link_of(session)
+
+    if way == "a preview":
+        assert browser.head(link).status_code == 204
+    else:
+        assert browser.get(link, headers={"Sec-Purpose": "prefetch;prerender"}).status_code == 204
+    assert not browser.cookies
+
+    assert browser.get(link).status_code == 200
+
+
+def test_a_cookie_is_for_our_pages_alone(browser: httpx.Client, session: Session) -> None:
+    cookie = browser.get(link_of(session)).headers["set-cookie"]
+
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Secure" not in cookie
+    assert "Domain" not in cookie
+
+
+def test_behind_https_a_cookie_never_travels_without(settings: Settings, session: Session) -> None:
+    with served(with_url(settings, "https://docs.example.org")) as address:
+        answer = httpx.get(address + link_of(session), headers={"Host": "docs.example.org"})
+
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-pagemill-")
+        assert {"HttpOnly", "SameSite=strict", "Secure", "Path=/"} <= set(cookie.split("; "))
+
+
+@pytest.mark.parametrize(
+    "wanted", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/session/end", "/a\nb"]
+)
+def test_who_comes_in_is_never_sent_to_somebody_else(browser: httpx.Client, session: Session, wanted: str) -> None:
+    token = tokens.make(session, "ann").word
+
+    assert 'url=/"' in browser.post("/session", data={"token": token, "next": wanted}).text
+
+
+def test_what_stands_in_the_address_is_shown_inert(browser: httpx.Client) -> None:
+    answer = browser.get("/session", params={"next": '/"><script>alert(1)</script>'})
+
+    assert "<script>alert" not in answer.text
+
+
+# ── Inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.Client, session: Session) -> None:
+    enqueue(session, {"job_type": "ocr_pages"}, lambda _: b"")
+    browser.get(link_of(session, "bob"))
+
+    for headers in ({}, {"X-CSRF-Token": "0" * 64}, {"X-CSRF-Token": ""}):
+        answer = browser.post("/api/jobs/1/cancel", headers={**headers, "Accept": "*/*"})
+        assert (answer.status_code, answer.json()["code"]) == (403, "form_outdated")
+    assert job(session, 1).status == "pending"
+
+    assert browser.post("/api/jobs/1/cancel", headers={"X-CSRF-Token": csrf_of(browser)}).status_code == 200
+    assert session.store.reading.actions()[0].actor == "bob"
+
+
+def test_what_a_form_carries_is_good_in_one_browser_only(browser: httpx.Client, session: Session) -> None:
+    browser.get(link_of(session, "bob"))
+    his = csrf_of(browser)
+    browser.cookies.clear()
+    browser.get(link_of(session, "ann"))
+
+    answer = browser.post("/api/jobs", headers={"X-CSRF-Token": his, "Accept": "*/*"}, json={"job_type": "ocr_pages"})
+
+    assert answer.json()["code"] == "form_outdated"
+
+
+def test_somebody_elses_page_changes_nothing_though_the_browser_is_in(browser: httpx.Client, session: Session) -> None:
+    browser.get(link_of(session))
+    headers = {"X-CSRF-Token": csrf_of(browser), "Origin": "https://evil.example", "Accept": "*/*"}
+
+    assert browser.post("/api/jobs/1/cancel", headers=headers).json()["code"] == "origin_refused"
+
+
+def test_before_there_is_a_token_a_browser_needs_our_forms_as_well_and_a_program_does_not(site: httpx.Client) -> None:
+    wanted = {"job_type": "ocr_pages"}
+    assert site.post("/api/jobs", json=wanted).status_code == 201
+
+    browser = {"Origin": str(site.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    assert site.post("/api/jobs", json=wanted, headers=browser).json()["code"] == "form_outdated"
+    assert site.post("/api/jobs", json=wanted, headers={**browser, "X-CSRF-Token": csrf_of(site)}).status_code == 201
+
+
+@pytest.mark.parametrize("change", [lambda mark: mark[:-1], lambda mark: mark[::-1], lambda mark: ""], ids="abc")
+def test_a_cookie_that_was_changed_is_nobodys(browser: httpx.Client, session: Session, change: object) -> None:
+    assert callable(change)
+    browser.get(link_of(session))
+    [(name, value)] = browser.cookies.items()
+    word, _, mark = value.rpartition(".")
+
+    browser.cookies.clear()
+    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={word}.{change(mark)}"}).status_code == 401
+    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={word}.{mark}"}).status_code == 200
+
+
+def test_one_owners_browser_is_that_owners(browser: httpx.Client, session: Session) -> None:
+    enqueue(session, {"job_type": "ocr_pages", "owner": "alice"}, lambda _: b"")
+    enqueue(session, {"job_type": "ocr_pages", "owner": "bob"}, lambda _: b"")
+    browser.get(link_of(session, "bob", owner="bob"))
+
+    assert [one["owner"] for one in browser.get("/api/jobs").json()["items"]] == ["bob"]
+
+
+# ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_goes_out_is_out_with_every_copy_of_the_cookie(browser: httpx.Client, session: Session) -> None:
+    browser.get(link_of(session))
+    [(name, value)] = browser.cookies.items()
+
+    assert browser.post("/session/end", data={"csrf": "0" * 64}).status_code == 403
+    assert browser.post("/session/end", data={"csrf": csrf_of(browser)}).status_code == 303
+    assert not browser.cookies
+    assert browser.get("/api/jobs", headers={"Cookie": f"{name}={value}"}).status_code == 401
+
+
+def test_a_token_that_is_removed_takes_its_browsers_along(browser: httpx.Client, session: Session) -> None:
+    browser.post("/session", data={"token": tokens.make(session, "ann").word})
+    assert browser.get("/api/jobs").status_code == 200
+
+    tokens.remove(session, ["ann"])
+
+    assert browser.get("/api/jobs").status_code == 401
+
+
+def test_a_browser_stays_in_when_the_web_is_started_again(settings: Settings, session: Session) -> None:
+    tokens.make(session, "grafana")
+    with served(settings) as address:
+        cookies = httpx.get(address + link_of(session)).cookies
+
+    with served(settings) as address:
+        cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        assert httpx.get(f"{address}/api/jobs", headers={"Cookie": cookie}).status_code == 200
