@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -59,3 +61,15 @@ def with_url(settings: Settings, url: str) -> Settings:
     return load_settings(
         {"database": str(settings.database)}, environ={"WORKER_WEB_URLS": url, "WORKER_LOG_FORMAT": "json"}
     )
+
+
+@contextmanager
+def connected(address: str, *, takes: int | None = None) -> Iterator[socket.socket]:
+    """`takes`: so much of an answer is kept for us until we read it."""
+    parts = urlsplit(address)
+    with socket.socket() as line:
+        if takes is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, takes)
+        line.settimeout(20)
+        line.connect((parts.hostname, parts.port))
+        yield line

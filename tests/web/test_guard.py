@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from tests.web.conftest import served, with_url
+from tests.web.conftest import connected, served, with_url
 from worker_service.config import Settings
 
 PROBLEM = "application/problem+json"
@@ -160,10 +157,3 @@ def said(address: str, request: bytes) -> bytes:
             if b"Content-Length" not in request and b"Connection: close" not in request and b"\r\n\r\n" in heard:
                 break
         return heard
-
-
-@contextmanager
-def connected(address: str) -> Iterator[socket.socket]:
-    parts = urlsplit(address)
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as line:
-        yield line

@@ -139,7 +139,9 @@ class Access:
                     raise
                 await _to_login(request)(scope, receive, send)
                 return
-            visitor.must(Power.READ if scope["method"] in SAFE else Power.OPERATE)
+            # Whoever may look may also go out.
+            is_looking = scope["method"] in SAFE or scope["path"].startswith(f"{LOGIN}/")
+            visitor.must(Power.READ if is_looking else Power.OPERATE)
             scope.setdefault("state", {})["visitor"] = visitor
         await self._app(scope, receive, send)
 

@@ -56,6 +56,11 @@ def come_in_by_token(request: Request) -> Response:
     return _let_in(request, made, _inside(form.get("next")))
 
 
+def me(request: Request) -> Response:
+    """Who one is here, and the way out."""
+    return page(request, "me.html", title="You")
+
+
 def go_out(request: Request) -> Response:
     """The session is over, whoever else has its cookie."""
     word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
@@ -115,5 +120,6 @@ def _inside(wanted: Any) -> str:
 routes = [
     Route(LOGIN, come_in),
     Route(LOGIN, come_in_by_token, methods=["POST"]),
+    Route(f"{LOGIN}/me", me),
     Route(f"{LOGIN}/end", go_out, methods=["POST"]),
 ]

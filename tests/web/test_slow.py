@@ -1,0 +1,145 @@
+"""Who dawdles keeps nobody waiting, and is told."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.web.conftest import connected, served
+from worker_service.config import Settings
+from worker_service.web import guard, listening
+
+HEADERS = b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def heard(line: socket.socket) -> bytes:
+    """All of it, to the end of the connection."""
+    told = b""
+    try:
+        while chunk := line.recv(65536):
+            told += chunk
+    except ConnectionResetError:
+        pass
+    return told
+
+
+@pytest.fixture
+def lines() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_two_hundred_clients_who_ask_nothing_are_let_go_while_others_are_answered(
+    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "ASKING_SECONDS", 60.0)  # it is their number that lets them go
+    with served(settings) as address:
+        slow = [lines.enter_context(connected(address)) for _ in range(200)]
+        for one in slow:
+            one.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: ")
+
+        began = time.monotonic()
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        assert httpx.get(f"{address}/api/jobs").status_code == 200
+        assert time.monotonic() - began < 5
+
+        for one in slow[: 200 - listening.ASKING_MOST]:
+            assert b"too many connections ask nothing" in heard(one)
+
+
+def test_who_does_not_come_to_the_end_of_a_request_is_let_go(
+    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "ASKING_SECONDS", 0.3)
+    with served(settings) as address:
+        silent, halfway, again = (lines.enter_context(connected(address)) for _ in range(3))
+        halfway.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        again.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while not again.recv(65536).endswith(b"ok\n"):
+            pass
+        again.sendall(b"GET /healthz HTT")
+
+        assert heard(silent).startswith(b"HTTP/1.1 408 ")
+        assert b"the request has not come in whole in time" in heard(halfway)
+        assert heard(again).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("limit", ["PAUSE_SECONDS", "BODY_SECONDS"])
+def test_a_body_that_does_not_come_is_given_up(
+    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(guard, limit, 0.3)
+    monkeypatch.setattr(guard, "LEFT_OVER_SECONDS", 0.1)
+    with served(settings) as address:
+        line = lines.enter_context(connected(address))
+        line.sendall(HEADERS + b"Content-Length: 100\r\n\r\n{")
+
+        answer = heard(line)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"body_too_slow"' in answer
+
+
+def test_who_is_nobody_is_refused_before_a_letter_of_the_body_has_come(
+    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "LEFT_OVER_SECONDS", 0.1)
+    with served(settings) as address:
+        line = lines.enter_context(connected(address))
+        line.sendall(HEADERS + b"Authorization: Bearer guess\r\nContent-Length: 10000000000\r\n\r\n")
+
+        assert heard(line).startswith(b"HTTP/1.1 401 ")
+
+
+def test_who_takes_nothing_of_an_answer_is_let_go(
+    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "STUCK_SECONDS", 0.3)
+    with served(settings) as address:
+        line = lines.enter_context(connected(address, takes=4096))
+        asked = b"GET /static/pagemill.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        # Reset, or a broken pipe: whatever is hit first.
+        with pytest.raises(ConnectionError):
+            ask_for_ever(line, asked)
+
+        assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_too_many_who_are_being_answered_are_asked_to_come_back(
+    settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "AT_ONCE", 20)
+    with served(settings) as address:
+        for _ in range(20):
+            line = lines.enter_context(connected(address))
+            line.sendall(HEADERS + b"Content-Length: 100\r\n\r\n{")
+
+        until(lambda: httpx.get(f"{address}/api/jobs").status_code == 503)
+        answer = httpx.get(f"{address}/api/jobs")
+        assert answer.json()["code"] == "too_many_requests"
+        assert answer.headers["retry-after"] == "1"
+        assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_the_web_ends_although_somebody_dawdles(settings: Settings, lines: ExitStack) -> None:
+    with served(settings) as address:
+        for _ in range(5):
+            lines.enter_context(connected(address)).sendall(HEADERS + b"Content-Length: 100\r\n\r\n{")
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 20
+
+
+def ask_for_ever(line: socket.socket, asked: bytes) -> None:
+    while True:
+        line.sendall(asked)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
