@@ -48,6 +48,7 @@ _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state"
 @click.option("--name", default="", metavar="NAME", help="What it is called in lists.")
 @click.option("--owner", default="", metavar="NAME", help="The person that it belongs to.")
 @priority_option
+@click.option("--credential", default="", metavar="NAME", help="Of folders and files of Drive; drive unless given.")
 @reading_options
 @click.option("--then-batch", multiple=True, metavar="TYPE[=JSON]", help="Once it has ended, enqueue such a job.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Until it has ended; shows how far it is.")
@@ -59,6 +60,7 @@ def add(
     name: str,
     owner: str,
     priority: int | None,
+    credential: str,
     then_batch: Sequence[str],
     is_waiting: bool,
     timeout: str | None,
@@ -87,10 +89,10 @@ def add(
         raise BadInput("--dry-run brings nothing in, so there is nothing to wait for: leave one of them out")
     left_out = Counter[str]()
     words = [word for said in sources for word in (_listed() if said == "-" else [said])]
-    jobs = jobs_of(words, read, owner=owner, left_out=left_out)
+    jobs = jobs_of(words, read, owner=owner, credential=credential, left_out=left_out)
     actions = [_follows(desk, word) for word in then_batch]
     if dry_run:
-        estimate.show(desk, _weighed(desk, jobs, read, owner), left_out)
+        estimate.show(desk, _weighed(desk, jobs, read, owner, credential), left_out)
         return 0
     if left_out and not desk.as_json:
         output.say(f"left out: {in_words(left_out)}")
@@ -108,16 +110,20 @@ def add(
     return 0
 
 
-def jobs_of(sources: Sequence[str], read: ReadWords, *, owner: str, left_out: Counter[str]) -> list[NewJob]:
+def jobs_of(
+    sources: Sequence[str], read: ReadWords, *, owner: str, credential: str = "", left_out: Counter[str]
+) -> list[NewJob]:
     """The jobs that bring them in; what two of them name is brought in once."""
     found: dict[tuple[str, str], NewJob] = {}
     for word in sources:
-        for key, job in _of_source(word, read, owner, left_out):
+        for key, job in _of_source(word, read, owner, credential, left_out):
             found.setdefault((job.platform, key), job)
     return list(found.values())
 
 
-def _of_source(word: str, read: ReadWords, owner: str, left_out: Counter[str]) -> list[tuple[str, NewJob]]:
+def _of_source(
+    word: str, read: ReadWords, owner: str, credential: str, left_out: Counter[str]
+) -> list[tuple[str, NewJob]]:
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
         files = files_at(path, left_out)
@@ -125,28 +131,30 @@ def _of_source(word: str, read: ReadWords, owner: str, left_out: Counter[str]) -
         return [(job.source_key or "", job) for job in jobs]
     if "://" not in word:
         raise BadInput(f"there is no file or directory {word!r}, and an address has its https://")
-    job = of_address(word, read, owner=owner)
+    job = of_address(word, read, owner=owner, credential=credential)
     if job.platform == "local":
-        return _of_source(str(path_of(job.source_key or "")), read, owner, left_out)
+        return _of_source(str(path_of(job.source_key or "")), read, owner, credential, left_out)
     return [(read_reference(word)[1].key, job if job.source_key else of_a_batch(job))]
 
 
-def of_address(address: str, read: ReadWords, *, owner: str) -> NewJob:
+def of_address(address: str, read: ReadWords, *, owner: str, credential: str = "") -> NewJob:
     """What brings in a file, or crawls a folder; of either, all that is found is read so from now on."""
     try:
         source, reference = read_reference(address)
     except Permanent as error:
         raise BadInput(error.message) from error
+    # What is not fetched with one, such as an https URL, needs none.
+    credential = credential if source.CREDENTIALS else ""
     if reference.is_folder:
-        return crawl_job(CrawlWords(address, read=read), owner=owner)
-    said = read.asked()
-    payload = {"source": address, **({"read": said} if said else {}), **read.follows(standing=True)}
+        return crawl_job(CrawlWords(address, credential=credential, read=read), owner=owner)
+    said = {"credential": credential, "read": read.asked(), **read.follows(standing=True)}
+    payload = {"source": address} | {name: value for name, value in said.items() if value}
     return NewJob(
         "download",
         platform=reference.platform,
         owner=owner,
         payload=canonical(payload),
-        source=source.rests_with(""),
+        source=source.rests_with(credential),
         source_key=reference.key,
         on_failure=read.after_failure(),
     )
@@ -181,15 +189,16 @@ def _follows(desk: Desk, word: str) -> Mapping[str, Any]:
 # ── What would become of it ──
 
 
-def _weighed(desk: Desk, jobs: Sequence[NewJob], read: ReadWords, owner: str) -> ToRead:
+def _weighed(desk: Desk, jobs: Sequence[NewJob], read: ReadWords, owner: str, credential: str) -> ToRead:
     """Folders are gone through by a job that only counts: it is compared with what crawls have found before."""
     files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
     found = estimate.of_files(desk, files, owner=owner, is_read_again=bool(read.asked()))
     addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
     found += ToRead(addresses, to_read=addresses, unsized=addresses)
     for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):
-        counting = crawl_job(CrawlWords(folder, dry_run=True, read=read), owner=owner)
-        told = found_by(desk, enqueue.enqueue_job(desk.session, counting).job_id)
+        told = found_by(
+            desk, crawl_job(CrawlWords(folder, credential=credential, dry_run=True, read=read), owner=owner)
+        )
         new, size = told.get("enqueued", 0), told.get("bytes", 0)
         known = told.get("unchanged", 0)
         found += ToRead(new + known, size, known, new, size)

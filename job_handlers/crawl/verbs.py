@@ -16,7 +16,7 @@ import click
 
 from job_handlers.crawl import watched
 from job_handlers.reading.estimate import how_long, how_long_in_words
-from job_handlers.reading.together import batch_option, priority_option, submitted
+from job_handlers.reading.together import PRIORITY, batch_option, priority_option, submitted
 from job_handlers.reading.verbs import reading_options, say_what_holds
 from job_handlers.reading.wishes import ReadWords
 from job_handlers.sources import Source, folders_in_words, read_folder
@@ -103,7 +103,7 @@ def crawl_verb(
     if batch is not None and words.watch is not None:
         raise BadInput("a folder that is watched has no end, and a batch does: leave --watch or --batch out")
     if dry_run:
-        return _show_dry_run(desk, enqueue.enqueue_job(desk.session, asked).job_id)
+        return _show_dry_run(desk, asked)
     # Nobody sits and waits for what is looked at for ever.
     urgency = priority or (PRIORITY_OF_WATCHING if words.watch is not None else None)
     told = {"sources": [legible(words.folder)], **read.asked(), **read.follows(standing=True)}
@@ -217,8 +217,9 @@ def _when(desk: Desk, job_id: int) -> str:
     return f"; it looks next at {output.seconds(job.run_at)} UTC, or at once: {again}" if is_later else ""
 
 
-def found_by(desk: Desk, job_id: int) -> dict[str, Any]:
+def found_by(desk: Desk, counting: NewJob) -> dict[str, Any]:
     """By a crawl that only counts, once it has ended."""
+    job_id = enqueue.enqueue_job(desk.session, replace(counting, priority=PRIORITY)).job_id
     say_what_holds(desk, job_id)
     waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
     job = jobs.job(desk.session, job_id)
@@ -228,8 +229,8 @@ def found_by(desk: Desk, job_id: int) -> dict[str, Any]:
     return found
 
 
-def _show_dry_run(desk: Desk, job_id: int) -> int:
-    found = found_by(desk, job_id)
+def _show_dry_run(desk: Desk, counting: NewJob) -> int:
+    found = found_by(desk, counting)
     size = found.get("bytes", 0)
     if desk.answered({**found, **how_long(desk, size)}):
         return 0

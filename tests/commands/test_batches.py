@@ -220,6 +220,29 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     assert (shown["languages"], shown["then"]) == (["deu"], then)
 
 
+def test_a_credential_is_for_what_is_fetched_with_one(run: Run, shelf: Shelf) -> None:
+    papers("a.csv")
+    drive = "https://drive.google.com"
+    addresses = (
+        f"{drive}/drive/folders/1a2B3c4D5e6F7g",
+        f"{drive}/file/d/1a2B3c4D5e6F7h/view",
+        "https://example.org/d",
+    )
+
+    run("batch", "add", "a.csv", *addresses, "--credential", "drive-b")
+
+    found = [
+        (job.source, json.loads(job.payload or "").get("credential")) for job in shelf.store.reading.list(Selector())
+    ]
+    assert found == [("", None), ("gdrive:drive-b", "drive-b"), ("gdrive:drive-b", "drive-b"), ("", None)]
+
+
+def test_a_retry_of_what_has_not_failed_says_so(run: Run, shelf: Shelf) -> None:
+    begun(shelf, "a.pdf")
+
+    assert run("batch", "retry", 1).stderr == "nothing of batch 1 (reports) has failed so far: it goes on as it did\n"
+
+
 def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(run: Run, shelf: Shelf) -> None:
     papers("a.csv")
     run("batch", "add", "a.csv", "--then-batch", 'webhook={"url": "https://example.org"}', "--then-batch", "call_ann")

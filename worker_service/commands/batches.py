@@ -105,7 +105,11 @@ def retry(desk: Desk, batch_id: int) -> int:
 
     Try again what failed in a batch, and only that, with a fresh budget of retries. One that has ended begins again.
     """
-    return _show_moved(desk, operations.retry(desk.session, batch_id), "tries again")
+    moved = operations.retry(desk.session, batch_id)
+    if not moved.job_ids and not moved.refused and not desk.as_json:
+        output.say(f"nothing of {moved.batch.title} has failed so far: it goes on as it did")
+        return 0
+    return _show_moved(desk, moved, "tries again")
 
 
 @verb
