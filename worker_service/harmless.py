@@ -19,6 +19,8 @@ _LINE_ENDS = re.compile(r"[\r\n\t][\r\n\t ]*")
 # Between letters of many scripts, and between the parts of an emoji.
 _JOINERS = "\u200c\u200d"
 _BYTES = range(0xDC80, 0xDD00)
+# What a spreadsheet takes for the beginning of a formula, in whichever width.
+_BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def harmless(text: str) -> str:
@@ -33,6 +35,14 @@ def harmless(text: str) -> str:
 def harmless_text(text: str) -> str:
     """Of a whole text: lines and pages stay as they are divided."""
     return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def harmless_cell(value: object) -> object:
+    """Of a spreadsheet: a number, or text that stays text."""
+    if not isinstance(value, str):
+        return value
+    text = harmless(value)
+    return f"'{text}" if value.startswith(_BEGINS_FORMULA) or text.startswith(_BEGINS_FORMULA) else text
 
 
 def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:

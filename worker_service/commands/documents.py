@@ -27,24 +27,26 @@ from worker_service.commands.desk import (
     verb,
 )
 from worker_service.errors import BadInput, PagemillError, Refused
-from worker_service.harmless import harmless
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.library import Document, DocumentSelector, Hit, Provenance, Weight
+from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
 from worker_service.operations import documents as operations
 from worker_service.operations.documents import ROLES, IsThere, TermCounts, There
-from worker_service.operations.files import whole
+from worker_service.operations.files import whole as whole_file
 from worker_service.operations.objects import as_object
+from worker_service.operations.tables import (
+    HAND_OVER_COLUMNS,
+    count_cells,
+    count_headers,
+    hand_over_row,
+    write_workbook,
+)
 from worker_service.operations.words import read_document_selector
 from worker_service.plurals import counted
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
 _GIVES_UP = ("SIZE", "MOVED", "KIND", "PAGES", "DONE", "OWNER")
 _NOT_BROUGHT_IN_COLUMNS = ("JOB", "FAILED", "OWNER", "NAME", "ERROR", "NOTE")
-_HAND_OVER_COLUMNS = (
-    "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
-    "READ_AT",
-)  # fmt: skip
 _LISTED = 50
 _SHOWN_PAGES = 50
 _SAMPLE = 5
@@ -193,12 +195,15 @@ def keywords(
     words, whole, pages = found.terms, found.by_document, found.by_page
     rows = pages if by_page else whole
     if xlsx is not None:
-        _write_workbook(xlsx, [("documents", False, whole), ("pages", True, pages)], words)
+        with whole_file(xlsx) as file:
+            write_workbook(file, found)
         output.say(f"wrote {xlsx}")
     elif desk.answered({"terms": words, "items": [_counts_object(row, words) for row in rows]}):
         return
     else:
-        (output.show_csv if as_csv else output.show_table)(_count_headers(by_page, words), [*map(_count_cells, rows)])
+        (output.show_csv if as_csv else output.show_table)(
+            count_headers(words, of_pages=by_page), [*map(count_cells, rows)]
+        )
     if unread := sum(not row.is_read for row in whole):
         output.say(f"{counted(unread, 'document')} without text, of which nothing can be counted: pagemill documents")
     if not pages:
@@ -272,43 +277,10 @@ def _why_no_text(document: Document) -> str:
 # ── Terms ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _count_headers(rows_are_pages: bool, terms: Sequence[str]) -> list[str]:
-    return ["DOCUMENT", "NAME", *(["PAGE"] if rows_are_pages else []), *terms]
-
-
-def _count_cells(row: TermCounts) -> list[object]:
-    page = [] if row.page is None else [row.page]
-    return [row.document.id, row.document.name, *page, *row.counts]
-
-
 def _counts_object(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
     page = {} if row.page is None else {"page": row.page}
     counts = dict(zip(terms, row.counts, strict=True)) if row.is_read else None
     return {"document_id": row.document.id, "name": row.document.name, **page, "counts": counts}
-
-
-def _write_workbook(to: Path, sheets: Sequence[tuple[str, bool, Sequence[TermCounts]]], terms: Sequence[str]) -> None:
-    """`sheets`: the name of each, whether its rows are pages, and the rows."""
-    import xlsxwriter
-
-    with (
-        whole(to) as file,
-        xlsxwriter.Workbook(file, {"strings_to_formulas": False, "strings_to_urls": False}) as book,
-    ):
-        # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
-        text = book.add_format({"quote_prefix": True})
-        for name, rows_are_pages, rows in sheets:
-            sheet = book.add_worksheet(name)
-            lines: list[Sequence[object]] = [
-                _count_headers(rows_are_pages, terms),
-                *(_count_cells(row) for row in rows),
-            ]
-            for at, line in enumerate(lines):
-                for column, value in enumerate(line):
-                    if isinstance(value, str):
-                        sheet.write_string(at, column, harmless(value), text)
-                    elif value is not None:
-                        sheet.write(at, column, value)
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -334,7 +306,7 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
             raise BadInput("CSV and JSON are two answers: say --csv or --json")
         if limit is not None or before_id is not None:
             raise BadInput("--csv has all of them: leave --limit and --before out")
-        output.show_csv(_HAND_OVER_COLUMNS, map(_hand_over_row, operations.hand_over(desk.session, chosen)))
+        output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.hand_over(desk.session, chosen)))
         return
     page = operations.list_documents(desk.session, chosen, limit=limit or _LISTED, before_id=before_id)
     if not page.items and not page.not_brought_in and not chosen.is_empty and not desk.as_json:
@@ -343,20 +315,6 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
     show_documents(desk, page.items, page.not_brought_in, next_id=page.next)
     if page.are_more_not_brought_in and not desk.as_json:
         output.say("more were not brought in: pagemill errors counts them")
-
-
-def _hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    if isinstance(one, Job):
-        return (
-            None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
-            one.error_code, None, None, None, None,
-        )  # fmt: skip
-    document, origin = one
-    return (
-        document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
-        document.kind, document.pages, document.state, document.error_code, origin.size, origin.sha256, origin.md5,
-        output.seconds(origin.read_at),
-    )  # fmt: skip
 
 
 class _Documents(Verbs):

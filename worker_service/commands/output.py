@@ -28,8 +28,6 @@ _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
 _HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
-# What a spreadsheet takes for the beginning of a formula, in whichever width.
-_BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class Styled(str):
@@ -84,20 +82,10 @@ def show_values(values: Mapping[str, object]) -> None:
 
 
 def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """No cell can become a formula: what stands in it is a stranger's."""
-    import csv
+    from worker_service.operations.tables import csv_lines
 
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(map(_cell, headers))
-    writer.writerows(map(_cell, row) for row in rows)
-
-
-def _cell(value: object) -> object:
-    """Of a spreadsheet: a number, or text that stays text."""
-    if not isinstance(value, str):
-        return value
-    text = harmless(value)
-    return f"'{text}" if value.startswith(_BEGINS_FORMULA) or text.startswith(_BEGINS_FORMULA) else text
+    for line in csv_lines(headers, rows):
+        click.echo(line, nl=False)
 
 
 def show_json_text(text: str) -> None:

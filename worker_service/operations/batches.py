@@ -62,6 +62,17 @@ class BatchProgress:
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
     by_document_state: Mapping[IndexStatus, int] = field(default_factory=dict)
 
+    @property
+    def percent(self) -> int:
+        """Of pages, where all are counted; else of files, else of jobs."""
+        if self.pages_left is not None and self.pages:
+            whole, part = self.pages_read + self.pages_left, self.pages_read
+        elif self.files:
+            whole, part = self.files, self.files_ended
+        else:
+            whole, part = self.jobs, self.jobs_ended
+        return 100 * part // whole if whole else 100
+
 
 @dataclass(frozen=True, slots=True)
 class BatchInWhole:

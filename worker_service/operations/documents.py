@@ -230,10 +230,21 @@ class Keywords:
     """Each page on which a term stands."""
 
 
-def keywords(session: Session, text: str, *, owner: str | None = None, batch_id: int | None = None) -> Keywords:
-    """`text`: a term on each line; # begins a comment."""
+def terms_of(text: str) -> list[str]:
+    """A term on each line; # begins a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
-    terms = list(dict.fromkeys(line for line in lines if line))
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+def keywords_of(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
+    """Of these few documents, in their order."""
+    counts = session.store.library.keyword_counts(terms, document_ids=[one.id for one in documents])
+    return _by_document(documents, terms, counts)
+
+
+def keywords(session: Session, text: str, *, owner: str | None = None, batch_id: int | None = None) -> Keywords:
+    """`text`: see `terms_of`."""
+    terms = terms_of(text)
     if not terms:
         raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(

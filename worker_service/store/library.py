@@ -153,13 +153,21 @@ class SqliteLibrary:
         return None
 
     def keyword_counts(
-        self, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
+        self,
+        terms: Sequence[str],
+        *,
+        owner: str | None = None,
+        batch_id: int | None = None,
+        document_ids: Sequence[int] | None = None,
     ) -> Sequence[KeywordCount]:
         teach_to_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
             query = phrase_of(term) or _refused(term)
-            rows = self._db.read("keyword_counts", query=query, owner=owner, batch_id=batch_id)
+            if document_ids is None:
+                rows = self._db.read("keyword_counts", query=query, owner=owner, batch_id=batch_id)
+            else:
+                rows = self._db.read("keyword_counts_of", query=query, document_ids=json.dumps(list(document_ids)))
             counts += (KeywordCount(term, *row) for row in sorted(rows))
         return counts
 

@@ -139,3 +139,14 @@ SELECT highlight(page_text, 0, :open, :close) FROM page_text
 SELECT p.document_id, p.number, occurrences(page_text)
   FROM page_text t {readable}
  WHERE page_text MATCH :query AND {is_chosen};
+
+-- name: keyword_counts_of
+-- Of a few documents, whose results lie close together as a rule: only their stretch of the index is gone through.
+WITH own AS MATERIALIZED (
+    SELECT p.document_id, p.number, p.result_id
+      FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value
+     CROSS JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation)
+SELECT own.document_id, own.number, occurrences(page_text)
+  FROM page_text t CROSS JOIN own ON own.result_id = t.rowid
+ WHERE page_text MATCH :query
+   AND t.rowid BETWEEN (SELECT min(result_id) FROM own) AND (SELECT max(result_id) FROM own);

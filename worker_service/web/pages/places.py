@@ -1,5 +1,15 @@
 """All modules of pages, each of which ends with its routes."""
 
-from worker_service.web.pages import activity, documents, errors, home, jobs, workers
+from worker_service.web.pages import (
+    activity,
+    batches,
+    documents,
+    errors,
+    home,
+    jobs,
+    keywords,
+    schedules,
+    workers,
+)
 
-MODULES = (home, documents, jobs, errors, workers, activity)
+MODULES = (home, documents, batches, jobs, errors, workers, schedules, keywords, activity)

@@ -1,0 +1,72 @@
+"""What people take away to a spreadsheet: CSV and workbooks, in which no cell can become a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import IO
+
+from worker_service.harmless import harmless, harmless_cell
+from worker_service.jobs.library import Document, Provenance
+from worker_service.jobs.model import Job
+from worker_service.operations.documents import Keywords, TermCounts
+
+HAND_OVER_COLUMNS = (
+    "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
+    "READ_AT",
+)  # fmt: skip
+
+
+def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """A line of text for each; what stands in a cell is a stranger's."""
+    for row in chain([headers], rows):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(map(harmless_cell, row))
+        yield line.getvalue()
+
+
+def hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
+    """A document, with what of it somebody else can check; or a job that failed before there was one."""
+    if isinstance(one, Job):
+        return (
+            None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
+            one.error_code, None, None, None, None,
+        )  # fmt: skip
+    document, origin = one
+    return (
+        document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
+        document.kind, document.pages, document.state, document.error_code, origin.size, origin.sha256, origin.md5,
+        origin.read_at and origin.read_at[:19],
+    )  # fmt: skip
+
+
+# ── Terms ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def count_headers(terms: Sequence[str], *, of_pages: bool = False) -> list[str]:
+    return ["DOCUMENT", "NAME", *(["PAGE"] if of_pages else []), *terms]
+
+
+def count_cells(row: TermCounts) -> list[object]:
+    page = [] if row.page is None else [row.page]
+    return [row.document.id, row.document.name, *page, *row.counts]
+
+
+def write_workbook(file: IO[bytes], found: Keywords) -> None:
+    """A sheet of documents, and one of the pages on which a term stands."""
+    import xlsxwriter  # where nobody writes one, it is not needed
+
+    with xlsxwriter.Workbook(file, {"strings_to_formulas": False, "strings_to_urls": False}) as book:
+        # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
+        text = book.add_format({"quote_prefix": True})
+        for name, of_pages, rows in (("documents", False, found.by_document), ("pages", True, found.by_page)):
+            sheet = book.add_worksheet(name)
+            lines: list[Sequence[object]] = [count_headers(found.terms, of_pages=of_pages), *map(count_cells, rows)]
+            for at, line in enumerate(lines):
+                for column, value in enumerate(line):
+                    if isinstance(value, str):
+                        sheet.write_string(at, column, harmless(value), text)
+                    elif value is not None:
+                        sheet.write(at, column, value)
