@@ -16,7 +16,7 @@ Make = Callable[..., Job]
 
 @pytest.fixture
 def worker(session: Session) -> str:
-    """By its row it is one of this machine, whose process is gone."""
+    """One that has just beaten."""
     facts = [HandlerFacts(job_type, "cpu") for job_type in ("ocr_pages", "download")]
     session.store.leases.register(Worker("w1", own_host(), boot_id(), 1, "0", 4, 4, facts))
     return "w1"

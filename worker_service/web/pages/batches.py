@@ -17,7 +17,7 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import batches as operations
-from worker_service.operations.batches import BatchInWhole, BatchProgress, in_words
+from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.database import Session
 from worker_service.operations.documents import hand_over
 from worker_service.operations.jobs import list_jobs
@@ -102,7 +102,7 @@ def one(request: Request) -> Response:
             told=told(session, request.query_params),
             row=_row(found),
             now=found.progress,
-            facts=_facts(found.progress),
+            facts=_facts(found),
             failures=_failures(session, batch_id) if found.progress.jobs_failed else None,
             words=_WORDS,
             commands=[command("batch", "show", batch_id), command("wait", f"batch:{batch_id}", "--progress")],
@@ -183,15 +183,16 @@ def _can(found: BatchInWhole) -> Sequence[str]:
     return ["stop", *failed, "cancel"]
 
 
-def _facts(now: BatchProgress) -> Sequence[tuple[str, str]]:
+def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
+    now, goes_on = batch.progress, not batch.batch.state.is_ended
     more = "+" if now.may_find_more else ""
     found = [
         ("Files", f"{now.files_ended:,} of {now.files:,}{more}" if now.files else ""),
         ("Pages", f"{now.pages_read:,} of {now.pages:,}{more}" if now.pages else ""),
         ("Jobs", f"{now.jobs_ended:,} of {now.jobs:,}{more}"),
         ("Failed", f"{now.files_failed or now.jobs_failed:,}"),
-        ("Rate", f"{now.pages_a_minute:.0f} pages/min" if now.pages_a_minute is not None else ""),
-        ("Time left", length(now.seconds_left) if now.seconds_left is not None else ""),
+        ("Rate", f"{now.pages_a_minute:.0f} pages/min" if goes_on and now.pages_a_minute is not None else ""),
+        ("Time left", length(now.seconds_left) if goes_on and now.seconds_left is not None else ""),
         ("Originals", size(now.size) if now.size else ""),
     ]
     return [(name, value) for name, value in found if value]

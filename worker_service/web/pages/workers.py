@@ -61,10 +61,10 @@ def pause(request: Request, form: FormData) -> Response:
     scope, name = said(form, "scope"), said(form, "name").strip()
     if scope not in ("all", "type", "owner"):
         raise BadInput(f"{scope!r} cannot be paused: it is all, type or owner")
-    if (scope == "all") == bool(name):
-        raise BadInput(
-            "say which type or owner to pause" if scope != "all" else "everything has no name: leave it empty"
-        )
+    if scope == "all" and name:
+        raise BadInput("everything has no name: leave it empty")
+    if scope != "all" and not name:
+        raise BadInput(f"say which {scope} to pause")
     with opened(request) as session:
         reason, length = said(form, "reason").strip() or None, said(form, "length").strip() or None
         steer.pause(session, scope, name, length=length, reason=reason)

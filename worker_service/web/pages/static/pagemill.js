@@ -36,6 +36,14 @@
   document.addEventListener("htmx:load", (event) => times(event.detail.elt.parentElement || document));
   setInterval(() => times(document), 15000);
 
+  // ── Where the navigation is narrow, the place that is open stays in sight ──
+
+  const here = document.querySelector("header nav [aria-current]");
+  if (here !== null) {
+    const nav = here.closest("nav");
+    nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
+  }
+
   // ── Choosing all on a page ──
 
   function pickers() {
@@ -79,17 +87,34 @@
     if (waiting === null) waiting = setTimeout(refresh, Math.max(0, asked + REST - Date.now()));
   }
 
+  let stream = null;
+
+  function listen() {
+    if (stream !== null || document.hidden) return;
+    const about = document.querySelector("[data-about]");
+    stream = new EventSource("/api/events" + (about ? `?${about.dataset.about}` : ""));
+    for (const name of ["job", "notice", "progress", "reset"]) stream.addEventListener(name, soon);
+    stream.addEventListener("error", () => {
+      // No stream: look now and then.
+      if (stream !== null && stream.readyState === EventSource.CLOSED && poll === null) poll = setInterval(soon, POLL);
+    });
+  }
+
+  function leave() {
+    // A browser opens only a few connections to one place: a tab that nobody sees keeps none.
+    if (stream !== null) stream.close();
+    stream = null;
+  }
+
   function begin() {
     if (!document.querySelector("[data-live]")) return;
-    const stream = new EventSource("/api/events");
-    const onSilence = () => {
-      // No stream: look now and then.
-      if (stream.readyState === EventSource.CLOSED && poll === null) poll = setInterval(soon, POLL);
-    };
-    for (const name of ["message", "change", "changed", "job", "notice"]) stream.addEventListener(name, soon);
-    stream.addEventListener("error", onSilence);
-    window.addEventListener("pagehide", () => stream.close());
-    document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(); });
+    listen();
+    window.addEventListener("pagehide", leave);
+    window.addEventListener("pageshow", listen);
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) leave();
+      else { listen(); soon(); }
+    });
   }
   begin();
 })();

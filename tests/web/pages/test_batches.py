@@ -1,0 +1,83 @@
+"""Batches are seen, stopped, gone on with, tried again, cancelled and forgotten; and their files taken away."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import httpx
+import pytest
+
+from tests.web.pages.conftest import Make
+from tests.web.pages.look import look
+from worker_service.jobs.batches import NewBatch
+from worker_service.jobs.model import NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+
+
+@pytest.fixture
+def batch(session: Session) -> int:
+    jobs = [NewJob("ocr_pages", owner="ann", name=f"{name}.pdf") for name in ("one", "two")]
+    return session.store.batches.add(NewBatch(owner="ann", name="reports"), jobs).batch.id
+
+
+def test_where_there_is_none_it_says_how_to_begin_one(site: httpx.Client) -> None:
+    assert "pagemill batch add reports/" in look(site, "/batches").text
+
+
+def test_one_is_stopped_and_gone_on_with(site: httpx.Client, session: Session, batch: int) -> None:
+    listed = look(site, "/batches")
+    assert "reports" in listed.links
+
+    stopped = look(site, f"/batches/{batch}").press(site, "Stop")
+    assert "The batch is stopped" in stopped.text
+    assert session.store.batches.get(batch).state == "stopped"
+
+    assert "pagemill batch resume" in stopped.text
+    stopped.press(site, "Resume")
+    assert session.store.batches.get(batch).state == "active"
+
+
+def test_what_failed_is_told_by_code_and_tried_again(
+    site: httpx.Client, session: Session, failed: Make, batch: int
+) -> None:
+    session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
+    failed(batch_id=batch, owner="ann")
+
+    page = look(site, f"/batches/{batch}")
+    assert "PDF_DAMAGED" in page.links
+    assert page.links["PDF_DAMAGED"] == f"/jobs?batch={batch}&status=failed&error=PDF_DAMAGED"
+    again = page.press(site, "Retry what failed")
+
+    assert "tried again" in again.text
+    assert session.store.batches.facts(batch).jobs == {"pending": 1}
+
+
+def test_a_cancel_is_asked_first(site: httpx.Client, session: Session, batch: int) -> None:
+    page = look(site, f"/batches/{batch}")
+
+    asked = look(site, page.links["Cancel the rest…"])
+    assert "2 jobs left" in asked.text
+    assert f"pagemill batch cancel {batch}" in asked.text
+    asked.press(site, "Cancel the rest")
+
+    assert session.store.batches.facts(batch).jobs == {"cancelled": 2}
+
+
+def test_its_files_are_taken_away_as_csv_in_which_nothing_is_a_formula(
+    site: httpx.Client, session: Session, failed: Make, batch: int
+) -> None:
+    session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
+    failed("NET", "gone", job_type="download", batch_id=batch, owner="ann", name="=cmd()", source_key="a")
+
+    answer = site.get(f"/batches/{batch}.csv")
+
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert f"batch-{batch}.csv" in answer.headers["content-disposition"]
+    header, row = csv.reader(io.StringIO(answer.text))
+    assert (header[1], row[1]) == ("NAME", "'=cmd()")
+
+
+def test_a_batch_that_is_not_there_is_told_in_words(site: httpx.Client) -> None:
+    assert "there is no batch 9" in look(site, "/batches/9", status=404).text

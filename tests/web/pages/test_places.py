@@ -1,0 +1,194 @@
+"""Errors, workers, pauses, schedules, keywords and activity; and what holds for every page."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+
+import httpx
+import pytest
+
+from tests.web.conftest import served
+from tests.web.pages.conftest import Make
+from tests.web.pages.look import look
+from worker_service.config import Settings, load_settings
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
+from worker_service.jobs.model import Completion, NewJob, Worker
+from worker_service.jobs.selector import Selector
+from worker_service.liveness import own_host
+from worker_service.operations import steer
+from worker_service.operations.database import Session
+from worker_service.web.pages import PLACES, STATIC
+
+EVERYWHERE = [path for path, _ in PLACES]
+
+
+# ── Every page ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+def test_every_place_of_the_navigation_is_there_empty_and_full(site: httpx.Client, failed: Make, path: str) -> None:
+    empty = look(site, path)
+    failed(name="report.pdf", owner="ann")
+    full = look(site, path)
+
+    for page in (empty, full):
+        assert len([tag for tag, _ in page.tags if tag == "h1"]) == 1
+        assert sum(own.get("aria-current") == "page" for _, own in page.tags) == 1
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+def test_no_page_asks_another_machine_or_runs_anything_inline(site: httpx.Client, failed: Make, path: str) -> None:
+    failed()
+    page = look(site, path)
+
+    for tag, own in page.tags:
+        assert not (tag == "script" and not own.get("src", "").startswith("/static/"))
+        assert tag != "style"
+        assert "style" not in own
+        for name in ("src", "href", "action", "hx-get"):
+            assert not re.match(r"(\w+:)?//", own.get(name, "")), own
+    assert "'unsafe-inline'" not in page.answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+def test_each_field_has_a_name_that_can_be_read_aloud(site: httpx.Client, failed: Make, path: str) -> None:
+    failed()
+    raw = look(site, path).answer.text
+
+    for field in re.findall(r"<(?:input|select|textarea)\b[^>]*>", raw):
+        if 'type="hidden"' in field or "aria-label" in field:
+            continue
+        assert re.search(rf"<label[^>]*>[^<]*(<span[^>]*>[^<]*</span>)?[^<]*{re.escape(field)}", raw), field
+
+
+def test_htmx_is_the_one_that_was_published() -> None:
+    told = (STATIC / "htmx.txt").read_text("utf-8")
+
+    assert hashlib.sha256((STATIC / "htmx.js").read_bytes()).hexdigest() in told
+    assert "Zero-Clause BSD" in told
+
+
+# ── Errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_errors_stand_by_code_with_what_to_do_and_a_look_at_the_jobs(
+    site: httpx.Client, session: Session, failed: Make
+) -> None:
+    failed("PDF_DAMAGED", name="one.pdf")
+    failed("PDF_DAMAGED", name="two.pdf", job_type="download")
+    failed("NET", "the source cannot be reached: try again later")
+
+    page = look(site, "/errors")
+
+    assert "2 jobs 1 download, 1 ocr_pages" in page.text
+    assert "Next ask for another copy" in page.text
+    assert "pagemill retry --status failed --since 1d --error PDF_DAMAGED" in page.text
+    jobs = look(site, page.links["Look"])
+    assert len(jobs.links) > 0
+    assert "No job is like that" not in jobs.text
+
+
+# ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session, running: Make) -> None:
+    running()
+    session.store.leases.register(Worker("w0", own_host(), "an earlier life", 1, "0", 1, 1))
+
+    page = look(site, "/workers")
+
+    assert "w1 ● alive" in page.text
+    assert "1 of 8 slots busy" in page.text
+    assert "w0 ✕ dead" in page.text
+
+
+def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Session) -> None:
+    paused = look(site, "/workers").press(site, "Pause", scope="owner", name="ann", length="2h", reason="she is away")
+
+    assert "owner ann" in paused.text
+    assert "she is away" in paused.text
+    assert "pagemill unpause --owner ann" in paused.text
+    [pause] = session.store.reading.pauses()
+    assert (pause.scope, pause.name, pause.until is not None) == ("owner", "ann", True)
+    paused.press(site, "Let it go on")
+    assert session.store.reading.pauses() == []
+
+
+def test_a_pause_of_nothing_is_refused_in_words(site: httpx.Client) -> None:
+    refused = look(site, "/workers").press(site, "Pause", scope="type", name="")
+
+    assert refused.answer.status_code == 400
+    assert "say which type to pause" in refused.text
+
+
+# ── Schedules ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_schedule_is_begun_beside_its_times(settings: Settings, session: Session, tmp_path: object) -> None:
+    file = settings.database.with_name("pagemill.toml")
+    file.write_text('[[schedule]]\nname = "nightly"\ncron = "30 2 * * *"\njob = { type = "noop" }\n')
+    database = str(settings.database)
+    scheduled = load_settings({"database": database}, environ={"WORKER_CONFIG": str(file), "WORKER_LOG_FORMAT": "json"})
+
+    with served(scheduled) as address, httpx.Client(base_url=address) as site:
+        page = look(site, "/schedules")
+        assert "nightly" in page.text
+        assert "Nothing ticks" in page.text
+        assert "pagemill schedule run-now nightly" in page.text
+        begun = page.press(site, "Run now")
+
+    assert "It has begun" in begun.text
+    [job] = session.store.reading.list(Selector())
+    assert (job.job_type, job.name) == ("noop", "nightly")
+
+
+# ── Keywords ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def read(session: Session, worker: str) -> None:
+    """Two documents of two owners; a term stands in one."""
+    for owner, text in (("ann", "climate risk, and climate change"), ("bob", "nothing of it")):
+        request = DocumentRequest(f"/{owner}.pdf", f"{owner}.pdf", content=owner * 20)
+        session.store.intake.enqueue(NewJob("ocr_pages", owner=owner, document=request))
+        [job] = session.store.leases.claim(worker, 1)
+        session.store.leases.save_pages([(job.lease, PageResult(1, f"digest of {owner}", text, "layer"))])
+        session.store.leases.complete_many([Completion(job.lease, document=DocumentFacts("pdf", 1), publishes=True)])
+
+
+def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, read: None) -> None:
+    page = look(site, "/keywords?terms=climate%0D%0Aclimate+risk%0D%0Anowhere")
+
+    assert "ann.pdf 1 · ann 2 1 0" in page.text
+    assert "bob.pdf 2 · bob 0 0 0" in page.text
+    own = look(site, "/keywords?terms=climate&owner=bob")
+    assert "ann.pdf" not in own.text
+
+
+def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, read: None) -> None:
+    page = look(site, "/keywords?terms=climate%0D%0Anowhere")
+
+    assert site.get(page.links["All as CSV"]).text == "DOCUMENT,NAME,climate,nowhere\n1,ann.pdf,2,0\n2,bob.pdf,0,0\n"
+    workbook = site.get(page.links["All as a workbook"])
+    assert workbook.content[:2] == b"PK"
+    assert "keywords.xlsx" in workbook.headers["content-disposition"]
+    assert io.BytesIO(workbook.content).getbuffer().nbytes > 1000
+
+
+# ── Activity ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Session, pending: Make) -> None:
+    job = pending()
+    steer.change(session, steer.plan(session, "cancel", Selector(ids=(job.id,))))
+
+    page = look(site, "/activity")
+    assert "1 job cancelled" in page.text
+    assert "test ·" in page.text
+    assert "pagemill undo 1" in page.text
+    undone = page.press(site, "Undo")
+
+    assert "undone" in undone.text
+    assert session.store.reading.get(job.id).status == "pending"
