@@ -65,6 +65,7 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
         "/etc/systemd/system/pagemill-offline@.service",
         "/etc/systemd/system/pagemill-schedule.service",
         "/etc/systemd/system/pagemill-schedule.timer",
+        "/etc/systemd/system/pagemill-web.service",
         "/etc/sysusers.d/pagemill.conf",
         "/etc/tmpfiles.d/pagemill.conf",
         "/etc/pagemill/pagemill.toml",
@@ -72,7 +73,18 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
     ran = [" ".join(step["argv"]) for step in steps if step["step"] == "run"]
     assert ran[0] == "systemd-sysusers pagemill.conf"
     assert ran[2].endswith(f'umask 0007 && exec "$0" -m worker_service.commands init {PYTHON}')
-    assert ran[-1] == "systemctl restart pagemill.service pagemill-commands.service"
+    assert ran[-2:] == [
+        "systemctl restart pagemill.service pagemill-commands.service",
+        "systemctl try-restart pagemill-web.service",
+    ]
+
+
+def test_with_the_web_it_starts_that_as_well(run: Run) -> None:
+    steps = items(run("service", "install", "--dry-run", "--python", PYTHON, "--web", "--json"))
+
+    ran = [" ".join(step["argv"]) for step in steps if step["step"] == "run"]
+    assert ran[-1] == "systemctl restart pagemill.service pagemill-commands.service pagemill-web.service"
+    assert "pagemill serve" in run("service", "install", "--user", "--web", fails=2).stderr
 
 
 def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from worker_service.children.messages import GAP
 from worker_service.clock import Clock
 from worker_service.config import load_settings
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
-from worker_service.daemon.heartbeat import Heartbeat, Notifier
+from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Signals
 from worker_service.daemon.start import beat_seconds
 from worker_service.jobs.model import (
@@ -41,6 +41,7 @@ from worker_service.operations.health import Level, examine, judge
 from worker_service.operations.overview import CheckedWorker, Overview, workers
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.supervisor import Notifier
 
 
 def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: MakeAttempt) -> None:

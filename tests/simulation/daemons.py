@@ -22,12 +22,13 @@ from worker_service.clock import Clock
 from worker_service.config import Settings, load_settings
 from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.endings import Landing
-from worker_service.daemon.heartbeat import Heartbeat, Notifier, own_worker
+from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, wanted
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import WorkerState
 from worker_service.liveness import Identity
+from worker_service.supervisor import Notifier
 
 HEARTBEAT_SECONDS = 30.0
 

@@ -300,6 +300,55 @@ def test_the_timer_begins_what_is_scheduled_as_the_services_user_and_goes_with_t
     assert box.run("systemctl", "is-active", "pagemill-schedule.timer").stdout == "inactive\n"
 
 
+def test_the_web_lets_in_who_is_in_the_group_and_goes_on_whatever_becomes_of_it(box: Box) -> None:
+    as_if_installed(box)
+    words = [PROGRAM, "-m", "worker_service.commands", "service"]
+    box.write("/etc/pagemill/pagemill.toml", "[commands.nap]\nargv = ['/bin/sleep', '{payload.seconds}']\n")
+    box.must(*words, "install", "--web", "--python", PROGRAM)
+    for name in ("ann", "eve"):
+        box.must("useradd", name)
+    box.must("usermod", "-aG", "pagemill", "ann")
+
+    def asked(name: str, path: str, data: str | None = None) -> str:
+        """The answer, or the status of the refusal."""
+        ask = "import sys, urllib.request as u, urllib.error\n"
+        ask += "r = u.Request('http://127.0.0.1:8470' + sys.argv[1], sys.argv[2].encode() or None, "
+        ask += "{'Content-Type': 'application/json'})\n"
+        ask += "try: print(u.urlopen(r).read().decode())\nexcept urllib.error.HTTPError as e: print(e.code)"
+        who = f"setpriv --reuid={name} --regid={name} --init-groups"
+        return box.must(*who.split(), PROGRAM, "-c", ask, path, data or "")
+
+    # The unit is ready when it can be asked; who asks is told by the kernel.
+    assert json.loads(asked("ann", "/api/scheduler/status"))["worker_healthy"] is True
+    assert asked("eve", "/api/jobs") == "401\n"
+    made = json.loads(asked("ann", "/api/jobs", '{"job_type": "nap", "payload": {"seconds": 2}}'))
+
+    # It is ended without warning while a job runs, and comes back; the job has noticed nothing.
+    of_job = f"/api/jobs/{made['id']}"
+    wait_until(lambda: json.loads(asked("ann", of_job))["status"] == "running", "the job runs")
+    box.must("systemctl", "kill", "--signal=KILL", "pagemill-web")
+    wait_until(
+        lambda: box.must("systemctl", "show", "-p", "NRestarts", "pagemill-web") == "NRestarts=1\n", "it is begun again"
+    )
+    wait_until(lambda: box.run("systemctl", "is-active", "pagemill-web").stdout == "active\n", "it is there again")
+    wait_until(lambda: json.loads(asked("ann", of_job))["status"] == "completed", "the job has ended")
+    assert json.loads(asked("ann", of_job))["fence"] == 1
+
+    # An address that others can reach is refused without a token, and not tried again.
+    box.write("/etc/pagemill/pagemill.toml", 'web_listen = "0.0.0.0:8470"\n')
+    assert box.run("systemctl", "restart", "pagemill-web").returncode == 1
+    assert box.must("systemctl", "show", "-p", "ExecMainStatus", "pagemill-web") == "ExecMainStatus=78\n"
+    box.must("pagemill", "token", "make", "grafana")
+    box.must("systemctl", "restart", "pagemill-web")
+    assert asked("ann", "/api/jobs") == "401\n"
+    said = box.run("journalctl", "-u", "pagemill-web").stdout
+    assert "web.started" in said
+    assert "pm_" not in said
+
+    box.must(*words, "uninstall")
+    assert box.run("systemctl", "cat", "pagemill-web").returncode != 0
+
+
 def test_an_older_database_is_upgraded_in_the_order_that_the_docs_tell(box: Box) -> None:
     as_if_installed(box)
     box.must("/opt/pagemill/bin/pagemill", "service", "install", "--python", PROGRAM)

@@ -29,7 +29,8 @@ from worker_service.errors import PagemillError, ProgramAbsent, Refused
 _PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")
 OFFLINE_UNIT, SCHEDULE_TIMER = "pagemill-offline@.service", "pagemill-schedule.timer"
-LEFT_UNITS = (OFFLINE_UNIT, "pagemill-schedule.service", SCHEDULE_TIMER)
+WEB_UNIT = "pagemill-web.service"
+LEFT_UNITS = (OFFLINE_UNIT, "pagemill-schedule.service", SCHEDULE_TIMER, WEB_UNIT)
 """Written, and left to the owner to enable."""
 USER_UNIT = "pagemill-user.service"
 _NAMES = {
@@ -45,6 +46,7 @@ _HINTS = (
     f"systemctl edit pagemill, with [Service] LoadCredential=drive:{CONFIGURATION}/drive.json",
     "to run a job type without a network, such as the one that reads pages: systemctl enable --now "
     "pagemill-offline@TYPE, and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!TYPE",
+    f"for browsers and programs of this machine, at http://127.0.0.1:8470: systemctl enable --now {WEB_UNIT}",
     f"to begin each [[schedule]] of the settings at its times: systemctl enable --now {SCHEDULE_TIMER}",
 )
 _USER_HINTS = ("to have it run when you are not logged in: loginctl enable-linger",)
@@ -148,11 +150,13 @@ def _placing(function: Function) -> Function:
 
 @verb
 @_placing
+@click.option("--web", "with_web", is_flag=True, help="Start HTTP and the page as well, for this machine.")
 @click.option("--python", metavar="PATH", help="The Python that has pagemill; by default this one.")
-def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python: str | None) -> None:
+def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, with_web: bool, python: str | None) -> None:
     """\b
     sudo pagemill service install --dry-run
     sudo pagemill service install
+    sudo pagemill service install --web
     pagemill service install --user
 
     Print every file and command that puts the daemon under systemd, then do it. Again does no harm: it takes newer
@@ -160,9 +164,11 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python
     the service's database.
 
     Two daemons: pagemill.service for documents, and pagemill-commands.service for your own programs, which is
-    hardened less.
+    hardened less. With --web also pagemill-web.service, which is `pagemill serve`.
     """
     _check(for_user=for_user, dry_run=dry_run, root=root)
+    if for_user and with_web:
+        raise click.UsageError("--web is for the whole machine: for yourself, start `pagemill serve`")
     if not for_user:
         _refuse_hidden(python)
     elif desk.settings.is_of_the_service:
@@ -171,7 +177,7 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, python
             'write it into ~/.config/pagemill/pagemill.toml first, as database = "~/pagemill.db"'
         )
     python = python or sys.executable
-    steps = _user_install(python) if for_user else _install(python, root)
+    steps = _user_install(python) if for_user else _install(python, root, with_web=with_web)
     _do(desk, [*steps], dry_run=dry_run)
     if desk.as_json or root is not None:
         return
@@ -214,7 +220,9 @@ service = group(
 # ── What is to be done ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _install(python: str, root: Path | None) -> Iterator[Step]:
+def _install(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step]:
+    units = (*UNITS, WEB_UNIT) if with_web else UNITS
+
     def at(path: str) -> Path:
         return (root or Path("/")) / path.lstrip("/")
 
@@ -230,7 +238,7 @@ def _install(python: str, root: Path | None) -> Iterator[Step]:
     yield Run(["systemd-sysusers", *below, "pagemill.conf"])
     yield Run(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
     if root is not None:
-        yield Run(["systemctl", *below, "enable", *UNITS])
+        yield Run(["systemctl", *below, "enable", *units])
         return
     # As the service would: with its settings, its user, and a umask that lets the group write.
     own = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}", f"CONFIGURATION_DIRECTORY={CONFIGURATION}"]
@@ -238,9 +246,12 @@ def _install(python: str, root: Path | None) -> Iterator[Step]:
     init = 'umask 0007 && exec "$0" -m worker_service.commands init'
     yield Run(["env", "-i", *own, *who, "sh", "-c", init, python])
     yield Run(["systemctl", "daemon-reload"])
-    yield Run(["systemctl", "enable", *UNITS])
+    yield Run(["systemctl", "enable", *units])
     # Not --now, which would leave the old version running.
-    yield Run(["systemctl", "restart", *UNITS])
+    yield Run(["systemctl", "restart", *units])
+    if not with_web:
+        # Somebody may have started it by hand.
+        yield Run(["systemctl", "try-restart", WEB_UNIT])
 
 
 def _uninstall(root: Path | None) -> Iterator[Step]:
@@ -251,11 +262,12 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
         yield Run(["systemctl", "disable", "--now", *units])
         yield Run(["systemctl", "disable", OFFLINE_UNIT])
         # Older ones had none.
-        if (etc / "systemd/system" / SCHEDULE_TIMER).exists():
-            yield Run(["systemctl", "disable", "--now", SCHEDULE_TIMER])
+        for unit in (SCHEDULE_TIMER, WEB_UNIT):
+            if (etc / "systemd/system" / unit).exists():
+                yield Run(["systemctl", "disable", "--now", unit])
         yield Run(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
     elif units:
-        yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER])
+        yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, WEB_UNIT])
     written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
     yield from (Remove(etc / name) for name in written if (etc / name).exists())
     link = etc.parent / COMMAND.lstrip("/")

@@ -20,10 +20,11 @@ from worker_service import events
 from worker_service.clock import as_text, from_text, parse_duration
 from worker_service.config_values import NEVER
 from worker_service.daemon.attempts import Tools
-from worker_service.daemon.heartbeat import Notifier, boot_clock
+from worker_service.daemon.heartbeat import boot_clock
 from worker_service.jobs.model import Counts, Notice, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
+from worker_service.supervisor import Notifier
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
 Chore = Callable[[], float]

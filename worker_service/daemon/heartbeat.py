@@ -1,4 +1,4 @@
-"""The daemon's signs of life: the heartbeat, what it tells of this worker and its attempts, and what systemd is told.
+"""The daemon's signs of life: the heartbeat, and what it tells of this worker and its attempts.
 
 A thread with a store of its own, so that nothing the loop waits for can hold it up. Every interval it beats for the
 worker and its leases in one short transaction, and hands the answer to the loop through a queue and a descriptor. A
@@ -8,11 +8,10 @@ worker that has not beaten for too long no longer trusts that it owns anything: 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -211,54 +210,3 @@ def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
     own, sizes = tools.identity, tools.slots.sizes
     facts = [described.facts for described in handlers]
     return Worker(own.worker_id, own.host, own.boot_id, own.pid, VERSION, sizes["cpu"], sizes["io"], facts)
-
-
-# ── What systemd is told ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Notifier:
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        environ = os.environ if environ is None else environ
-        address = environ.get("NOTIFY_SOCKET", "")
-        # A leading @ means Linux's abstract names.
-        self._address = "\0" + address[1:] if address.startswith("@") else address
-        self.watchdog_seconds = _watchdog_seconds(environ)
-        self._status = ""
-
-    def ready(self) -> None:
-        self._say("READY=1")
-
-    def stopping(self) -> None:
-        self._say("STOPPING=1")
-
-    def alive(self) -> None:
-        self._say("WATCHDOG=1")
-
-    def status(self, text: str) -> None:
-        if text != self._status:
-            self._status = text
-            self._say(f"STATUS={one_line(text)}")
-
-    def _say(self, message: str) -> None:
-        if not self._address:
-            return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as speaker:
-                speaker.setblocking(False)
-                speaker.sendto(message.encode("utf-8", "replace"), self._address)
-        except OSError:
-            # A manager that does not listen is no reason to stop working.
-            return
-
-
-def one_line(text: str) -> str:
-    """A line break would begin a message of its own: text from outside must not speak to systemd."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
-
-
-def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    meant_for = environ.get("WATCHDOG_PID", "")
-    given = environ.get("WATCHDOG_USEC", "")
-    if not given.isdigit() or (meant_for and meant_for != str(os.getpid())):
-        return None
-    return int(given) / 1e6 or None

@@ -35,11 +35,12 @@ from worker_service.children.nursery import Nursery
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
-from worker_service.daemon.heartbeat import Heartbeat, Notifier, Ownership
+from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.model import Child, Job, Status
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.store.base import Watch
+from worker_service.supervisor import Notifier
 
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25

@@ -20,7 +20,7 @@ from worker_service.config import Settings, load_settings
 from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.chores import chores, name_the_last
 from worker_service.daemon.endings import Landing, Publisher
-from worker_service.daemon.heartbeat import Heartbeat, Notifier, own_worker
+from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, wanted
 from worker_service.daemon.recovery import Recovery
 from worker_service.errors import ConfigError, PagemillError
@@ -30,6 +30,7 @@ from worker_service.store.base import Store
 from worker_service.store.database import WritePauses
 from worker_service.store.holding import Holder
 from worker_service.store.opening import open_as_set
+from worker_service.supervisor import Notifier
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:

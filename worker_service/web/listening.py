@@ -13,7 +13,7 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from ipaddress import ip_address
@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from worker_service.config import Settings
 from worker_service.config_values import LISTEN, Listen
 from worker_service.errors import ConfigError, PagemillError
+from worker_service.supervisor import Notifier
 from worker_service.web.peers import user_at
 
 ASKING_MOST = 128
@@ -130,7 +131,22 @@ def _user_at(line: socket.socket) -> int | None:
 
 
 class Server(uvicorn.Server):
-    """Ends with a signal in good order, and not by it."""
+    """Says when it can be asked, and ends with a signal in good order, and not by it."""
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._told = told
+        self._notifier = Notifier()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._told()
+            self._notifier.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._notifier.stopping()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -145,7 +161,7 @@ class Server(uvicorn.Server):
                 signal.signal(one, handler)
 
 
-def server(app: Starlette) -> Server:
+def server(app: Starlette, told: Callable[[], None] = lambda: None) -> Server:
     # What it refuses is told by us; what it takes for an error in us is logged by `problems`.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     config = uvicorn.Config(
@@ -161,7 +177,7 @@ def server(app: Starlette) -> Server:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    return Server(config)
+    return Server(config, told)
 
 
 # ── Where ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -100,8 +100,7 @@ def serve(settings: Settings, told: Callable[[], None]) -> int:
     made = app(settings, log=log)
     with open_socket(settings.web_listen) as listening:
         log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))
-        told()
-        server(made).run(sockets=[listening])
+        server(made, told).run(sockets=[listening])
     if isinstance(settings.web_listen, Path):
         settings.web_listen.unlink(missing_ok=True)
     log.info(events.WEB_STOPPED)
