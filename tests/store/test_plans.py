@@ -114,6 +114,9 @@ def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name
         ("close_attempt", "PRIMARY KEY"),
         ("prune", "INTEGER PRIMARY KEY"),
         ("settle_meet", "dependency_by_needs"),
+        ("errors", "job_failed"),
+        ("ended_between", "COVERING INDEX job_failed"),
+        ("waits_between", "job_ended"),
     ],
 )
 def test_a_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[str]], name: str, index: str) -> None:
@@ -131,9 +134,10 @@ def test_a_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[
         (Selector(owners=("bob",)), "job_by_owner"),
         (Selector(accounts=("user123",), platforms=("instagram",)), "job_by_account"),
         (Selector(batch_id=7), "job_by_batch"),
+        (Selector(error_code="OOM"), "job_by_error"),
         (Selector(ids=(1, 2, 3)), "INTEGER PRIMARY KEY"),
     ],
-    ids=["all", "running", "pending", "owner", "account", "batch", "ids"],
+    ids=["all", "running", "pending", "owner", "account", "batch", "error", "ids"],
 )
 def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
     plan: Callable[[str], list[str]],

@@ -13,13 +13,15 @@ from tests.web.conftest import served
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.config import Settings, load_settings
+from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.model import Completion, NewJob, Worker
 from worker_service.jobs.selector import Selector
 from worker_service.liveness import own_host
-from worker_service.operations import steer
+from worker_service.operations import steer, tokens
 from worker_service.operations.database import Session
-from worker_service.web.pages import PLACES, STATIC
+from worker_service.tokens import Power
+from worker_service.web.pages import OF_ALL, PLACES, STATIC
 
 EVERYWHERE = [path for path, _ in PLACES]
 
@@ -61,6 +63,44 @@ def test_each_field_has_a_name_that_can_be_read_aloud(site: httpx.Client, failed
         if 'type="hidden"' in field or "aria-label" in field:
             continue
         assert re.search(rf"<label[^>]*>[^<]*(<span[^>]*>[^<]*</span>)?[^<]*{re.escape(field)}", raw), field
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+def test_who_sees_the_things_of_one_owner_sees_nothing_of_another(
+    site: httpx.Client, session: Session, failed: Make, pending: Make, path: str
+) -> None:
+    failed("BOBS_CODE", "bobs sentence", owner="bob", name="bobs.pdf")
+    theirs = pending(owner="bob", name="bobs.pdf")
+    session.store.batches.add(NewBatch(owner="bob", name="bobs batch"), [NewJob("ocr_pages", owner="bob")])
+    mine = pending(owner="ann", name="anns.pdf")
+    steer.change(session, steer.plan(session, "cancel", Selector(ids=(theirs.id,))))
+    made = tokens.make(session, "anns page", owner="ann", powers=[Power.OPERATE])
+    site.headers["Authorization"] = f"Bearer {made.word}"
+
+    answer = site.get(path, headers={"Accept": "text/html"})
+    assert "bob" not in answer.text
+    assert answer.status_code == (403 if path in OF_ALL else 200)
+    for hidden in (f"/jobs/{theirs.id}", "/batches/1", f"/jobs/change?verb=retry&id={theirs.id}", "/batches/1.csv"):
+        refused = site.get(hidden, headers={"Accept": "text/html"})
+        assert refused.status_code == 404
+        assert "bobs" not in refused.text
+    assert "jobs cancelled" not in site.get("/jobs?done=1").text
+    assert site.post(f"/jobs/{theirs.id}/retry").status_code == 404
+    assert site.post("/activity/1/undo").status_code == 403
+    assert "anns.pdf" in site.get(f"/jobs/{mine.id}").text
+
+
+def test_who_may_only_look_sees_no_button_and_changes_nothing(
+    site: httpx.Client, session: Session, failed: Make
+) -> None:
+    job = failed()
+    made = tokens.make(session, "screen", powers=[Power.READ])
+    site.headers["Authorization"] = f"Bearer {made.word}"
+
+    for path in ("/", "/jobs", f"/jobs/{job.id}", "/errors", "/workers"):
+        assert all(form.method == "get" for form in look(site, path).forms), path
+    assert site.post(f"/jobs/{job.id}/retry").status_code == 403
+    assert session.store.reading.get(job.id).status == "failed"
 
 
 def test_htmx_is_the_one_that_was_published() -> None:

@@ -33,6 +33,9 @@ PLACES = (
     ("/activity", "Activity"),
 )
 
+OF_ALL = ("/workers", "/schedules", "/activity")
+"""Not for who sees the things of one owner."""
+
 
 @cache
 def templates() -> Environment:
@@ -47,5 +50,7 @@ def page(
 ) -> HTMLResponse:
     """`visitor` is in every template, and None where nobody is known yet."""
     visitor = request.scope.get("state", {}).get("visitor")
-    told = {"request": request, "visitor": visitor, "places": PLACES, "version": VERSION, "here": request.url.path}
+    is_of_all = visitor is None or visitor.owner is None
+    places = [place for place in PLACES if is_of_all or place[0] not in OF_ALL]
+    told = {"request": request, "visitor": visitor, "places": places, "version": VERSION, "here": request.url.path}
     return HTMLResponse(templates().get_template(template).render(told | values), status, dict(headers or {}))

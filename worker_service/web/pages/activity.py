@@ -32,7 +32,7 @@ def activity(request: Request) -> Response:
             request,
             "activity.html",
             title="Activity",
-            told=told(session, request.query_params),
+            told=told(session, request),
             rows=list(zip(found, said, strict=True)),
         )
 
@@ -42,6 +42,7 @@ def undo(request: Request, form: FormData) -> Response:
     with opened(request) as session:
         action = steer.undoable(session, number(request.path_params["action_id"], "the number of an action"))
         if action.actor != visitor.name:
+            visitor.must_be_of_all()
             visitor.must(Power.ADMIN)
         steer.undo(session, action)
         return back_to("/jobs" if visitor.owner else "/activity", said="undone")

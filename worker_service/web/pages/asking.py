@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from worker_service.operations.database import Session
 from worker_service.operations.steer import DONE, actions
 from worker_service.operations.words import read_selector
 from worker_service.plurals import counted
+from worker_service.web.access import visitor_of
 from worker_service.web.guard import form_of
 
 _NUMBER_DIGITS_MOST = 18
@@ -132,8 +133,9 @@ class Told:
     is_bad: bool = False
 
 
-def told(session: Session, query: Mapping[str, str]) -> Told | None:
+def told(session: Session, request: Request) -> Told | None:
     """As the address says it: `done` is an action, `said` one of our sentences."""
+    visitor, query = visitor_of(request), request.query_params
     if sentence := _SENTENCES.get(query.get("said", "")):
         return Told(sentence)
     refused = number(query.get("refused"), "refused") or 0
@@ -146,7 +148,9 @@ def told(session: Session, query: Mapping[str, str]) -> Told | None:
         )
     found = actions(session, most=_LATELY_MOST)
     action = next((one for one in found if one.id == action_id), None)
-    return None if action is None else _told(action, refused)
+    if action is None or (visitor.owner is not None and action.actor != visitor.name):
+        return None
+    return _told(action, refused)
 
 
 def _told(action: Action, refused: int) -> Told:

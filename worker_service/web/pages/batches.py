@@ -79,7 +79,7 @@ def list_batches(request: Request) -> Response:
             request,
             "batches.html",
             title="Batches",
-            told=told(session, query),
+            told=told(session, request),
             rows=[_row(one) for one in found.items],
             states=list(BatchState),
             state=state or "",
@@ -99,7 +99,7 @@ def one(request: Request) -> Response:
             request,
             "batch.html",
             title=batch.title,
-            told=told(session, request.query_params),
+            told=told(session, request),
             row=_row(found),
             now=found.progress,
             facts=_facts(found),
@@ -116,10 +116,9 @@ def hand_over_csv(request: Request) -> Response:
         _visible(session, request, batch_id)
 
     def written() -> Iterator[str]:
+        chosen = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
         with opened(request) as session:
-            yield from csv_lines(
-                HAND_OVER_COLUMNS, map(hand_over_row, hand_over(session, DocumentSelector(batch_ids=(batch_id,))))
-            )
+            yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, hand_over(session, chosen)))
 
     name = f'attachment; filename="batch-{batch_id}.csv"'
     return StreamingResponse(written(), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": name})

@@ -45,7 +45,7 @@ def errors(request: Request) -> Response:
             request,
             "errors.html",
             title="Errors",
-            told=told(session, request.query_params),
+            told=told(session, request),
             since=since,
             spans=SINCE,
             troubles=_troubles(found, since),

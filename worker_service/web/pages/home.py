@@ -84,7 +84,7 @@ def home(request: Request) -> Response:
             request,
             "home.html",
             title="Home",
-            told=told(session, request.query_params),
+            told=told(session, request),
             wishes=[_wish(one) for one in attention(session, overview, owner=visitor.owner)],
             headline=_headline,
             batches=[(one, in_words(one), one.progress.percent) for one in _batches(session, visitor.owner)],

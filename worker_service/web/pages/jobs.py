@@ -64,7 +64,7 @@ def jobs(request: Request) -> Response:
             request,
             "jobs.html",
             title="Jobs",
-            told=told(session, request.query_params),
+            told=told(session, request),
             filters=filters,
             tabs=_tabs(filters, counts),
             rows=[_row(job) for job in found.items],
@@ -204,7 +204,7 @@ def one(request: Request) -> Response:
             request,
             "job.html",
             title=f"Job {job_id}",
-            told=told(session, request.query_params),
+            told=told(session, request),
             job=found,
             state=state_of(found),
             running=follow(found),
@@ -214,7 +214,7 @@ def one(request: Request) -> Response:
             log=operations.log(session, job_id)[-_LOG_MOST:],
             log_most=_LOG_MOST,
             can=_can(found),
-            batch=_batch(session, found),
+            batch=_batch(session, visitor, found),
             size=size,
             commands=[command("show", job_id), command("logs", "-f", job_id)],
         )
@@ -232,13 +232,14 @@ def _visible(session: Session, visitor: Visitor, job_id: int) -> Job:
     return job
 
 
-def _batch(session: Session, job: Job) -> str | None:
+def _batch(session: Session, visitor: Visitor, job: Job) -> str | None:
     if job.batch_id is None:
         return None
     try:
-        return batches.batch(session, job.batch_id).title
+        batch = batches.batch(session, job.batch_id)
     except BatchNotFound:
         return f"batch {job.batch_id}, which is forgotten"
+    return batch.title if visitor.may_see(batch.owner) else None
 
 
 def _can(job: Job) -> Sequence[str]:

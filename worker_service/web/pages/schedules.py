@@ -23,7 +23,7 @@ def list_schedules(request: Request) -> Response:
             request,
             "schedules.html",
             title="Schedules",
-            told=told(session, request.query_params),
+            told=told(session, request),
             rows=[(one, command("schedule", "run-now", one.name)) for one in found],
             is_unticked=any(one.is_waiting for one in found),
             ticks=operations.TICKS,

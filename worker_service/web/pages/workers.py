@@ -39,7 +39,7 @@ def list_workers(request: Request) -> Response:
             request,
             "workers.html",
             title="Workers",
-            told=told(session, request.query_params),
+            told=told(session, request),
             workers=workers(session),
             pauses=_pauses(overview.pauses(session)),
             lacking=lacking,
