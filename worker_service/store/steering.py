@@ -61,7 +61,8 @@ class SqliteSteering:
             raise RuleBroken("priority is 1 (highest) to 10 (lowest)")
         if batch_ids := [*selector.batch_ids, *([] if selector.batch_id is None else [selector.batch_id])]:
             with self._db.transaction():
-                self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), priority=level)
+                owners = json.dumps(list(selector.owners))
+                self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), owners=owners, priority=level)
         changed = self._act(("priority",), selector, actor, level)
         # What was asked for meanwhile by those that had the old one still.
         late = f"{_POSSIBLE['priority']} AND priority <> {level}"

@@ -54,7 +54,9 @@ UPDATE worker_job_queue SET run_at = NULL
 RETURNING id;
 
 -- name: batch_priority
-UPDATE batch SET priority = :priority WHERE id IN (SELECT value FROM json_each(:batch_ids));
+UPDATE batch SET priority = :priority
+ WHERE id IN (SELECT value FROM json_each(:batch_ids))
+   AND (:owners = '[]' OR owner IN (SELECT value FROM json_each(:owners)));
 
 -- name: undoable_verb
 SELECT verb FROM worker_action

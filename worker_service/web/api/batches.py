@@ -96,6 +96,8 @@ def add_batch(call: Call) -> Answer:
     body, owner = call.body, own(call.visitor, call.body.get("owner"))
     if ("sources" in body) == ("jobs" in body):
         raise BadInput("say what belongs to it: sources, or jobs")
+    if any(one.get("owner", owner) != owner for one in body.get("jobs", ())):
+        raise BadInput(f"its jobs belong to whom it belongs: {owner or 'nobody'}")
     made: NewJob | Sequence[NewJob]
     if "sources" in body:
         made = made_of("batch", body["sources"], owner, where="sources")

@@ -1,0 +1,285 @@
+"""One owner's token sees nothing of another's, and moves nothing of it: asked of every endpoint of the OpenAPI file.
+
+All that is bob's has a word in it that stands nowhere else, in every text that he can give. What alice's token is
+answered never has it; and what her token does, with his numbers or with none, leaves his rows as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import manual
+from tests.commands.shelf import Shelf
+from tests.store.papers import work_as
+from tests.web.conftest import served
+from worker_service.config import Settings, load_settings
+from worker_service.jobs.documents import DeferredAction, OnEnd
+from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations import batches, database, steer, tokens
+from worker_service.operations.database import Session, open_session
+from worker_service.operations.objects import as_object
+from worker_service.tokens import Power
+
+MARK = "zebrafish"
+SCHEDULE = f"""
+[[schedule]]
+name = "{MARK}-nightly"
+cron = "30 2 * * *"
+owner = "bob-{MARK}"
+job = {{ type = "report" }}
+"""
+FILE = json.loads(manual.OPENAPI.read_text("utf-8"))
+EACH = [(method.upper(), path) for path, methods in FILE["paths"].items() for method in methods]
+
+OF_ALL = {"/api/status", "/api/stats", "/api/workers", "/metrics"}
+# What anybody may begin, for themselves.
+MAKES = {("POST", "/api/jobs"), ("POST", "/api/batches"), ("POST", "/api/uploads"), ("POST", "/api/pauses")}
+
+
+@dataclass
+class House:
+    """What bob has, the others' tokens, and where to ask."""
+
+    session: Session
+    address: str
+    alice: str
+    everybody: str
+    numbers: dict[str, list[int]]
+    """By the first word of the path, whose numbers stand in it."""
+
+    def ask(self, token: str, method: str, path: str, **words: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"}
+        if path == "/api/events":
+            # So that there is something to wait for.
+            job = self.session.store.intake.enqueue(NewJob("action", owner="alice", name="last-of-all"))
+            self.session.store.steering.cancel(Selector(ids=(job.job_id,)), actor="alice")
+            with httpx.stream(method, f"{self.address}{path}", headers=headers, timeout=20, **words) as stream:
+                heard = ""
+                for text in stream.iter_text():
+                    heard += text
+                    if "last-of-all" in heard or stream.status_code != 200:
+                        break
+                return httpx.Response(stream.status_code, text=heard)
+        return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=20, **words)
+
+    def of_bob(self) -> str:
+        """All rows that are his, and what was paused."""
+        selector = Selector(owners=(BOB,))
+        store = self.session.store
+        jobs = store.reading.list(selector, most=1000)
+        return json.dumps(
+            [
+                [as_object(job) for job in jobs],
+                [as_object(one) for one in store.library.documents(_documents(), most=1000)],
+                [as_object(one) for one in store.batches.list(owners=(BOB,), most=1000)],
+                [as_object(one) for one in store.reading.pauses()],
+                [as_object(one) for one in store.reading.actions(most=1000) if one.actor != "alice"],
+            ]
+        )
+
+
+BOB = f"bob-{MARK}"
+
+
+def _documents() -> Any:
+    from worker_service.jobs.library import DocumentSelector
+
+    return DocumentSelector(owners=(BOB,))
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    place: Path = tmp_path_factory.mktemp("house")
+    (place / "pagemill.toml").write_text(SCHEDULE)
+    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_CONFIG": str(place / "pagemill.toml")}
+    settings: Settings = load_settings({"database": str(place / "pagemill.db")}, environ=environ)
+    database.initialise(settings)
+    session = open_session(settings, actor=f"{MARK}-actor")
+    numbers = _furnish(session)
+    alice = tokens.make(session, "alice", [Power.ADMIN], owner="alice").word
+    everybody = tokens.make(session, "root", [Power.ADMIN]).word
+    with served(settings) as address:
+        yield House(session, address, alice, everybody, numbers)
+    session.close()
+
+
+def _furnish(session: Session) -> dict[str, list[int]]:
+    store = session.store
+    work_as(store)
+    shelf = Shelf(store, session.settings.workspace)
+    document = shelf.read(f"{MARK}.pdf", f"the word {MARK} stands here", roles=("text", "original"), owner=BOB)
+    store.intake.ask_always(BOB, DeferredAction(f"{MARK}_tell", "", OnEnd.SUCCESS))
+    texts: dict[str, Any] = {
+        "owner": BOB, "account": f"{MARK}-account", "name": f"{MARK}-name", "platform": f"{MARK}-platform",
+        "source": f"{MARK}-source", "payload": json.dumps({MARK: MARK}), "unique_key": f"{MARK}-key",
+        "concurrency_key": f"{MARK}-one",
+    }  # fmt: skip
+    pending = store.intake.enqueue(NewJob(f"{MARK}_type", **texts)).job_id
+    ingest = store.reading.list(Selector(owners=(BOB,), job_types=("ingest",)))[0].id
+    failed = store.intake.enqueue(NewJob("action", owner=BOB, name=f"{MARK}-failed")).job_id
+    [running] = [job for job in store.leases.claim("w1", 9) if job.id == failed]
+    store.leases.fail(running.lease, Failure(f"{MARK}_CODE", f"{MARK} message"), retry_at=None)
+    added = batches.add(session, [NewJob("action", owner=BOB, name=f"{MARK}-of-batch")], owner=BOB, name=f"{MARK}-b")
+    hers = batches.add(session, [NewJob("action", owner="alice")], owner="alice", name="hers")
+    store.intake.enqueue(NewJob("action", owner="alice", after=[pending]))
+    steer.change(session, steer.plan(session, "priority", Selector(ids=(pending,)), priority=2))
+    store.steering.pause("owner", BOB, reason=f"{MARK} is away")
+    [file] = [one.id for one in store.library.job_files(ingest) if one.role == "text"]
+    assert hers.batch.id != added.batch.id
+    return {
+        "jobs": [pending, failed, ingest, added.jobs[0].job_id],
+        "batches": [added.batch.id],
+        "documents": [document],
+        "actions": [one.id for one in store.reading.actions()],
+        "number": [1, file],
+    }
+
+
+def _paths(house: House, path: str) -> list[str]:
+    """With each of bob's numbers in it."""
+    ids = house.numbers.get(path.split("/")[2] if path.startswith("/api/") else "", [0])
+    made = [path.replace("{id}", str(one)) for one in ids]
+    made = [one.replace("{number}", str(number)) for one in made for number in house.numbers["number"]]
+    return sorted({one.replace("{form}", "txt").replace("{name}", f"{MARK}-nightly") for one in made})
+
+
+QUERIES: dict[str, list[dict[str, Any]]] = {
+    "/api/jobs": [{}, {"owner": BOB}, {"id": "ALL"}, {"type": f"{MARK}_type"}, {"batch": "BATCH"}],
+    "/api/batches": [{}, {"owner": BOB}],
+    "/api/documents": [{}, {"owner": BOB}, {"id": "DOCUMENT"}, {"name": MARK}, {"batch": "BATCH"}],
+    "/api/search": [{"q": "word"}, {"q": "word", "owner": BOB}, {"q": "word", "document": "DOCUMENT"}],
+    "/api/keywords": [{"term": "word"}, {"term": "word", "owner": BOB}, {"term": "word", "batch": "BATCH"}],
+    "/api/events": [{"after": "0-0"}],
+    "/api/errors": [{"since": "1d"}],
+    "DELETE /api/pauses": [{"scope": "owner", "name": BOB}],
+}
+MANY = [{"owner": BOB}, {"id": "ALL"}, {"id": "document:DOCUMENT"}, {"id": "batch:BATCH"}, {"type": f"{MARK}_type"}]
+BODIES: dict[str, list[dict[str, Any]]] = {
+    "/api/jobs": [{"job_type": "a", "owner": BOB}, {"job_type": "a", "after": "ONE"}],
+    "/api/batches": [{"owner": BOB, "jobs": [{"job_type": "a"}]}, {"jobs": [{"job_type": "a", "owner": BOB}]}],
+    "/api/pauses": [{"scope": "owner", "name": BOB}, {"scope": "all"}, {"scope": "type", "name": "a"}],
+}
+
+
+def _filled(house: House, words: dict[str, Any]) -> dict[str, Any]:
+    stand = {"ALL": house.numbers["jobs"], "ONE": house.numbers["jobs"][:1], "BATCH": house.numbers["batches"][0]}
+    stand |= {"DOCUMENT": house.numbers["documents"][0]}
+    stand |= {f"batch:{'BATCH'}": f"batch:{stand['BATCH']}", "document:DOCUMENT": f"document:{stand['DOCUMENT']}"}
+    return {name: stand.get(value, value) if isinstance(value, str) else value for name, value in words.items()}
+
+
+def _questions(house: House, method: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    is_many = method == "POST" and path.startswith("/api/jobs/") and "{" not in path
+    queries = (
+        MANY
+        if is_many
+        else QUERIES.get(path) or QUERIES.get(f"{method} {path}", [{}])
+        if method in ("GET", "DELETE")
+        else [{}]
+    )
+    bodies: list[dict[str, Any] | None] = [None]
+    if method == "POST":
+        bodies = [*BODIES.get(path, [])] or [{"priority": 1} if path.endswith("priority") else None]
+    for one in _paths(house, path):
+        for query in queries:
+            for body in bodies:
+                words: dict[str, Any] = {
+                    "params": {**_filled(house, query), **({"expect": 4} if is_many and "delete" in path else {})}
+                }
+                if path == "/api/uploads":
+                    words |= {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"owner": BOB}}
+                elif body is not None:
+                    words["json"] = _filled(house, body)
+                yield one, words
+
+
+@pytest.mark.parametrize(("method", "path"), EACH, ids=[f"{method} {path}" for method, path in EACH])
+def test_a_token_of_one_owner_sees_and_moves_nothing_of_another_s(house: House, method: str, path: str) -> None:
+    before = house.of_bob()
+
+    for at, words in _questions(house, method, path):
+        answer = house.ask(house.alice, method, at, **words)
+
+        said = f"{method} {at} {words}: {answer.status_code} {answer.text}"
+        assert answer.status_code < 500, said
+        # A refusal may say again what was asked.
+        asked = json.dumps([at, words], default=str)
+        assert MARK not in answer.text or (answer.status_code >= 400 and MARK in asked), said
+        assert MARK not in str(answer.headers), said
+        if path in OF_ALL:
+            assert answer.status_code == 403, said
+        elif "{" in path and "{name}" not in path:
+            assert answer.status_code in (404, 409), said
+    assert house.of_bob() == before
+
+
+@pytest.mark.parametrize(
+    "path", [path for method, path in EACH if method == "GET" and path not in ("/api/status", "/metrics")]
+)
+def test_a_token_of_no_owner_is_shown_what_the_other_is_not(house: House, path: str) -> None:
+    """Else the test above could not fail."""
+    if path in ("/api/workers", "/api/jobs/{id}/log"):
+        pytest.skip("nothing of an owner stands there here")
+
+    answers = [
+        house.ask(house.everybody, "GET", at, **{**words, "params": _of_mark(words["params"])})
+        for at, words in _questions(house, "GET", path)
+    ]
+
+    assert any(MARK in answer.text for answer in answers), [answer.text for answer in answers]
+
+
+def _of_mark(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: MARK if name in ("q", "term") else value for name, value in params.items()}
+
+
+def test_what_an_owner_s_token_makes_is_that_owner_s(house: House) -> None:
+    made = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a"}).json()
+    job = house.ask(house.alice, "GET", f"/api/jobs/{made['id']}").json()
+    sent = house.ask(house.alice, "POST", "/api/uploads", files={"file": ("a.pdf", b"%PDF")}).json()["items"][0]
+    batch = house.ask(house.alice, "POST", "/api/batches", json={"jobs": [{"job_type": "a"}]}).json()["batch"]
+
+    assert job["owner"] == "alice"
+    assert house.ask(house.alice, "GET", f"/api/jobs/{sent['id']}").json()["owner"] == "alice"
+    assert batch["owner"] == "alice"
+
+
+def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(house: House) -> None:
+    answer = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a", "unique_key": f"{MARK}-key"})
+
+    assert (answer.status_code, str(house.numbers["jobs"][0]) in answer.text) == (409, False)
+
+
+def test_a_token_that_only_reads_changes_nothing(house: House) -> None:
+    reader = tokens.make(house.session, "reader", [Power.READ]).word
+
+    for method, path in EACH:
+        if method != "GET":
+            for at in _paths(house, path):
+                assert house.ask(reader, method, at).status_code == 403, (method, at)
+
+
+def test_without_a_token_there_is_nothing(house: House) -> None:
+    for method, path in EACH:
+        for at in _paths(house, path):
+            answer = httpx.request(method, f"{house.address}{at}")
+            assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised"), (method, at)
+
+
+def test_what_others_did_is_undone_with_admin_only(house: House) -> None:
+    operator = tokens.make(house.session, "operator", [Power.OPERATE]).word
+    job_id = house.session.store.intake.enqueue(NewJob("action")).job_id
+    house.ask(house.everybody, "POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
+    action = house.session.store.reading.actions(most=1)[0].id
+
+    assert house.ask(operator, "POST", f"/api/actions/{action}/undo").status_code == 403
+    assert house.session.store.reading.get(job_id).status is Status.CANCELLED
+    assert house.ask(house.everybody, "POST", f"/api/actions/{action}/undo").status_code == 200
