@@ -178,13 +178,11 @@ def _filled(house: House, words: dict[str, Any]) -> dict[str, Any]:
 
 def _questions(house: House, method: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     is_many = method == "POST" and path.startswith("/api/jobs/") and "{" not in path
-    queries = (
-        MANY
-        if is_many
-        else QUERIES.get(path) or QUERIES.get(f"{method} {path}", [{}])
-        if method in ("GET", "DELETE")
-        else [{}]
-    )
+    queries: list[dict[str, Any]] = [{}]
+    if is_many:
+        queries = MANY
+    elif method in ("GET", "DELETE"):
+        queries = QUERIES.get(path) or QUERIES.get(f"{method} {path}", [{}])
     bodies: list[dict[str, Any] | None] = [None]
     if method == "POST":
         bodies = [*BODIES.get(path, [])] or [{"priority": 1} if path.endswith("priority") else None]

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from worker_service import events
-from worker_service.errors import PagemillError
 from worker_service.harmless import as_json
 from worker_service.operations import feed
 from worker_service.operations.feed import Happened, Place, Step
@@ -69,15 +68,23 @@ class Feed:
         self._app = app
         self._listeners: set[Listener] = set()
         self._poller: asyncio.Task[None] | None = None
+        self._begins = asyncio.Lock()
         self._steps: Mapping[int, Step] = {}
 
-    def join(self) -> Listener:
+    async def join(self) -> Listener:
         if len(self._listeners) >= _STREAMS_MOST:
             raise TooManyStreams(f"{_STREAMS_MOST} listen already: come again later")
         listener = Listener()
         self._listeners.add(listener)
-        if self._poller is None or self._poller.done():
-            self._poller = asyncio.create_task(self._poll())
+        try:
+            async with self._begins:
+                if self._poller is None or self._poller.done():
+                    # Before the listener looks for itself: what lies between the two looks would be lost.
+                    self._steps = {}
+                    self._poller = asyncio.create_task(self._poll(await run_in_threadpool(self._newest)))
+        except BaseException:
+            self.leave(listener)
+            raise
         return listener
 
     def leave(self, listener: Listener) -> None:
@@ -86,25 +93,27 @@ class Feed:
             self._poller.cancel()
             self._poller = None
 
-    async def _poll(self) -> None:
-        seen, place, self._steps = "", None, {}
+    async def _poll(self, place: Place) -> None:
+        seen = ""
         while True:
             try:
                 version = await run_in_threadpool(self._app.state.changes.version)
                 if version != seen:
                     place, told = await run_in_threadpool(self._look, place)
-                    seen = version if told is not None else ""
-                    self._tell(told or [])
-            except PagemillError as error:
-                # The database is away for a moment, as during a restore; who listens hears signs of life.
+                    seen = version
+                    self._tell(told)
+            except Exception as error:
+                # Such as a database that is away for a moment; who listens hears signs of life meanwhile.
                 self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
                 await asyncio.sleep(_SIGN_OF_LIFE_SECONDS)
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _look(self, place: Place | None) -> tuple[Place, list[Message] | None]:
+    def _newest(self) -> Place:
         with self._app.state.sessions.opened("events") as session:
-            if place is None:
-                return feed.newest(session), None
+            return feed.newest(session)
+
+    def _look(self, place: Place) -> tuple[Place, list[Message]]:
+        with self._app.state.sessions.opened("events") as session:
             happened = feed.after(session, place)
             steps = feed.steps(session)
         moved = [step for job_id, step in steps.items() if self._steps.get(job_id) != step]
@@ -167,7 +176,7 @@ async def listen(request: Request, visitor: Visitor, query: Mapping[str, Any]) -
     wanted = tuple(query.get(name) for name in ("job", "batch", "document"))
     heads = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     of: Feed = request.app.state.feed
-    listener = of.join()
+    listener = await of.join()
     return StreamingResponse(
         _stream(request, visitor, of, listener, place, wanted), headers=heads, media_type="text/event-stream"
     )

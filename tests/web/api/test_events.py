@@ -1,0 +1,183 @@
+"""Server-sent events: what happens as it happens, what was missed, and one poller for all who listen."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from tests.store.papers import claim, work_as
+from tests.system.conftest import System, wait_until
+from tests.web.conftest import served
+from worker_service.config import Settings, load_settings
+from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations.database import Session
+
+
+@dataclass
+class Heard:
+    """By their kind; what has no kind is a sign of life."""
+
+    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    status: int = 0
+
+    def of(self, kind: str) -> list[Any]:
+        return [data for one, _, data in list(self.events) if one == kind]
+
+    @property
+    def last_id(self) -> str:
+        return cast(str, next(place for _, place, _ in reversed(self.events) if place))
+
+
+@contextmanager
+def listening(address: str, **asked: Any) -> Iterator[Heard]:
+    """It has begun to hear, once this is entered."""
+    heard = Heard()
+    client = httpx.Client(base_url=address, timeout=30)
+    with client, client.stream("GET", "/api/events", **asked) as stream:
+        heard.status = stream.status_code
+        thread = threading.Thread(target=_hear, args=(stream, heard), daemon=True)
+        thread.start()
+        wait_until(lambda: heard.events, "it says hello, or what was missed")
+        try:
+            yield heard
+        finally:
+            # The thread is in the middle of reading.
+            stream.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _hear(stream: httpx.Response, heard: Heard) -> None:
+    event: dict[str, str] = {}
+    try:
+        for line in stream.iter_lines():
+            if line:
+                name, _, value = line.partition(": ")
+                event[name] = value
+            elif event:
+                if "event" in event:
+                    heard.events.append((event["event"], event.get("id", ""), json.loads(event["data"])))
+                event = {}
+    except (httpx.HTTPError, httpx.StreamError):
+        pass
+
+
+def cancelled(session: Session, **words: Any) -> int:
+    job_id = session.store.intake.enqueue(NewJob(**{"job_type": "a", **words})).job_id
+    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+    return job_id
+
+
+@pytest.fixture
+def address(settings: Settings) -> Iterator[str]:
+    with served(settings) as at:
+        yield at
+
+
+def test_what_happens_is_told_at_once_and_once(address: str, session: Session) -> None:
+    with listening(address) as heard:
+        first = cancelled(session, owner="alice", name="a.pdf")
+        wait_until(lambda: heard.of("job"), "it is told")
+        second = cancelled(session)
+        wait_until(lambda: len(heard.of("job")) == 2, "and the next")
+
+    told = heard.of("job")
+    assert [one["job_id"] for one in told] == [first, second]
+    assert (told[0]["from_status"], told[0]["to_status"], told[0]["owner"], told[0]["name"]) == (
+        "pending", "cancelled", "alice", "a.pdf",
+    )  # fmt: skip
+
+
+def test_who_comes_back_hears_what_was_missed_and_nothing_twice(address: str, session: Session) -> None:
+    with listening(address) as heard:
+        cancelled(session)
+        wait_until(lambda: heard.of("job"), "it is told")
+    missed = [one.job_id for one in session.store.intake.enqueue_many([NewJob("a")] * 1500)]
+    session.store.steering.cancel(Selector(ids=missed), actor="test")
+
+    with listening(address, headers={"Last-Event-ID": heard.last_id}) as again:
+        wait_until(lambda: len(again.of("job")) >= 1500, "all that was missed")
+        missed.append(cancelled(session))
+        wait_until(lambda: again.of("job")[-1]["job_id"] == missed[-1], "and what happens now")
+
+    assert [one["job_id"] for one in again.of("job")] == missed
+
+
+def test_who_comes_back_before_anything_has_happened_misses_nothing(address: str, session: Session) -> None:
+    with listening(address) as heard:
+        pass
+    job_id = cancelled(session)
+
+    with listening(address, params={"after": heard.last_id}) as again:
+        wait_until(lambda: again.of("job"), "it is told")
+
+    assert [one["job_id"] for one in again.of("job")] == [job_id]
+
+
+def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(address: str, session: Session) -> None:
+    job_id = cancelled(session)
+    with listening(address, params={"after": "0-99999"}) as heard:
+        assert next(kind for kind, _, _ in heard.events) == "reset"
+        session.store.steering.delete(Selector(ids=(job_id,)), actor="test")
+        wait_until(lambda: len(heard.of("reset")) == 2, "numbers come again")
+        again = cancelled(session)
+        wait_until(lambda: heard.of("job"), "and it goes on")
+
+    assert [one["job_id"] for one in heard.of("job")] == [again]
+
+
+def test_a_stream_is_narrowed_down_to_one_thing(address: str, session: Session) -> None:
+    wanted = session.store.intake.enqueue(NewJob("a")).job_id
+
+    with listening(address, params={"job": wanted}) as heard:
+        cancelled(session)
+        session.store.steering.cancel(Selector(ids=(wanted,)), actor="test")
+        wait_until(lambda: heard.of("job"), "it is told")
+
+    assert [one["job_id"] for one in heard.of("job")] == [wanted]
+
+
+@pytest.mark.parametrize("word", ["x", "1", "-1-2", "1-2-3", "9" * 40 + "-1"])
+def test_a_place_that_is_none_is_refused(address: str, word: str) -> None:
+    answer = httpx.get(f"{address}/api/events", params={"after": word})
+
+    assert (answer.status_code, "is no place in the events" in answer.json()["detail"]) == (400, True)
+
+
+def test_a_notice_is_told(address: str, session: Session) -> None:
+    work_as(session.store)
+    session.store.intake.enqueue(NewJob("action", owner="bob"))
+    with listening(address) as heard:
+        session.store.leases.fail(claim(session.store).lease, Failure("GONE", "it is gone"), retry_at=None)
+        wait_until(lambda: heard.of("notice"), "it is told")
+
+    [told] = heard.of("notice")
+    assert (told["kind"], told["owner"], told["code"], told["message"]) == ("job.failed", "bob", "GONE", "it is gone")
+
+
+def test_progress_is_told_while_a_job_runs_and_its_end(system: System) -> None:
+    settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
+    system.start()
+    with served(settings) as address, listening(address) as heard:
+        job_id = system.enqueue("sleep", seconds=60)
+        wait_until(lambda: any(one["job_id"] == job_id for one in heard.of("progress")), "it runs, and is told")
+        httpx.post(f"{address}/api/jobs/{job_id}/cancel").raise_for_status()
+        wait_until(lambda: any(one["to_status"] == "cancelled" for one in heard.of("job")), "its end is told")
+    assert system.status(job_id) is Status.CANCELLED
+
+
+def test_many_listen_at_once(settings: Settings, session: Session) -> None:
+    with served(settings) as address, ExitStack() as open_streams:
+        all_heard = [open_streams.enter_context(listening(address)) for _ in range(32)]
+        job_id = cancelled(session)
+        wait_until(lambda: all(heard.of("job") for heard in all_heard), "all are told")
+
+    assert {heard.of("job")[0]["job_id"] for heard in all_heard} == {job_id}
