@@ -29,6 +29,7 @@ from worker_service.workspace import FREE_BYTES_LEAST
 _UNFINISHED = ".unfinished-"
 _UNFINISHED_SECONDS = 86_400
 _KEPT_SECONDS = 3_600
+_WHOLE_SECONDS = 60
 _FAILED_KEPT_SECONDS = 30 * 86_400
 _SWEPT_AT_ONCE = 50
 _FAILED_MOST = 10_000
@@ -67,6 +68,9 @@ class Incoming:
             # The same bytes: who reads it now goes on, and its time says that it is the same file.
             self._unfinished.unlink()
         else:
+            # Nobody has to wait and see whether somebody still writes it.
+            whole_since = time.time() - _WHOLE_SECONDS
+            os.utime(self._unfinished, (whole_since, whole_since))
             self._unfinished.replace(target)
         for folder_fd in (os.open(target.parent, os.O_RDONLY), os.open(self._place, os.O_RDONLY)):
             os.fsync(folder_fd)

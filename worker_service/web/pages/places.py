@@ -9,7 +9,8 @@ from worker_service.web.pages import (
     jobs,
     keywords,
     schedules,
+    uploads,
     workers,
 )
 
-MODULES = (home, documents, batches, jobs, errors, workers, schedules, keywords, activity)
+MODULES = (home, documents, uploads, batches, jobs, errors, workers, schedules, keywords, activity)

@@ -93,6 +93,8 @@
     if (stream !== null || document.hidden) return;
     const about = document.querySelector("[data-about]");
     stream = new EventSource("/api/events" + (about ? `?${about.dataset.about}` : ""));
+    // What happened before it was open, it does not tell.
+    stream.addEventListener("open", soon);
     for (const name of ["job", "notice", "progress", "reset"]) stream.addEventListener(name, soon);
     stream.addEventListener("error", () => {
       // No stream: look now and then.

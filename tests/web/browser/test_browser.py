@@ -1,0 +1,214 @@
+"""What a person does in a browser: bring in, watch, search, look, and take back. With and without scripts."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import FilePayload, Page, expect
+
+from tests.job_handlers.reading.documents import digital, picture, scan
+from tests.web.browser.conftest import Look, Scheme, Site
+from worker_service.operations.enqueue import enqueue
+from worker_service.operations.jobs import job
+
+PLACES = (
+    "/", "/documents", "/documents?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/upload",
+    "/upload?job=1", "/batches", "/jobs", "/jobs/1", "/errors", "/workers", "/schedules", "/keywords", "/activity",
+)  # fmt: skip
+_NO_WORD_OF_IT = "scrape_account"
+
+
+def report(place: Path, name: str, *texts: str) -> Path:
+    return digital(place / name, texts)
+
+
+def find_in_list(page: Page, words: str) -> None:
+    page.get_by_role("searchbox", name="Search the text of every page").fill(words)
+
+
+def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
+    """The pixels where something is marked on the image of the page."""
+    hit = page.locator("#sheet rect.hit").first
+    expect(hit).to_be_visible()
+    expect(page.locator("#sheet img")).to_have_js_property("complete", True)
+    hit.scroll_into_view_if_needed()
+    box = hit.bounding_box()
+    assert box is not None
+    shot = page.screenshot(clip={"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"]})
+    with Image.open(io.BytesIO(shot)) as image:
+        shown = image.convert("RGB").tobytes()
+    return [(shown[at], shown[at + 1], shown[at + 2]) for at in range(0, len(shown), 3)]
+
+
+def assert_marked_and_legible(page: Page) -> None:
+    """The place is yellow, and the word itself is there: the mark lies where the word stands."""
+    pixels = seen_at_the_hit(page)
+    yellow = sum(red > 180 and green > 140 and blue < 140 for red, green, blue in pixels)
+    ink = sum(red + green + blue < 300 for red, green, blue in pixels)
+    assert yellow > 0.4 * len(pixels)
+    assert ink > 0.02 * len(pixels)
+
+
+# ── Bring in, watch, search, see ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_report_is_brought_in_watched_found_while_it_is_typed_and_seen_on_its_page(
+    look: Look, site: Site, tmp_path: Path
+) -> None:
+    page = look("/documents")
+
+    page.get_by_label("Files:").set_input_files(report(tmp_path, "glaciers.pdf", "first page", "a glacier melts"))
+    page.get_by_role("button", name="Bring in").click()
+    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+
+    page.goto("/documents")
+    find_in_list(page, "glac")
+    expect(page.locator(".hits mark")).to_have_text("glacier")
+    page.get_by_role("link", name="glaciers.pdf").click()
+
+    expect(page.locator(".words mark")).to_have_text("glacier")
+    expect(page.get_by_text("on 1 page")).to_be_visible()
+    assert_marked_and_legible(page)
+
+
+def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> None:
+    page = look("/documents", script=False)
+
+    page.get_by_label("Files:").set_input_files(report(tmp_path, "moraines.pdf", "the moraine stands"))
+    page.get_by_role("button", name="Bring in").click()
+    # The page asks again by itself.
+    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+
+    page.goto("/documents")
+    find_in_list(page, "morai")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("link", name="moraines.pdf").click()
+    expect(page.locator(".words mark")).to_have_text("moraine")
+    expect(page.locator("#sheet rect.hit")).to_have_count(1)
+
+
+def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, site: Site, tmp_path: Path) -> None:
+    page = look("/upload")
+    scan(tmp_path / "scan.pdf", [picture("The crevasse is deep and wide", dpi=150)], dpi=150)
+
+    page.get_by_label("Files:").set_input_files(tmp_path / "scan.pdf")
+    page.get_by_role("button", name="Bring in").click()
+    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    page.get_by_role("link", name="scan.pdf").click()
+    page.get_by_role("searchbox", name="Search in this document").fill("crevasse")
+    page.get_by_role("button", name="Find").click()
+
+    assert_marked_and_legible(page)
+    page.get_by_label("Show how sure each word is").check()
+    expect(page.locator(".words .sure").first).to_have_css("background-color", re.compile(r"rgb\(\d+, \d+, \d+\)"))
+    expect(page.get_by_text(re.compile(r"recognised, \d+ % sure")).first).to_be_visible()
+
+
+def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, site: Site, tmp_path: Path) -> None:
+    page = look("/documents")
+    data = page.evaluate_handle(
+        """() => { const data = new DataTransfer();
+                   data.items.add(new File(["year,fjord\\n2025,12"], "fjords.csv", {type: "text/csv"}));
+                   return data; }"""
+    )
+
+    page.dispatch_event("main", "dragover", {"dataTransfer": data})
+    page.dispatch_event("main", "drop", {"dataTransfer": data})
+
+    expect(page.get_by_role("link", name="fjords.csv")).to_be_visible()
+    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+
+
+def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> None:
+    page = look("/upload", refused=True)
+
+    empty: FilePayload = {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""}
+    page.get_by_label("Files:").set_input_files(empty)
+    page.get_by_role("button", name="Bring in").click()
+
+    expect(page.locator(".sending [role=status]")).to_contain_text("empty.pdf")
+
+
+# ── Cancel, retry, undo ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with scripts", "without"])
+def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site, script: bool) -> None:
+    words = {"job_type": _NO_WORD_OF_IT, "name": "Of tomorrow"}
+    waiting = enqueue(site.session, words, lambda most: b"{}", is_checked=False).job_id
+    page = look(f"/jobs/{waiting}", script=script)
+
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".state.cancelled").first).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+
+    expect(page.get_by_text("Undone", exact=True)).to_be_visible()
+    assert job(site.session, waiting).status.value == "pending"
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with scripts", "without"])
+def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site, script: bool) -> None:
+    page = look("/upload", script=script)
+    told = f"<html>a web page {script}</html>".encode()
+    page.get_by_label("Files:").set_input_files({"name": "no.pdf", "mimeType": "application/pdf", "buffer": told})
+    page.get_by_role("button", name="Bring in").click()
+    expect(page.get_by_text("NOT_WHAT_IT_SAYS")).to_be_visible()
+
+    page.get_by_role("link", name=re.compile(r"Job \d+")).click()
+    failed = int(page.url.rpartition("/")[2])
+    page.get_by_role("button", name="Retry").click()
+    expect(page.get_by_role("button", name="Undo")).to_be_visible()
+
+    page.wait_for_url(re.compile(r"/jobs/"))
+    assert job(site.session, failed).fence >= 1
+
+
+def test_a_document_is_removed_once_it_was_confirmed(look: Look, site: Site, tmp_path: Path) -> None:
+    page = look("/upload", script=False)
+    page.get_by_label("Files:").set_input_files(report(tmp_path, "drumlins.pdf", "a drumlin"))
+    page.get_by_role("button", name="Bring in").click()
+    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    page.get_by_role("link", name="drumlins.pdf").click()
+
+    page.get_by_role("link", name="Remove …").click()
+    page.get_by_role("button", name="Remove it").click()
+
+    expect(page.get_by_text("The document is removed")).to_be_visible()
+    expect(page.get_by_role("link", name="drumlins.pdf")).to_have_count(0)
+
+
+# ── For everybody ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+def test_nobody_is_shut_out_of_any_page_and_nothing_reaches_beyond_its_edge(
+    look: Look, site: Site, width: int, scheme: Scheme
+) -> None:
+    page = look("/", width=width, scheme=scheme)
+    faults: list[str] = []
+
+    for place in PLACES:
+        page.goto(place)
+        found = Axe().run(page)
+        if found.violations_count:
+            faults.append(f"{place}: {found.generate_report()}")
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            faults.append(f"{place} is wider than {width} pixels")
+
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_scheme_has_its_own_ground(look: Look, site: Site, scheme: Scheme) -> None:
+    page = look("/documents", scheme=scheme)
+
+    with Image.open(io.BytesIO(page.screenshot(clip={"x": 0, "y": 300, "width": 4, "height": 4}))) as shown:
+        lightness = shown.convert("L").getpixel((1, 1))
+
+    assert isinstance(lightness, int | float)
+    assert (lightness > 200) is (scheme == "light")

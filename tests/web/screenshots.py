@@ -1,0 +1,45 @@
+"""The pictures that README and the manual show: `python -m tests.web.screenshots ADDRESS DIRECTORY`.
+
+Of the pages of a pagemill that has read what the demo reads; `./run screenshots` starts one.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+from tests.web.browser.conftest import CHROMIUM
+
+SEARCH = "/documents?q=climate+NEAR+risk"
+_SIZE = {"width": 1180, "height": 760}
+_COLOURS = 64
+
+
+def main(address: str, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(base_url=address, viewport=_SIZE, color_scheme="light")  # type: ignore[arg-type]
+        for name, path, link in (("home", "/", None), ("search", SEARCH, None), ("page", SEARCH, "Audit, scanned.pdf")):
+            page.goto(path)
+            if link is not None:
+                page.get_by_role("link", name=link).first.click()
+                # One stream of news goes on for ever: what is waited for are the images.
+                expect(page.locator("#sheet img")).to_have_js_property("complete", True)
+            _keep(page.screenshot(), directory / f"{name}.png")
+        browser.close()
+
+
+def _keep(shot: bytes, target: Path) -> None:
+    with Image.open(io.BytesIO(shot)) as image:
+        few = image.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(target, optimize=True)
+    print(f"{target}: {target.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].strip(), Path(sys.argv[2]))
