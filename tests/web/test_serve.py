@@ -1,0 +1,254 @@
+"""`pagemill serve` as people and systemd start it: a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from worker_service.config import Settings
+from worker_service.errors import ConfigError
+from worker_service.operations import tokens
+from worker_service.operations.database import Session
+from worker_service.web.keys import key_beside
+from worker_service.web.listening import is_reached_from_elsewhere
+
+PAGEMILL = [sys.executable, "-m", "worker_service.commands"]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
+    return kept | {"WORKER_DATABASE": str(settings.database), "WORKER_LOG_FORMAT": "json"}
+
+
+def refused(settings: Settings, *words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [*PAGEMILL, "serve", *words], env=environment(settings), capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+@contextmanager
+def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and the address that it prints."""
+    started = subprocess.Popen(
+        [*PAGEMILL, "serve", *words],
+        env=environment(settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    try:
+        yield started, started.stdout.readline().strip()
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+# ── Where it listens ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_prints_its_address_when_it_can_be_asked_and_a_signal_ends_it_in_good_order(settings: Settings) -> None:
+    with serving(settings, "--listen", f"127.0.0.1:{free_port()}") as (running, address):
+        assert httpx.get(f"{address}/readyz").status_code == 200
+
+        running.send_signal(signal.SIGTERM)
+
+        _, log = running.communicate(timeout=30)
+        assert running.returncode == 0
+        assert [json.loads(line)["event"] for line in log.splitlines()] == ["web.started", "web.stopped"]
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:8470", "example.org:8470"])
+def test_an_address_that_others_can_reach_wants_a_token_first(
+    settings: Settings, session: Session, listen: str
+) -> None:
+    code, said = refused(settings, "--listen", listen)
+    assert code == 78
+    assert "can be reached from other machines, and nobody has a token yet" in said
+    assert "pagemill token make" in said
+
+    # A link is for one browser, and soon over: it is no token.
+    tokens.make_link(session)
+    assert refused(settings, "--listen", listen)[0] == 78
+
+
+def test_with_a_token_it_listens_there_and_lets_in_who_has_one(settings: Settings, session: Session) -> None:
+    word = tokens.make(session, "grafana").word
+    port = free_port()
+    with serving(settings, "--listen", f"0.0.0.0:{port}"):
+        here = f"http://127.0.0.1:{port}/api/jobs"
+        assert httpx.get(here).status_code == 401
+        assert httpx.get(here, headers={"Authorization": f"Bearer {word}"}).status_code == 200
+
+        # Not even when the last one is gone again does anybody come in from elsewhere.
+        tokens.remove(session, ["grafana"])
+        assert httpx.get(here, headers={"Host": "10.0.0.5"}).status_code == 401
+
+
+def test_what_is_reached_from_elsewhere_is_told_by_the_address() -> None:
+    assert not any(map(is_reached_from_elsewhere, [("127.0.0.1", 1), ("127.9.9.9", 1), ("::1", 1), ("localhost", 1)]))
+    assert all(map(is_reached_from_elsewhere, [("0.0.0.0", 1), ("::", 1), ("10.0.0.5", 1), ("localhost.evil.org", 1)]))
+    assert not is_reached_from_elsewhere(Path("/run/web.sock"))
+
+
+def test_a_place_that_is_taken_or_is_none_is_refused(settings: Settings, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code, said = refused(settings, "--listen", f"127.0.0.1:{other.getsockname()[1]}")
+    assert (code, "another program listens there" in said) == (78, True)
+
+    (tmp_path / "file").touch()
+    code, said = refused(settings, "--listen", str(tmp_path / "file"))
+    assert (code, "something else is there" in said) == (78, True)
+    assert (tmp_path / "file").exists()
+
+    for listen in ("127.0.0.1", "8470", ":8470", "127.0.0.1:99999", ""):
+        assert refused(settings, "--listen", listen)[0] == 78
+
+
+def test_without_a_database_it_says_how_to_make_one(settings: Settings) -> None:
+    settings.database.unlink()
+
+    code, said = refused(settings)
+
+    assert (code, "pagemill init" in said) == (69, True)
+
+
+def test_a_socket_in_the_file_system_is_its_owners_and_goes_with_it(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "web.sock"
+
+    def asked() -> int:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            return client.get("http://localhost/api/jobs").status_code
+
+    with serving(settings, "--listen", str(path)) as (running, _):
+        until(path.exists)
+        assert asked() == 200
+        assert path.stat().st_mode & 0o022 == 0
+
+        code, said = refused(settings, "--listen", str(path))
+        assert (code, "another program listens there" in said) == (78, True)
+
+        running.kill()
+        running.wait()
+    # What is left of it is in nobody's way.
+    assert path.exists()
+    with serving(settings, "--listen", str(path)) as (running, _):
+        assert asked() == 200
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=30) == 0
+    assert not path.exists()
+
+
+# ── What it tells ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_link_is_printed_for_a_persons_eyes_only(settings: Settings, session: Session) -> None:
+    tokens.make(session, "grafana")
+    listen = f"127.0.0.1:{free_port()}"
+    with serving(settings, "--listen", listen) as (_, address):
+        assert address == f"http://{listen}"
+
+    person, program = pty.openpty()
+    running = subprocess.Popen(
+        [*PAGEMILL, "serve", "--listen", listen], env=environment(settings), stdout=program, stderr=subprocess.DEVNULL
+    )
+    try:
+        seen = read_line(person)
+        link = re.fullmatch(r"(http://\S+/session\?link=pm_\d+_\S{43})", seen)
+        assert link is not None
+        assert httpx.get(link[1]).status_code == 200
+    finally:
+        running.kill()
+        running.wait()
+        os.close(person)
+        os.close(program)
+
+
+def read_line(terminal: int) -> str:
+    seen = b""
+    while not seen.endswith(b"\n"):
+        ready, _, _ = select.select([terminal], [], [], 30)
+        assert ready
+        seen += os.read(terminal, 1)
+    return seen.decode().strip()
+
+
+def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
+    token, link = tokens.make(session, "grafana").word, tokens.make_link(session).word
+    with serving(settings, "--listen", f"127.0.0.1:{free_port()}") as (running, address):
+        httpx.get(f"{address}/api/jobs", headers={"Authorization": f"Bearer {token}"})
+        httpx.get(f"{address}/api/jobs?token={token}", headers={"Authorization": f"Bearer {token}x"})
+        cookies = httpx.get(f"{address}/session?link={link}").cookies
+        httpx.get(f"{address}/session?link={link}")
+        httpx.post(f"{address}/session", data={"token": f"{token}y"})
+        with suppress(httpx.HTTPError):
+            httpx.get(f"{address}/{'a' * 60_000}?{token}")
+        running.send_signal(signal.SIGTERM)
+        _, log = running.communicate(timeout=30)
+
+    assert "visitor.refused" in log
+    secrets = [token, link, *(value for _, value in cookies.items())]
+    assert not any(word.split("_", 2)[2][:20] in log for word in secrets)
+
+
+# ── What cookies are signed with ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_secret_beside_the_database_is_for_its_user_alone(settings: Settings) -> None:
+    mark = key_beside(settings.database).mark("session", "a")
+
+    [path] = settings.database.parent.glob("*.web-key.*")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert key_beside(settings.database).is_mark("session", "a", mark)
+    assert not key_beside(settings.database).is_mark("form", "a", mark)
+
+    path.chmod(0o640)
+    code, said = refused(settings)
+    assert (code, "others may know what is in" in said) == (78, True)
+
+
+@pytest.mark.parametrize("broken", [b"", b"short", b"x" * 100])
+def test_a_secret_that_is_broken_is_refused(settings: Settings, broken: bytes) -> None:
+    key_beside(settings.database)
+    [path] = settings.database.parent.glob("*.web-key.*")
+    path.write_bytes(broken)
+
+    with pytest.raises(ConfigError, match="remove it"):
+        key_beside(settings.database)
+
+
+def test_a_link_to_somewhere_else_is_no_secret(settings: Settings, tmp_path: Path) -> None:
+    key_beside(settings.database)
+    [path] = settings.database.parent.glob("*.web-key.*")
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        key_beside(settings.database)
