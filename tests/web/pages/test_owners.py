@@ -1,0 +1,117 @@
+"""One owner's browser sees nothing of another's, and moves nothing of it: asked of every page and every form.
+
+The same house as for the endpoints: all that is bob's has a word in it that stands nowhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from tests.web.api.test_owners import BOB, MARK, House
+from tests.web.api.test_owners import house as house
+from worker_service.operations import tokens
+from worker_service.tokens import Power
+from worker_service.web import server
+
+# Those of programs are asked for elsewhere; these are anybody's.
+_OTHERS = ("/api/", "/session", "/healthz", "/readyz", "/metrics")
+PAGES = sorted(
+    {
+        (method, route.path)
+        for route in server.routes()
+        if isinstance(route, Route) and not route.path.startswith(_OTHERS)
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+)
+VERBS = ("cancel", "retry", "delete", "priority", "stop", "resume", "rm")
+_PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+def filled(house: House, path: str) -> Iterator[str]:
+    """With each of bob's numbers, and each verb, in it."""
+    numbers = {f"{kind[:-1]}_id": ids for kind, ids in house.numbers.items()}
+    numbers |= {"batch_id": house.numbers["batches"], "number": [1], "file_id": house.numbers["number"]}
+    known: dict[str, list[Any]] = {**numbers, "verb": [*VERBS]}
+    names = [found[1] for found in _PLACE.finditer(path)]
+    for values in itertools.product(*(known[name] for name in names)):
+        chosen = {name: str(value) for name, value in zip(names, values, strict=True)}
+        yield _PLACE.sub("{\\1}", path).format(**chosen)
+
+
+def asked(house: House, method: str, path: str) -> list[dict[str, Any]]:
+    """Filters and fields that mean what is bob's, by name and by number."""
+    jobs, batches = house.numbers["jobs"], house.numbers["batches"]
+    more: dict[str, Any] = {"priority": "1", "reason": "x", "scope": "owner", "name": BOB, "yes": "1", "expect": "9"}
+    if "_id" in path:
+        return [{}, more | {"verb": "cancel"}]
+    chosen: list[dict[str, Any]] = [
+        {}, {"owner": BOB}, {"id": jobs}, {"batch": batches}, {"document": house.numbers["documents"]},
+        {"q": "word", "terms": "word", "term": "word", "before": 10**6},
+    ]  # fmt: skip
+    if method == "GET" and path != "/jobs/change":
+        return chosen
+    scopes = ("owner", "all", "ticked")
+    return [
+        more | one | {"verb": verb, "scope": scope}
+        for one in chosen
+        for verb in ("cancel", "priority")
+        for scope in scopes
+    ]
+
+
+@pytest.mark.parametrize(("method", "path"), PAGES, ids=[" ".join(page) for page in PAGES])
+def test_one_owners_pages_show_and_move_nothing_of_anothers(house: House, method: str, path: str) -> None:
+    before = house.of_bob()
+
+    for at in filled(house, path):
+        for words in asked(house, method, path):
+            sent = {"params": words} if method == "GET" else {"data": words}
+            answer = house.ask(house.alice, method, at, **sent)
+
+            said = f"{method} {at} {words}: {answer.status_code} {answer.text}"
+            assert answer.status_code < 500, said
+            # What was asked for may be said again: in the fields of a filter, in its command, in a refusal.
+            assert MARK not in answer.text.replace(BOB, ""), said
+            assert BOB not in answer.text or BOB in str(words), said
+            if "_id" in path:
+                assert answer.status_code in (400, 403, 404, 409), said
+    assert house.of_bob() == before
+
+
+def test_the_same_pages_show_it_to_whoever_may_see_everything(house: House) -> None:
+    """Else the test above could not fail."""
+    shown = {
+        path
+        for method, path in PAGES
+        if method == "GET"
+        for at in filled(house, path)
+        if MARK in house.ask(house.everybody, method, at, params={"q": "word", "terms": "word"}).text
+    }
+
+    assert {"/", "/jobs", "/jobs/{job_id}", "/batches", "/batches/{batch_id}", "/documents", "/documents/{document_id}",
+            "/errors", "/activity"} <= shown  # fmt: skip
+
+
+def test_a_token_that_only_reads_sends_no_form(house: House) -> None:
+    reader = tokens.make(house.session, "page reader", [Power.READ]).word
+
+    for method, path in PAGES:
+        if method != "GET":
+            for at in filled(house, path):
+                assert house.ask(reader, method, at, data={}).status_code == 403, (method, at)
+
+
+def test_without_a_token_every_page_leads_to_the_way_in(house: House) -> None:
+    for method, path in PAGES:
+        for at in filled(house, path):
+            answer = httpx.request(method, f"{house.address}{at}", headers={"Accept": "text/html"})
+            wanted = (303, "/session") if method == "GET" else (401, "")
+            assert (answer.status_code, answer.headers.get("location", "").partition("?")[0]) == wanted, (method, at)
