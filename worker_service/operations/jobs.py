@@ -19,7 +19,7 @@ IDS_AT_ONCE = 500
 _LOG_LINES_SHOWN = 10
 _FOLLOW_SECONDS = 0.05
 _LOOKED_AT_MOST = 100
-_STRETCH = 20_000
+_STRETCH = 10_000
 
 # Where no other gate holds a job, it starts by itself.
 _BY_ITSELF = {

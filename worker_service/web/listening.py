@@ -206,8 +206,11 @@ def open_socket(listen: Listen) -> socket.socket:
     try:
         if isinstance(listen, Path):
             return _in_the_file_system(listen)
-        family, kind, _, _, address = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        line = socket.socket(family, kind)
+        found = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # asyncio sends at once (TCP_NODELAY) only on what is called TCP: else each answer on a connection that is used
+        # again waits 40 ms for an acknowledgement.
+        line = socket.socket(family, kind, protocol)
         try:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             line.bind(address)

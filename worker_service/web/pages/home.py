@@ -154,7 +154,7 @@ def _strip(settings: Settings, overview: Overview) -> Sequence[Fact]:
         free = shutil.disk_usage(place).free
         facts.append(Fact("Disk free", size(free), level="bad" if free < FREE_BYTES_LEAST else ""))
     with suppress(OSError):
-        facts.append(Fact("Database", size(settings.database.stat().st_size), "answers"))
+        facts.append(Fact("Database", size(settings.database.stat().st_size)))
     return facts
 
 

@@ -61,6 +61,19 @@
   pickers();
   document.addEventListener("htmx:load", pickers);
 
+  // ── A log is read from its end, and followed as long as nobody has scrolled away ──
+
+  let follows = true;
+  const logs = () => document.querySelectorAll("pre.log");
+  function toEnd() {
+    for (const log of logs()) if (follows) log.scrollTop = log.scrollHeight;
+  }
+  toEnd();
+  document.addEventListener("htmx:beforeSwap", () => {
+    for (const log of logs()) follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  });
+  document.addEventListener("htmx:load", toEnd);
+
   // ── Live parts ──
 
   const POLL = 4000;
