@@ -44,7 +44,8 @@ def keywords(request: Request) -> Response:
         is_readable=True,
     )
     with opened(request) as session:
-        found = operations.list_documents(session, chosen, limit=AT_ONCE if shown else 1, before_id=number(before, "before"))
+        limit = AT_ONCE if shown else 1
+        found = operations.list_documents(session, chosen, limit=limit, before_id=number(before, "before"))
         rows = operations.keywords_of(session, shown, found.items) if shown and found.items else []
         top = max((count for row in rows for count in row.counts if count), default=0)
         said = {"terms": text, "owner": query.get("owner") or "", "batch": batch or ""}
