@@ -13,8 +13,9 @@ import pytest
 from tests.commands.shelf import Shelf
 from tests.job_handlers.reading.documents import digital
 from tests.store.papers import work_as
-from worker_service.jobs.documents import DocumentFacts, PageResult
-from worker_service.jobs.model import Completion, Failure
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
+from worker_service.jobs.model import Completion, Failure, NewJob
+from worker_service.operations import batches, tokens
 from worker_service.operations.database import Session
 
 PAGE = {"Accept": "text/html"}
@@ -232,3 +233,77 @@ def test_what_is_not_there_is_refused_in_words(site: httpx.Client, shelf: Shelf,
 
     assert answer.status_code == 404
     assert "there is no document 99" in answer.text
+
+
+def test_the_documents_of_a_batch_alone_are_listed_and_searched(
+    site: httpx.Client, shelf: Shelf, session: Session
+) -> None:
+    shelf.read("other.pdf", "a word of others")
+    download = NewJob("download", platform="local", source_key="/srv/mine.pdf")
+    batch_id = batches.add(session, [download]).batch.id
+    shelf.brought_in(DocumentRequest("/srv/mine.pdf", "mine.pdf", "c7"))
+    job = shelf.next_job()
+    shelf.publish(job, "mine.pdf", "a word of mine")
+
+    listed = site.get(f"/documents?batch={batch_id}", headers=PAGE).text
+    found = site.get(f"/documents?batch={batch_id}&q=word", headers=PAGE).text
+
+    for shown in (listed, found):
+        assert ("mine.pdf" in shown, "other.pdf" in shown) == (True, False)
+    assert f"pagemill search &#39;word*&#39; --batch {batch_id}" in found
+    assert site.get("/documents?batch=no", headers=PAGE).status_code == 400
+    assert site.get("/documents?batch=99", headers=PAGE).status_code == 404
+
+
+# ── Files that are sent ──
+
+
+def test_what_is_sent_by_a_plain_form_is_watched_on_the_page_that_follows(
+    site: httpx.Client, shelf: Shelf, session: Session
+) -> None:
+    sent = site.post("/upload", files={"file": ("a report.pdf", b"%PDF-1.7")}, data={"owner": "alice", "lang": "deu"})
+    [job_id] = re.fullmatch(r"/upload\?job=(\d+)", sent.headers["location"]).groups()  # type: ignore[union-attr]
+    page = site.get(sent.headers["location"], headers=PAGE).text
+
+    job = session.store.reading.get(int(job_id))
+    assert sent.status_code == 303
+    assert (job.owner, job.name, json.loads(job.payload or "")["read"]) == (
+        "alice",
+        "a report.pdf",
+        {"languages": ["deu"]},
+    )
+    assert "a report.pdf" in page
+    assert "coming in" in page
+    # Who has no script is shown the next state all the same.
+    assert '<noscript><meta http-equiv="refresh"' in page
+
+    assert job.source_key is not None
+    shelf.brought_in(DocumentRequest(job.source_key, "a report.pdf", "c1"))
+    assert "waiting" in site.get(sent.headers["location"], headers=PAGE).text
+    shelf.publish(shelf.next_job(), "a report.pdf", "words")
+    over = site.get(sent.headers["location"], headers=PAGE).text
+    assert "can be searched" in over
+    assert "http-equiv" not in over
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [({}, "multipart"), ({"file": ("empty.pdf", b"")}, "is empty"), ({"other": ("", b"")}, "no file")],
+)
+def test_a_form_without_a_file_is_refused_in_words(
+    site: httpx.Client, shelf: Shelf, files: dict[str, tuple[str, bytes]], why: str
+) -> None:
+    answer = site.post("/upload", files=files, headers=PAGE)
+
+    assert answer.status_code in (400, 415)
+    assert why in unescape(answer.text)
+
+
+def test_nobody_watches_what_somebody_else_has_sent(site: httpx.Client, shelf: Shelf, session: Session) -> None:
+    sent = site.post("/upload", files={"file": ("bobs.pdf", b"%PDF-1.7")}, data={"owner": "bob"})
+    alice = tokens.make(session, "alice", owner="alice").word
+
+    answer = site.get(sent.headers["location"], headers=PAGE | {"Authorization": f"Bearer {alice}"})
+
+    assert answer.status_code == 404
+    assert "bobs.pdf" not in answer.text

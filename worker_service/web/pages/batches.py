@@ -93,7 +93,7 @@ def list_batches(request: Request) -> Response:
 def one(request: Request) -> Response:
     batch_id = _id(request)
     with opened(request) as session:
-        batch = _visible(session, request, batch_id)
+        batch = visible_batch(session, request, batch_id)
         found = operations.show(session, batch_id)
         return page(
             request,
@@ -113,7 +113,7 @@ def hand_over_csv(request: Request) -> Response:
     """Every file of it, as `pagemill documents --batch` hands them over."""
     batch_id = _id(request)
     with opened(request) as session:
-        _visible(session, request, batch_id)
+        visible_batch(session, request, batch_id)
 
     def written() -> Iterator[str]:
         chosen = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
@@ -130,7 +130,7 @@ def ask(request: Request) -> Response:
     if verb not in _ASKED:
         raise NoSuchPage(f"there is nothing at {request.url.path}")
     with opened(request) as session:
-        batch = _visible(session, request, batch_id)
+        batch = visible_batch(session, request, batch_id)
         left = operations.show(session, batch_id).progress
         return page(
             request,
@@ -151,7 +151,7 @@ def act(request: Request, form: FormData) -> Response:
         raise NoSuchPage(f"nothing called {verb!r} can be done with a batch: {', '.join(_DO)}")
     do, what = _DO[verb]
     with opened(request) as session:
-        _visible(session, request, batch_id)
+        visible_batch(session, request, batch_id)
         do(session, batch_id)
         return back_to("/batches" if verb == "rm" else f"/batches/{batch_id}", said=what)
 
@@ -160,7 +160,7 @@ def _id(request: Request) -> int:
     return number(str(request.path_params["batch_id"]), "the id of a batch") or 0
 
 
-def _visible(session: Session, request: Request, batch_id: int) -> Batch:
+def visible_batch(session: Session, request: Request, batch_id: int) -> Batch:
     batch = operations.batch(session, batch_id)
     if not visitor_of(request).may_see(batch.owner):
         raise BatchNotFound(f"there is no batch {batch_id}: `pagemill batch ls` shows those that are there")

@@ -32,6 +32,7 @@ from worker_service.operations.words import read_document_selector
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.guard import form_of
 from worker_service.web.pages import page
+from worker_service.web.pages.batches import visible_batch
 from worker_service.web.pages.parts import command
 from worker_service.web.sessions import opened
 
@@ -66,14 +67,16 @@ class Wanted:
     owner: str
     status: str
     name: str
+    batch: int | None
     before: int | None
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.owner or self.status or self.name)
+        return bool(self.owner or self.status or self.name or self.batch)
 
     def link(self, **other: object) -> str:
-        said = {"q": self.query, "owner": self.owner, "status": self.status, "name": self.name} | other
+        said: dict[str, object] = {"q": self.query, "owner": self.owner, "status": self.status, "name": self.name}
+        said |= {"batch": self.batch} | other
         kept = {key: value for key, value in said.items() if value}
         return f"/documents?{urlencode(kept)}" if kept else "/documents"
 
@@ -85,18 +88,26 @@ def index(request: Request) -> Response:
         asked.get("owner", "")[:200],
         asked.get("status", ""),
         asked.get("name", "").strip()[:200],
+        number_of(asked["batch"]) if asked.get("batch") else None,
         number_of(asked.get("before")) if asked.get("before") else None,
     )
     with opened(request) as session:
+        if wanted.batch:
+            visible_batch(session, request, wanted.batch)
         selector = visitor.only(
             read_document_selector(
                 statuses=[wanted.status] if wanted.status else [],
                 owners=[wanted.owner] if wanted.owner else [],
                 name=wanted.name,
+                batch_ids=[wanted.batch] if wanted.batch else [],
             )
         )
-        found = _search(session, visitor, wanted) if wanted.query else None
-        listed = documents.list_documents(session, selector, limit=_LISTED, before_id=wanted.before)
+        found = listed = None
+        if wanted.query:
+            found = _search(session, visitor, wanted)
+        else:
+            listed = documents.list_documents(session, selector, limit=_LISTED, before_id=wanted.before)
+        is_asked = wanted.query or wanted.before or wanted.is_filtered
         owners = owners_of(session, visitor)
         return page(
             request,
@@ -107,7 +118,7 @@ def index(request: Request) -> Response:
             listed=listed,
             owners=owners,
             states=STATES,
-            is_empty=not (listed.items or listed.not_brought_in or wanted.before or wanted.is_filtered),
+            is_empty=not (is_asked or listed is None or listed.items or listed.not_brought_in),
             command=_typed(wanted),
             told=_told(asked.get("told", "")),
         )
@@ -127,7 +138,9 @@ def _search(session: Session, visitor: Visitor, wanted: Wanted) -> Found:
     if visitor.owner and wanted.owner not in ("", visitor.owner):
         return Found([], 0, is_partial=False, are_more=False)
     try:
-        found = documents.search(session, as_typed(wanted.query), owner=owner, limit=_HITS + 1, marks=_MARKS)
+        found = documents.search(
+            session, as_typed(wanted.query), owner=owner, batch_id=wanted.batch, limit=_HITS + 1, marks=_MARKS
+        )
     except BadInput as error:
         return Found([], 0, is_partial=False, are_more=False, trouble=str(error))
     hits = found.hits[:_HITS]
@@ -157,11 +170,12 @@ def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
 
 def _typed(wanted: Wanted) -> str:
     """The command that shows the same."""
-    owner = ["--owner", wanted.owner] if wanted.owner else []
+    chosen = ["--owner", wanted.owner] if wanted.owner else []
+    chosen += ["--batch", str(wanted.batch)] if wanted.batch else []
     if wanted.query:
-        return command("search", as_typed(wanted.query), *owner)
+        return command("search", as_typed(wanted.query), *chosen)
     status = ["--status", wanted.status] if wanted.status else []
-    return command("documents", *status, *owner, *(["--name", wanted.name] if wanted.name else []))
+    return command("documents", *status, *chosen, *(["--name", wanted.name] if wanted.name else []))
 
 
 def _told(word: str) -> dict[str, object] | None:
