@@ -89,6 +89,8 @@ WORDS = [
     *("batch add DIR --owner EVIL", "batch add EVIL", "batch add NOT_UTF_8", "ingest DIR --batch EVIL"),
     *("batch add DIR --name evil --owner EVIL", "batch add DIR --dry-run", "crawl DIR --batch 1", "batch show 2"),
     *("notify ls", "notify test", "notify test EVIL"),
+    *("token make EVIL", "token make evil --owner EVIL", "token link EVIL", "token link --owner EVIL", "token ls"),
+    *("token rm EVIL", "token rm evil", "token make NOT_UTF_8", "serve --listen EVIL", "serve --listen EVIL/web.sock"),
     *("then ls", "then ls 1", "then add --owner EVIL EVIL", "then rm --owner EVIL EVIL", "then ls EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]

@@ -54,6 +54,8 @@ RUN_HERE: frozenset[Block] = frozenset(
         ("docs/handlers.md", "The store, from Python", "python"),
         ("docs/handlers.md", "The store, from Python", "console"),
         ("docs/documents.md", "Afterwards: `--then`", "sh"),
+        ("docs/http.md", "Who comes in", "sh"),
+        ("docs/http.md", "From other machines", "toml"),
         ("docs/notify.md", "Being told", "toml"),
         ("docs/schedules.md", "Schedules", "toml"),
         ("docs/schedules.md", "Who begins it", "sh"),
@@ -66,6 +68,12 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("README.md", "pagemill", ""): "a picture",
     ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
     ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
+    ("docs/api.md", "For programs", "sh"): "tests/web/api/test_openapi.py",
+    ("docs/api.md", "Many at once", "sh"): "tests/web/api/test_openapi.py",
+    ("docs/api.md", "Batches and documents", "sh"): "tests/web/api/test_openapi.py",
+    ("docs/api.md", "Events", "sh"): "tests/web/api/test_openapi.py",
+    ("docs/http.md", "HTTP and the page", "console"): "tests/web/test_serve.py",
+    ("docs/http.md", "From other machines", "nginx"): "words of a proxy",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
     ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py, but for pip",
@@ -351,6 +359,25 @@ def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
         typed = shlex.quote(re.sub(r"id = \d+", f"id = {job}", statement))
         told = walk.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {typed} && exit 9 || true")
         assert sentence in told
+
+
+def test_tokens_and_links_are_made_listed_and_removed_as_written(walk: Walk) -> None:
+    told = walk.types(written("docs/http.md", "Who comes in", "sh"))
+
+    assert len(re.findall(r"^pm_\d+_\S+$", told, re.MULTILINE)) == 2
+    assert len(re.findall(r"^http://127.0.0.1:8470/session\?link=pm_\d+_\S+$", told, re.MULTILINE)) == 2
+    assert re.search(r"^ *\d+ +link +bob +read operate +bob ", told, re.MULTILINE)
+    assert "scanner" in walk.types("pagemill token ls")
+    assert "grafana" not in walk.types("pagemill token ls")
+
+
+def test_the_settings_for_other_machines_are_understood(walk: Walk) -> None:
+    (walk.directory / "web.toml").write_text(written("docs/http.md", "From other machines", "toml"))
+
+    shown = walk.types("WORKER_CONFIG=web.toml pagemill config show")
+
+    assert re.search(r"^web_urls +https://docs.example.org ", shown, re.MULTILINE)
+    assert re.search(r"^web_listen +/run/pagemill-web/web.sock ", shown, re.MULTILINE)
 
 
 def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
