@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from starlette.routing import Route
 
 from tests import manual
+from tests.commands.shelf import Shelf
+from tests.store.papers import work_as
+from tests.web.conftest import served
+from worker_service.config import Settings
+from worker_service.operations.database import Session
 from worker_service.web import server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,3 +44,53 @@ def test_every_route_below_api_stands_in_the_file() -> None:
 
     assert routes - told == {("GET", "/api/openapi.json")}
     assert told - routes == {("GET", "/metrics")}
+
+
+def test_every_answer_is_as_the_file_says_whatever_is_asked(
+    settings: Settings, session: Session, tmp_path: Path
+) -> None:
+    """A few questions at each endpoint, the same ones each time."""
+    work_as(session.store)
+    shelf = Shelf(session.store, settings.workspace)
+    shelf.read("a.pdf", "climate risk", roles=("text",), owner="alice")
+    session.store.steering.pause("type", "other", reason="x")
+    with served(settings) as address:
+        asked = subprocess.run(
+            [
+                Path(sys.executable).with_name("schemathesis"), "run", manual.OPENAPI, "--url", address,
+                "--phases", "fuzzing", "--max-examples", "6", "--generation-deterministic", "--workers", "2",
+                "--no-color", "--request-timeout", "10",
+                # A stream has no end, and a form with files no JSON; both have tests of their own.
+                "--exclude-path", "/api/events", "--exclude-path", "/api/uploads",
+                "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
+                "response_schema_conformance,response_headers_conformance",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+
+    assert asked.returncode == 0, asked.stdout[-8000:] + asked.stderr[-2000:]
+    endpoints = sum(map(len, json.loads(manual.OPENAPI.read_text("utf-8"))["paths"].values()))
+    assert f"Tested: {endpoints - 2}" in asked.stdout
+
+
+def test_the_lines_of_the_page_can_be_typed(settings: Settings, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl here")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (manual.DOCS / "api.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    text = "".join(blocks)
+    with served(settings) as address:
+        script = text.replace("at=http://127.0.0.1:8470\n", f"at={address}\n")
+        assert script != text
+        typed = subprocess.run(
+            ["bash", "-ec", f'curl() {{ command curl --fail-with-body -sS "$@"; }}\n{script}'],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    assert typed.returncode == 0, typed.stdout + typed.stderr
+    assert '"name": "report.pdf"' in typed.stdout
+    assert "event: hello" in typed.stdout

@@ -54,6 +54,7 @@ WISHED: dict[str, Any] = {
         BEFORE,
     ),
     answer=DocumentPage,
+    refusals=(404,),
 )
 def list_documents(call: Call) -> DocumentPage:
     said = call.query

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service import VERSION
+from worker_service.operations.documents import ROLES
 from worker_service.web.api import batches, documents, events, jobs, metrics, system, uploads
-from worker_service.web.api.endpoint import ID, Endpoint, Param, schema_of_body
+from worker_service.web.api.endpoint import ID, TEXT, Endpoint, Param, schema_of_body
 from worker_service.web.api.schemas import Schemas
 
 _OF_ENDPOINTS = (jobs, batches, documents, uploads, events, system, metrics)
@@ -75,6 +76,7 @@ def _operation(one: Endpoint, schemas: Schemas) -> dict[str, Any]:
     if is_polled:
         answers["304"] = {"description": _WORDS[304]}
     refusals = {*_EVERYWHERE, *one.refusals, *((413, 415) if one.body is not None else ())}
+    refusals |= {404} if "{" in one.path else set()
     answers |= {str(status): {"description": _WORDS[status], **_REFUSED} for status in sorted(refusals)}
     made: dict[str, Any] = {
         "operationId": one.name,
@@ -106,7 +108,7 @@ def _words_of(path: str) -> list[str]:
 
 
 def _of_path(word: str) -> dict[str, Any]:
-    schema = ID if word in ("id", "number") else {"type": "string", "minLength": 1}
+    schema = {"id": ID, "number": ID, "form": {**TEXT, "enum": list(ROLES)}}.get(word, {**TEXT, "minLength": 1})
     return {"name": word, "in": "path", "required": True, "schema": schema}
 
 
