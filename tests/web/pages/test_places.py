@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
+from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +27,7 @@ from worker_service.tokens import Power
 from worker_service.web.pages import OF_ALL, PLACES, STATIC
 
 EVERYWHERE = [path for path, _ in PLACES]
+HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
 
 # ── Every page ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -52,6 +56,36 @@ def test_no_page_asks_another_machine_or_runs_anything_inline(site: httpx.Client
         for name in ("src", "href", "action", "hx-get"):
             assert not re.match(r"(\w+:)?//", own.get(name, "")), own
     assert "'unsafe-inline'" not in page.answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "path", [*EVERYWHERE, "/jobs/3", "/batches/1", "/jobs/change?verb=delete&id=3", "/batches/1/cancel"]
+)
+def test_text_from_outside_does_nothing_on_any_page(
+    site: httpx.Client, session: Session, failed: Make, read: None, path: str
+) -> None:
+    names: dict[str, Any] = {
+        "owner": HOSTILE,
+        "name": HOSTILE,
+        "account": HOSTILE,
+        "source": HOSTILE,
+        "concurrency_key": HOSTILE,
+    }
+    failed(HOSTILE, HOSTILE, **names)
+    batch = NewBatch(owner=HOSTILE, name=HOSTILE.replace("\x1b", ""), asked=json.dumps({"of": HOSTILE}))
+    session.store.batches.add(batch, [NewJob("ocr_pages", **names)])
+    steer.pause(session, "owner", HOSTILE, reason=HOSTILE)
+    hostile = replace(session, actor=HOSTILE)
+    steer.change(hostile, steer.plan(hostile, "priority", Selector(owners=(HOSTILE,)), priority=2))
+
+    answer = site.get(path, params={"terms": HOSTILE, "owner": HOSTILE} if path == "/keywords" else None)
+
+    assert answer.status_code == 200, answer.text
+    for powerful in ("\u202e", "\x1b", "<script>alert", '" onload'):
+        assert powerful not in answer.text
+    for tag, own in look(site, path).tags:
+        assert tag != "img"
+        assert not any(name.startswith("on") for name in own)
 
 
 @pytest.mark.parametrize("path", EVERYWHERE)
