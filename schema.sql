@@ -144,6 +144,9 @@ CREATE INDEX job_by_status ON worker_job_queue (status);
 CREATE INDEX job_ended ON worker_job_queue (completed_at) WHERE completed_at IS NOT NULL;
 -- errors, and how many failed in an hour
 CREATE INDEX job_failed ON worker_job_queue (completed_at, error_code, job_type) WHERE status = 'failed';
+-- not_brought_in: in the order of their ids
+CREATE INDEX job_not_brought_in ON worker_job_queue (status)
+    WHERE status = 'failed' AND source_key IS NOT NULL AND document_id IS NULL;
 -- list, count: the jobs whose last error has a code
 CREATE INDEX job_by_error ON worker_job_queue (error_code) WHERE error_code IS NOT NULL;
 CREATE INDEX job_by_owner ON worker_job_queue (owner) WHERE owner <> '';

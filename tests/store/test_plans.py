@@ -117,6 +117,7 @@ def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name
         ("errors", "job_failed"),
         ("ended_between", "COVERING INDEX job_failed"),
         ("waits_between", "job_ended"),
+        ("not_brought_in", "job_not_brought_in"),
     ],
 )
 def test_a_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[str]], name: str, index: str) -> None:

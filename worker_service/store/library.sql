@@ -32,7 +32,7 @@ SELECT d.id, o.size, ifnull(nullif(o.sha256, ''), d.content), ifnull(o.md5, ''),
 
 -- name: not_brought_in
 -- The last try to bring in something, which failed before there was a document of it, or a newer one of it.
-SELECT {job_columns} FROM worker_job_queue q
+SELECT {job_columns} FROM worker_job_queue q INDEXED BY job_not_brought_in
  WHERE q.status = 'failed' AND q.source_key IS NOT NULL AND q.document_id IS NULL
    AND (:owners = '[]' OR q.owner IN (SELECT value FROM json_each(:owners)))
    AND (:batches = '[]' OR q.batch_id IN (SELECT value FROM json_each(:batches)))
