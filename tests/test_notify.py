@@ -48,6 +48,14 @@ def test_each_owner_is_told_of_what_belongs_to_him() -> None:
     ]
 
 
+def test_of_a_batch_of_which_nothing_else_is_known_its_number_is_told() -> None:
+    notice = Notice(1, "2026-11-19 06:00:00.000", "batch.done", batch_id=7)
+
+    [told] = messages(Rule("ops", "apprise:"), [notice], {}, machine="box")
+
+    assert told.text == "Batches are done:\n  batch:7\n"
+
+
 def test_what_a_document_tells_its_jobs_do_not_tell_again() -> None:
     of_a_document = failed(1, document_id=7, generation=1)
 

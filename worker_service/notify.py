@@ -134,9 +134,7 @@ def _in_words(notices: Sequence[Notice]) -> Iterator[str]:
 
 
 def _line(notice: Notice) -> str:
-    code = f"{notice.code}: " if notice.code else ""
-    subject = _subject(notice)
-    return f"{subject}: {code}{notice.message}" if subject else f"{code}{notice.message}"
+    return ": ".join(part for part in (_subject(notice), notice.code, notice.message) if part)
 
 
 def _subject(notice: Notice) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.kit import ByHand, ids
 from tests.store.papers import ask_for, claim, publish, wish, work_as
-from worker_service.jobs.batches import BatchState, NewBatch
+from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
 from worker_service.jobs.model import Completion, Failure, Job, NewJob
 from worker_service.jobs.selector import Selector
@@ -100,6 +100,24 @@ def test_what_has_not_followed_an_older_generation_does_not_follow_a_newer_one(s
     publish_it(store)
 
     assert fired(store) == []
+
+
+@pytest.mark.parametrize("taken_by", ["the other batch", "a newer batch"])
+def test_what_was_asked_for_follows_though_another_batch_has_taken_the_document_over(
+    store: Store, taken_by: str
+) -> None:
+    if taken_by == "the other batch":
+        first = store.batches.add(NewBatch("ann"), [wish("a")]).batch
+        store.batches.add(NewBatch("ann"), [wish("a", actions=(HOOK,))], policy=OwnerPolicy.OFF)
+        store.batches.stop(first.id, actor="ann")
+    else:
+        store.batches.add(NewBatch("ann"), [wish("a", actions=(HOOK,))])
+        store.batches.add(NewBatch("ann"), [wish("a")])
+
+    publish_it(store)
+    settle(store)
+
+    assert fired(store) == [{"url": "a"}]
 
 
 def test_after_a_failure_follows_what_was_asked_for_that_and_once(store: Store) -> None:

@@ -388,6 +388,78 @@ def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_th
     assert store.batches.get(second.batch.id).state is BatchState.DONE
 
 
+def end_all(store: Store) -> None:
+    """Whatever there is to do is done."""
+    while jobs := [store.reading.get(job_id) for job_id in claimed_ids(store)]:
+        store.leases.complete_many([Completion(job.lease, publishes=job.generation is not None) for job in jobs])
+
+
+def test_a_batch_that_is_resumed_does_not_wait_for_a_document_that_its_replacement_has_taken_over(
+    store: Store, worker: AddWorker
+) -> None:
+    worker(types=["ingest"])
+    first = store.batches.add(NewBatch("ann"), [wish("a")]).batch
+    second = store.batches.add(NewBatch("ann"), [wish("a")]).batch
+
+    moved = store.batches.resume(first.id, actor="ann")
+    end_all(store)
+
+    assert list(moved.replaced) == [second.id]
+    assert store.batches.get(first.id).state is BatchState.DONE
+
+
+def test_a_batch_whose_turn_comes_does_not_wait_for_a_document_of_the_one_that_is_stopped(
+    store: Store, worker: AddWorker
+) -> None:
+    worker(types=["ingest"])
+    first, second = (store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.QUEUE).batch for _ in range(2))
+
+    store.batches.stop(first.id, actor="ann")
+    store.batches.resume(first.id, actor="ann", policy=OwnerPolicy.QUEUE)
+    end_all(store)
+
+    assert [store.batches.get(each.id).state for each in (first, second)] == [BatchState.DONE] * 2
+
+
+def test_a_batch_does_not_wait_for_a_document_that_stands_in_one_that_waits_for_it(
+    store: Store, worker: AddWorker
+) -> None:
+    worker(types=["ingest"])
+    first = store.batches.add(NewBatch("ann"), [NewJob("ingest")], policy=OwnerPolicy.QUEUE).batch
+    store.batches.add(NewBatch("ann"), [NewJob("ingest")], policy=OwnerPolicy.QUEUE)
+    store.batches.stop(first.id, actor="ann")
+    third = store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.QUEUE).batch
+    assert [each.decision for each in store.batches.extend(first.id, [wish("a")]).jobs] == [Decision.UNDER_WAY]
+
+    store.batches.resume(first.id, actor="ann", policy=OwnerPolicy.OFF)
+    end_all(store)
+
+    assert [store.batches.get(each.id).state for each in (first, third)] == [BatchState.DONE] * 2
+
+
+def test_a_batch_that_goes_on_does_not_wait_for_a_document_of_one_that_a_hand_has_stopped(
+    store: Store, by_hand: ByHand, worker: AddWorker
+) -> None:
+    worker(types=["ingest"])
+    first, second = (store.batches.add(NewBatch("ann"), [wish("a")], policy=OwnerPolicy.OFF).batch for _ in range(2))
+
+    by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {first.id}")
+    end_all(store)
+
+    assert store.batches.get(second.id).state is BatchState.DONE
+
+
+def test_what_a_newer_download_has_brought_in_fails_no_batch(store: Store, enqueue: Enqueue) -> None:
+    batch = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages", source_key="/a.pdf")]).batch
+    failing = claim_one(store).lease
+    store.batches.extend(batch.id, [NewJob("ocr_pages", source_key="/a.pdf")])
+    store.leases.fail(failing, BROKEN, retry_at=None)
+
+    store.leases.complete(claim_one(store).lease)
+
+    assert store.batches.get(batch.id).state is BatchState.DONE
+
+
 def test_a_stopped_batch_does_not_take_over_its_own_document(store: Store, by_hand: ByHand) -> None:
     store.intake.enqueue(wish("a", batch_id=7))
     by_hand("UPDATE batch SET state = 'stopped' WHERE id = 7")

@@ -23,7 +23,7 @@ from worker_service.jobs.batches import (
     NewBatch,
     OwnerPolicy,
 )
-from worker_service.jobs.documents import DocumentRequest, IndexStatus
+from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
@@ -131,7 +131,7 @@ class SqliteBatches:
             batch = self._look(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state}: there is nothing to stop")
-            self._stop(batch_id, f"stopped by {actor}")
+            self._move(batch_id, BatchState.STOPPED, f"stopped by {actor}")
             settle(self._db)
             return self._look(batch_id)
 
@@ -195,7 +195,7 @@ class SqliteBatches:
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state}: there is nothing to cancel")
             # First: so nothing more of it begins, and what a running one has asked for meanwhile is seen below.
-            self._stop(batch_id, f"cancelled by {actor}")
+            self._move(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
             settle(self._db)
         cancelled: list[int] = []
         asked: list[int] = []
@@ -234,31 +234,8 @@ class SqliteBatches:
         if policy is not OwnerPolicy.REPLACE:
             return []
         for other in others:
-            self._stop(other, f"replaced by batch {batch_id}")
+            self._move(other, BatchState.STOPPED, f"replaced by batch {batch_id}")
         return others
-
-    def _stop(self, batch_id: int, note: str) -> None:
-        self._move(batch_id, BatchState.STOPPED, note)
-        for platform, key, name, owner, other, priority, job_type, *said in self._db.write(
-            "left_behind", batch_id=batch_id
-        ):
-            # Else a batch that goes on would wait for one that does not.
-            account, payload, source, timeout_seconds, max_retries, source_key = said
-            job = NewJob(
-                job_type,
-                platform,
-                account,
-                payload,
-                priority,
-                owner,
-                source,
-                timeout_seconds=timeout_seconds,
-                max_retries=max_retries,
-                source_key=source_key,
-                batch_id=other,
-                document=DocumentRequest(key, name, is_standing=True),
-            )
-            self._intake.insert_many([job])
 
     def _move(self, batch_id: int, state: BatchState, note: str) -> None:
         self._db.write("move_batch", batch_id=batch_id, state=state, note=note)

@@ -28,20 +28,6 @@ SELECT id FROM batch WHERE owner = :owner AND owner <> '' AND state = 'active' A
 -- name: batch_unsettled
 INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (:batch_id);
 
--- name: left_behind
--- Documents that stand in this batch, now stopped, and that another one which goes on has asked for as well: the first
--- job of their reading, as that other batch would have it.
-SELECT d.platform, d.source_key, d.name, d.owner, a.id, a.priority, f.job_type, f.account, f.payload, f.source,
-       f.timeout_seconds, f.max_retries, f.source_key
-  FROM (SELECT DISTINCT document_id FROM worker_job_queue
-         WHERE batch_id = :batch_id AND batch_id IS NOT NULL AND status IN ('pending', 'running')) w
-  JOIN document d ON d.id = w.document_id AND d.index_status IN ('queued', 'indexing')
-  JOIN batch a ON a.id = (SELECT max(o.id) FROM batch_document b JOIN batch o ON o.id = b.batch_id AND o.state = 'active'
-                           WHERE b.document_id = d.id AND o.id <> :batch_id)
-  JOIN worker_job_queue f ON f.id = (SELECT min(q.id) FROM worker_job_queue q
-                                      WHERE q.document_id = d.id AND q.generation = d.index_generation)
- ORDER BY d.id;
-
 -- name: to_retry_in_batch
 -- What has not been done by anything newer: a document that could be read is not read again, nor is a file fetched again.
 SELECT q.id FROM worker_job_queue q

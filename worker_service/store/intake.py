@@ -6,6 +6,7 @@ A wish to read a document is decided where its job is inserted, under the same w
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
@@ -119,6 +120,8 @@ class SqliteIntake:
             now=self._db.now(),
         )
         self._db.write("actions_stand", document_id=document_id, generation=generation)
+        if decision is Decision.TAKEN_OVER:
+            self._db.write("actions_move", document_id=document_id, generation=generation)
         self._ask_for_actions(document_id, request)
         if decision is Decision.TAKEN_OVER:
             self._db.write("tell_of_takeover", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
@@ -271,6 +274,29 @@ def settle(db: Database) -> None:
             _follow_batch(db, {"batch_id": batch_id, "state": state}, owner, actions)
         db.write("forget_unsettled_batches", batch_ids=batch_ids)
         db.write("begin_next_batches", batch_ids=batch_ids)
+        _hand_over(db, batch_ids)
+
+
+def _hand_over(db: Database, batch_ids: str) -> None:
+    """Else a batch that goes on would wait for one that does not, and may be that one for it."""
+    for platform, key, name, owner, batch_id, priority, job_type, *said in db.write("left_behind", batch_ids=batch_ids):
+        account, payload, source, timeout_seconds, max_retries, source_key = said
+        job = NewJob(
+            job_type,
+            platform,
+            account,
+            payload,
+            priority,
+            owner,
+            source,
+            timeout_seconds=timeout_seconds,
+            max_retries=max_retries,
+            source_key=source_key,
+            batch_id=batch_id,
+            document=DocumentRequest(key, name, is_standing=True),
+        )
+        # However long the work of anybody else has stood.
+        SqliteIntake(db, Patience(math.inf, math.inf)).insert_many([job])
 
 
 def _follow_failure(db: Database, job_id: int) -> None:

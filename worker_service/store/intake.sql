@@ -147,12 +147,18 @@ SELECT batch_id FROM batch_unsettled LIMIT :most;
 
 -- name: end_batches
 -- It has ended once none of its jobs lives and none of its documents is still to be read, whoever reads it. What a newer
--- wish made stale did not fail, nor did work for a document that could be read all the same.
+-- wish made stale did not fail, nor what a newer job has brought in, nor work for a document that could be read all the
+-- same.
 UPDATE batch
    SET ended_at = :now,
        state = CASE WHEN EXISTS (SELECT 1 FROM worker_job_queue q
                                   WHERE q.batch_id = batch.id AND q.status IN ('failed', 'cancelled')
                                     AND ifnull(q.error_code, '') <> 'STALE_GENERATION'
+                                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
+                                                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL
+                                                       AND n.id > q.id AND n.batch_id = q.batch_id
+                                                       AND n.job_type = q.job_type AND n.owner = q.owner
+                                                       AND n.platform = q.platform AND n.status = 'completed')
                                     AND NOT EXISTS (SELECT 1 FROM document d
                                                      WHERE d.id = q.document_id AND q.generation IS NOT NULL
                                                        AND d.index_status = 'success'))
@@ -172,6 +178,26 @@ UPDATE batch SET state = 'active'
                 FROM json_each(:batch_ids) i JOIN batch b ON b.id = i.value
                WHERE NOT EXISTS (SELECT 1 FROM batch a WHERE a.owner = b.owner AND a.state = 'active'));
 
+-- name: left_behind
+-- Documents that stand in a batch which is stopped or waits, and that one which goes on has asked for as well: the first
+-- job of their reading, as that one would have it. Looked for where one is stopped, and where one that goes on has
+-- nothing else left to do.
+SELECT d.platform, d.source_key, d.name, d.owner, a.id, a.priority, f.job_type, f.account, f.payload, f.source,
+       f.timeout_seconds, f.max_retries, f.source_key
+  FROM (SELECT DISTINCT q.document_id
+          FROM json_each(:batch_ids) i CROSS JOIN batch b ON b.id = i.value
+         CROSS JOIN batch s ON s.owner = b.owner AND s.state IN ('stopped', 'waiting')
+                           AND (s.id = b.id OR (b.state = 'active'
+                                                AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
+                                                                 WHERE l.batch_id = b.id AND l.status IN ('pending', 'running'))))
+         CROSS JOIN worker_job_queue q ON q.batch_id = s.id AND q.status IN ('pending', 'running')) w
+  JOIN document d ON d.id = w.document_id AND d.index_status IN ('queued', 'indexing')
+  JOIN batch a ON a.id = (SELECT max(o.id) FROM batch_document b JOIN batch o ON o.id = b.batch_id AND o.state = 'active'
+                           WHERE b.document_id = d.id)
+  JOIN worker_job_queue f ON f.id = (SELECT min(q.id) FROM worker_job_queue q
+                                      WHERE q.document_id = d.id AND q.generation = d.index_generation)
+ ORDER BY d.id;
+
 -- name: forget_unsettled_batches
 DELETE FROM batch_unsettled WHERE batch_id IN (SELECT value FROM json_each(:batch_ids));
 
@@ -189,6 +215,11 @@ SELECT id, index_generation, :on_end, :job_type, :payload, :standing FROM docume
 INSERT OR IGNORE INTO deferred_action (document_id, generation, on_end, job_type, payload, standing)
 SELECT document_id, :generation, on_end, job_type, payload, 1 FROM deferred_action
  WHERE document_id = :document_id AND generation = :generation - 1 AND standing;
+
+-- name: actions_move
+-- Work that was taken over never ended: what was to follow it follows the work that took it over.
+UPDATE OR IGNORE deferred_action SET generation = :generation
+ WHERE document_id = :document_id AND generation = :generation - 1 AND fired_at IS NULL;
 
 -- fragment: its_end
 CASE d.index_status WHEN 'success' THEN 'success' WHEN 'failed' THEN 'failure' END
