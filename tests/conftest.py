@@ -17,6 +17,7 @@ _FIRST = (
     "system/test_readme.py",
     "system/test_hostile.py",
     "simulation/test_simulation.py",
+    "web/browser/test_browser.py",
     "system/test_daemon.py",
     "system/test_chaos.py",
     "system/test_bad_surroundings.py",

@@ -104,8 +104,11 @@ def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, s
     page.get_by_role("button", name="Find").click()
 
     assert_marked_and_legible(page)
+    hit = page.locator(".words mark")
+    yellow = hit.evaluate("(one) => getComputedStyle(one).backgroundColor")
     page.get_by_label("Show how sure each word is").check()
-    expect(page.locator(".words .sure").first).to_have_css("background-color", re.compile(r"rgb\(\d+, \d+, \d+\)"))
+    expect(hit).to_have_css("background-color", yellow)
+    expect(page.locator(".words span.sure").first).to_have_css("background-color", re.compile(r"rgb\(\d+, \d+, \d+\)"))
     expect(page.get_by_text(re.compile(r"recognised, \d+ % sure")).first).to_be_visible()
 
 
