@@ -21,12 +21,13 @@ from worker_service.config_values import LISTEN
 from worker_service.errors import PagemillError
 from worker_service.operations import tokens
 from worker_service.operations.database import open_session
+from worker_service.operations.overview import numbers
 from worker_service.operations.page_images import Drawer
 from worker_service.web import login, system
 from worker_service.web.access import Access, Failures, Uses
 from worker_service.web.api import openapi
 from worker_service.web.api.events import Feed
-from worker_service.web.api.metrics import Kept
+from worker_service.web.api.metrics import Kept, kept
 from worker_service.web.changes import Changes
 from worker_service.web.guard import Forms, Guard
 from worker_service.web.keys import key_beside
@@ -56,7 +57,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
     made.state.failures, made.state.uses = Failures(), Uses()
     made.state.drawer = Drawer(settings)
-    made.state.feed, made.state.metrics = Feed(made), Kept()
+    made.state.feed, made.state.metrics, made.state.numbers = Feed(made), kept(), Kept(numbers)
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
 

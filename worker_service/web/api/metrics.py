@@ -1,36 +1,46 @@
-"""`/metrics`: computed once for all who ask within a second, or within as long as ten such computations would take."""
+"""`/metrics`, and what takes as long: computed once for all who ask within a second, or within as long as ten such
+computations would take."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import Generic, TypeVar
 
 from starlette.responses import Response
 
+from worker_service.operations.database import Session
 from worker_service.operations.metrics import MEDIA_TYPE
 from worker_service.operations.metrics import metrics as computed
 from worker_service.web.api.endpoint import Call, Endpoint, endpoint
+
+T = TypeVar("T")
 
 _KEPT_SECONDS = 1.0
 _RESTS = 10
 
 
-class Kept:
-    def __init__(self) -> None:
+class Kept(Generic[T]):
+    def __init__(self, compute: Callable[[Session], T]) -> None:
+        self._compute = compute
         self._lock = Lock()
-        self._text = ""
+        self._value: T | None = None
         self._until = 0.0
 
-    def text(self, call: Call) -> str:
+    def value(self, session: Session) -> T:
         # Whoever comes while it is computed waits for that, and begins no other.
         with self._lock:
             begun = time.monotonic()
-            if begun >= self._until:
-                self._text = computed(call.session)
+            if self._value is None or begun >= self._until:
+                self._value = self._compute(session)
                 ended = time.monotonic()
                 self._until = ended + max(_KEPT_SECONDS, _RESTS * (ended - begun))
-            return self._text
+            return self._value
+
+
+def kept() -> Kept[str]:
+    return Kept(computed)
 
 
 @endpoint(
@@ -42,8 +52,8 @@ class Kept:
     is_of_all=True,
 )
 def metrics(call: Call) -> Response:
-    kept: Kept = call.request.app.state.metrics
-    return Response(kept.text(call), media_type=MEDIA_TYPE)
+    text: Kept[str] = call.request.app.state.metrics
+    return Response(text.value(call.session), media_type=MEDIA_TYPE)
 
 
 ENDPOINTS: Sequence[Endpoint] = (metrics,)
