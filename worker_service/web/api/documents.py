@@ -257,23 +257,25 @@ def seen(call: Call) -> Document:
     refusals=(400, 404),
 )
 def search(call: Call) -> Any:
+    if (among := _among(call)) is None:
+        return {"items": [], "is_partial": False}
     said = call.query
-    owner = said.get("owner")
-    if call.visitor.owner is not None:
-        if owner not in (None, call.visitor.owner):
-            return {"items": [], "is_partial": False}
-        owner = call.visitor.owner
-    if "batch" in said:
-        require_batch(call, said["batch"])
     found = operations.search(
-        call.session,
-        said["q"],
-        owner=owner,
-        document_id=said.get("document"),
-        batch_id=said.get("batch"),
-        limit=said.get("limit", 20),
+        call.session, said["q"], document_id=said.get("document"), limit=said.get("limit", 20), **among
     )
     return {"items": found.hits, "is_partial": found.is_partial}
+
+
+def _among(call: Call) -> dict[str, Any] | None:
+    """In whose documents, and those of which batch. None: there can be none that the visitor may see."""
+    owner, batch_id = call.query.get("owner"), call.query.get("batch")
+    if batch_id is not None:
+        require_batch(call, batch_id)
+    if call.visitor.owner is not None:
+        if owner not in (None, call.visitor.owner):
+            return None
+        owner = call.visitor.owner
+    return {"owner": owner, "batch_id": batch_id}
 
 
 @endpoint(
@@ -306,16 +308,11 @@ def search(call: Call) -> Any:
     refusals=(400, 404),
 )
 def keywords(call: Call) -> Any:
-    said = call.query
-    owner = said.get("owner")
-    if call.visitor.owner is not None:
-        if owner not in (None, call.visitor.owner):
-            return {"terms": said["term"], "items": []}
-        owner = call.visitor.owner
-    if "batch" in said:
-        require_batch(call, said["batch"])
-    found = operations.keywords(call.session, "\n".join(said["term"]), owner=owner, batch_id=said.get("batch"))
-    rows = found.by_page if said.get("by") == "page" else found.by_document
+    terms = call.query["term"]
+    if (among := _among(call)) is None:
+        return {"terms": terms, "items": []}
+    found = operations.keywords(call.session, "\n".join(terms), **among)
+    rows = found.by_page if call.query.get("by") == "page" else found.by_document
     return {"terms": found.terms, "items": [_counts(row, found.terms) for row in rows]}
 
 
