@@ -125,6 +125,8 @@ def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, sh
         f"/documents/{document_id}/pages/1/image?width=600", headers={"If-None-Match": image.headers["etag"]}
     )
     assert again.status_code == 304
+    assert site.get(f"/api/documents/{document_id}/pages/1/image?width=600").content == image.content
+    assert site.get(f"/api/documents/{document_id}/pages/7/image").status_code == 404
 
 
 def test_pages_are_turned_and_those_with_a_hit_are_told(site: httpx.Client, shelf: Shelf) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from worker_service.errors import DocumentNotFound, Refused
 from worker_service.jobs.library import Document, Hit, Removed, Weight
 from worker_service.operations import documents as operations
 from worker_service.operations import wishes
+from worker_service.operations.database import Session
 from worker_service.operations.documents import ROLES, DocumentInWhole, DocumentPage, TermCounts
+from worker_service.operations.page_images import WIDTHS, page_image
 from worker_service.operations.words import read_document_selector
 from worker_service.web.api.batches import require_batch
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
@@ -141,6 +144,30 @@ def page(call: Call) -> Any:
         "text": found.text,
         "layout": parsed(found.layout),
     }
+
+
+@endpoint(
+    "GET",
+    "/api/documents/{id}/pages/{number}/image",
+    "One page as an image. It is drawn where nobody has looked at it lately, in a child.",
+    query=(Param("width", "in pixels, 1200 unless given; the next of 600, 1200 and 1800", ID),),
+    media="image/webp",
+    statuses=(200, 304),
+    refusals=(404,),
+)
+def image(call: Call) -> Response:
+    seen(call)
+    return drawn(call.request, call.session, call.id, call.path("number"), call.query.get("width", WIDTHS[1]))
+
+
+def drawn(request: Request, session: Session, document_id: int, number: int, width: int) -> Response:
+    found = page_image(session, request.app.state.drawer, document_id, number, width)
+    # By its name it is this file's, page's and width's; a newer reading may bring another file.
+    tag = f'"{found.path.stem}"'
+    headers = {"Cache-Control": "private, max-age=60", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(found.path.read_bytes(), media_type="image/webp", headers=headers)
 
 
 def parsed(text: str | None) -> Any:
@@ -323,6 +350,6 @@ def _counts(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
 
 
 ENDPOINTS: Sequence[Endpoint] = (
-    list_documents, document, text, page, file, file_of_job, reindex, delete_document, search, keywords,
+    list_documents, document, text, page, image, file, file_of_job, reindex, delete_document, search, keywords,
 )  # fmt: skip
 routes = [one.route for one in ENDPOINTS]

@@ -99,7 +99,7 @@ def _operation(one: Endpoint, schemas: Schemas) -> dict[str, Any]:
 
 def _answer(one: Endpoint, status: int, schemas: Schemas) -> dict[str, Any]:
     schema = {"type": "string"} if one.answer is None else schemas.of(one.answer)
-    content = {"schema": schema} if one.media != "application/octet-stream" else {}
+    content = {"schema": schema} if one.media not in ("application/octet-stream", "image/webp") else {}
     return {"description": _WORDS[status], "content": {one.media: content}}
 
 

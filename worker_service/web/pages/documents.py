@@ -26,10 +26,11 @@ from worker_service.jobs.model import Job
 from worker_service.jobs.selector import Selector
 from worker_service.operations import actions, documents, jobs, wishes
 from worker_service.operations.database import Session
-from worker_service.operations.page_images import WIDTHS, Drawer, page_image
+from worker_service.operations.page_images import WIDTHS, Drawer
 from worker_service.operations.page_views import as_typed, page_view
 from worker_service.operations.words import read_document_selector
 from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.api.documents import drawn
 from worker_service.web.guard import form_of
 from worker_service.web.pages import page
 from worker_service.web.pages.batches import visible_batch
@@ -346,13 +347,7 @@ def image(request: Request) -> Response:
     width = number_of(request.query_params.get("width", str(WIDTHS[1])))
     with opened(request) as session:
         document = _seen(session, request)
-        drawn = page_image(session, _drawer(request), document.id, number, width)
-    # By its name it is this file's, page's and width's; a newer reading may bring another file.
-    tag = f'"{drawn.path.stem}"'
-    headers = {"Cache-Control": "private, max-age=60", "ETag": tag}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return Response(drawn.path.read_bytes(), media_type="image/webp", headers=headers)
+        return drawn(request, session, document.id, number, width)
 
 
 def file(request: Request) -> Response:
