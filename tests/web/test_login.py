@@ -136,6 +136,20 @@ def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.C
     assert session.store.reading.actions()[0].actor == "bob"
 
 
+@pytest.mark.parametrize("path", ["/upload", "/api/uploads"])
+def test_a_file_comes_in_from_our_forms_alone_whatever_it_calls_itself(
+    browser: httpx.Client, session: Session, path: str
+) -> None:
+    browser.get(link_of(session))
+    file = ("a.pdf", b"%PDF-1.4")
+
+    assert browser.post(path, files={"file": file}).status_code == 403
+    assert browser.post(path, data={"file": "a"}).status_code == 403
+    assert browser.post(path, content=b"a", headers={"Content-Type": "application/json"}).status_code == 403
+    carried = {"X-CSRF-Token": csrf_of(browser)}
+    assert browser.post(path, files={"file": file}, headers=carried).status_code not in (400, 403)
+
+
 def test_what_a_form_carries_is_good_in_one_browser_only(browser: httpx.Client, session: Session) -> None:
     browser.get(link_of(session, "bob"))
     his = csrf_of(browser)

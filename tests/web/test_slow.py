@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
 from tests.web.conftest import connected, served
 from worker_service.config import Settings
-from worker_service.web import guard, listening
+from worker_service.jobs.model import NewJob
+from worker_service.operations.database import Session
+from worker_service.web import guard, listening, server
 
 HEADERS = b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -143,3 +147,37 @@ def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < deadline
+
+
+def test_while_somebody_keeps_the_write_lock_people_go_on_looking(settings: Settings, session: Session) -> None:
+    for _ in range(2 * server.THREADS):
+        session.store.intake.enqueue(NewJob("ocr_pages"))
+    with served(settings) as address, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
+        held.enter_context(writing(session))
+        waiting = [
+            others.submit(httpx.post, f"{address}/api/jobs/{number}/cancel", timeout=60)
+            for number in range(1, 2 * server.THREADS + 1)
+        ]
+        for _ in range(20):
+            assert httpx.get(f"{address}/api/jobs", timeout=5).status_code == 200
+        assert not any(one.done() for one in waiting)
+
+        held.close()
+        assert {one.result().status_code for one in waiting} == {200}
+
+
+@contextmanager
+def writing(session: Session) -> Iterator[None]:
+    """As whoever left a transaction open at a prompt."""
+    holder = subprocess.Popen(
+        ["sqlite3", session.settings.database], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("BEGIN IMMEDIATE; SELECT 'begun';\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "begun\n"
+    try:
+        yield
+    finally:
+        holder.communicate("ROLLBACK;\n")

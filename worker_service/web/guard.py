@@ -27,6 +27,8 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 FIELDS_MAX = 20_000
 AT_ONCE = 200
 """So many are answered at a time; more are asked to come back."""
+CHANGES_AT_ONCE = 4
+"""So many wait for the write lock at a time; the others wait for their turn."""
 PAUSE_SECONDS = 30.0
 """A body of which nothing has come for so long is given up."""
 BODY_SECONDS = 60.0
@@ -123,26 +125,39 @@ class Guard:
             self._at_once -= 1
 
 
-class Forms:
-    """What a browser sends of its own accord is only obeyed from a page of ours; then a form is read, for the handlers
-    that are no coroutines: `form_of(request)`."""
+class Sent:
+    """What a browser sends of its own accord is only obeyed from a page of ours. What is sent is read here, for the
+    handlers that are no coroutines (`form_of(request)`), and so that nobody waits for the database before it is there.
+
+    Whoever changes something may have to wait for the write lock, in one of the threads that answer. Some are left to
+    those who only look.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._turns = asyncio.Semaphore(CHANGES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in SAFE:
-            request = Request(scope, receive)
-            is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
-            # Before the body: it may be large.
-            refuse_foreign(request)
-            scope["state"]["form"] = FormData()
-            if is_form:
-                body = await request.body()
-                scope["state"]["form"] = _form(body)
-                receive = _again(body, receive)
+        if scope["type"] != "http" or scope["method"] in SAFE:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        # Before what is sent: it may be large.
+        refuse_foreign(request)
+        scope["state"]["form"] = FormData()
+        if scope["path"] in UPLOADS:
             refuse_unasked(request)
-        await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
+        is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
+        if not is_form:
+            refuse_unasked(request)
+        body = await request.body()
+        if is_form:
+            scope["state"]["form"] = _form(body)
+            refuse_unasked(request)
+        async with self._turns:
+            await self._app(scope, _again(body, receive), send)
 
 
 def form_of(request: Request) -> FormData:

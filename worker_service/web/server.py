@@ -29,7 +29,7 @@ from worker_service.web.api import openapi
 from worker_service.web.api.events import Feed
 from worker_service.web.api.metrics import Kept, kept
 from worker_service.web.changes import Changes
-from worker_service.web.guard import Forms, Guard
+from worker_service.web.guard import Guard, Sent
 from worker_service.web.keys import key_beside
 from worker_service.web.listening import open_socket, refuse_unguarded, server
 from worker_service.web.pages import STATIC, places
@@ -49,7 +49,7 @@ MODULES = (system, login, *openapi.MODULES, *places.MODULES)
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made = Starlette(
         routes=routes(),
-        middleware=[Middleware(Guard), Middleware(Access), Middleware(Forms)],
+        middleware=[Middleware(Guard), Middleware(Access), Middleware(Sent)],
         exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: confess},
         lifespan=_lifespan,
     )
