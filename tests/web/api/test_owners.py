@@ -254,6 +254,26 @@ def test_what_an_owner_s_token_makes_is_that_owner_s(house: House) -> None:
     assert batch["owner"] == "alice"
 
 
+@pytest.mark.parametrize(
+    "place", ["/srv/bob/a.pdf", " /srv/bob", "file:///srv/bob/a.pdf", "FILE:/srv", "~bob/a", "../bob"]
+)
+def test_what_the_daemon_may_read_is_not_read_for_a_token_of_one_owner(house: House, place: str) -> None:
+    """Else it would see the files of others, which lie on the same machine."""
+    then = f"download={json.dumps({'source': place})}"
+    wishes: list[tuple[str, dict[str, Any]]] = [
+        ("/api/jobs", {"json": {"job_type": "download", "payload": {"read": [{"source": place}]}}}),
+        ("/api/jobs", {"json": {"job_type": "a", "on_failure": [{"job_type": "a", "payload": {"source": place}}]}}),
+        ("/api/batches", {"json": {"sources": [place]}}),
+        ("/api/batches", {"json": {"jobs": [{"job_type": "a", "payload": {"source": place}}]}}),
+        ("/api/uploads", {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"then": then}}),
+    ]
+
+    for path, words in wishes:
+        answer = house.ask(house.alice, "POST", path, **words)
+        assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed"), (path, answer.text)
+    assert house.ask(house.everybody, "POST", *wishes[0][:1], **wishes[0][1]).status_code == 201
+
+
 def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(house: House) -> None:
     answer = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a", "unique_key": f"{MARK}-key"})
 

@@ -16,7 +16,7 @@ from worker_service.operations.jobs import require
 from worker_service.operations.schedules import made_of
 from worker_service.operations.words import read_action, read_job
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, endpoint, schema_of_body
-from worker_service.web.api.jobs import WORDS, action_word, own, words_of
+from worker_service.web.api.jobs import WORDS, action_word, own, refuse_places, words_of
 from worker_service.web.api.selecting import BEFORE, LIMIT, OWNERS
 
 _JOBS_MOST = 10_000
@@ -98,6 +98,7 @@ def add_batch(call: Call) -> Answer:
         raise BadInput("say what belongs to it: sources, or jobs")
     if any(one.get("owner", owner) != owner for one in body.get("jobs", ())):
         raise BadInput(f"its jobs belong to whom it belongs: {owner or 'nobody'}")
+    refuse_places(call.visitor, [body.get("sources"), body.get("then")])
     made: NewJob | Sequence[NewJob]
     if "sources" in body:
         made = made_of("batch", body["sources"], owner, where="sources")

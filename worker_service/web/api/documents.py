@@ -18,6 +18,7 @@ from worker_service.operations.page_images import WIDTHS, page_image
 from worker_service.operations.words import read_document_selector
 from worker_service.web.api.batches import require_batch
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
+from worker_service.web.api.jobs import refuse_actions
 from worker_service.web.api.jobs import seen as seen_job
 from worker_service.web.api.selecting import BEFORE, DRY_RUN, LIMIT, OWNERS
 
@@ -218,9 +219,9 @@ def file_of_job(call: Call) -> Response:
 )
 def reindex(call: Call) -> Answer:
     seen(call)
-    made = wishes.read_again(
-        call.session, call.id, call.body.get("read", {}), is_forced=bool(call.body.get("force", False))
-    )
+    words = call.body.get("read", {})
+    refuse_actions(call.visitor, words)
+    made = wishes.read_again(call.session, call.id, words, is_forced=bool(call.body.get("force", False)))
     return wished(made, 202)
 
 

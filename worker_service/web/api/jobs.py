@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from worker_service.operations import steer
 from worker_service.operations.jobs import JobInWhole, JobPage, Why
 from worker_service.operations.objects import as_object
 from worker_service.operations.steer import Plan
+from worker_service.operations.words import read_action
 from worker_service.plurals import counted
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
@@ -191,6 +192,7 @@ def enqueue(call: Call) -> Answer:
 
 def words_of(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
     """As `read_job` takes them."""
+    refuse_places(call.visitor, [body.get("payload"), body.get("on_failure")])
     words = dict(body)
     if "payload" in words:
         words["payload"] = json.dumps(words["payload"], ensure_ascii=False, separators=(",", ":"))
@@ -216,6 +218,33 @@ def own(visitor: Visitor, owner: str | None) -> str:
     if owner not in (None, visitor.owner):
         raise NotAllowed(f"{visitor.name} is for the things of {visitor.owner} only")
     return visitor.owner
+
+
+def refuse_places(visitor: Visitor, value: object) -> None:
+    """Whoever is to see nothing of others may not have a handler read what the daemon may read: its files, and so what
+    others have."""
+    if visitor.owner is not None and any(_is_place(text) for text in _texts(value)):
+        raise NotAllowed(f"{visitor.name} is for the things of {visitor.owner} only, and names no file of this machine")
+
+
+def refuse_actions(visitor: Visitor, words: Mapping[str, Sequence[str]]) -> None:
+    """What is to follow has a payload as well."""
+    for word in (*words.get("then", ()), *words.get("on-failure", ())):
+        refuse_places(visitor, json.loads(read_action(word).payload or "null"))
+
+
+def _is_place(text: str) -> bool:
+    return text.strip().lower().startswith(("/", "~", ".", "file:"))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)
 
 
 # ── What is done to one ─────────────────────────────────────────────────────────────────────────────────────────────

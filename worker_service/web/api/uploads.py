@@ -17,7 +17,7 @@ from worker_service.operations.objects import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.documents import WISHED, wished
 from worker_service.web.api.endpoint import TEXT, Endpoint, Field, streamed
-from worker_service.web.api.jobs import own
+from worker_service.web.api.jobs import own, refuse_actions
 from worker_service.web.receiving import Received, received
 from worker_service.web.sessions import opened
 
@@ -67,6 +67,7 @@ def bring_in(request: Request, visitor: Visitor, form: Received) -> list[dict[st
             raise BadInput(f"{name!r} is empty")
     owner = own(visitor, form.one("owner") or None)
     words = {name: values for name, values in form.fields.items() if name not in _OURS}
+    refuse_actions(visitor, words)
     is_forced = (form.one("force") or "").lower() in ("true", "1", "yes", "on")
     items: list[dict[str, Any]] = []
     with opened(request) as session:
