@@ -726,6 +726,19 @@ def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(stor
 # ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(store: Store, worker: AddWorker) -> None:
+    worker(types=["ingest", "ocr_pages"])
+    batch = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
+    store.leases.complete(claim_one(store).lease)
+    store.batches.remove(batch.id)
+
+    store.steering.retry(Selector(batch_id=batch.id), actor="ann")
+    follow_ups = [NewJob("ocr_pages"), NewJob("ingest", document=DocumentRequest("a", "a.pdf"))]
+    store.leases.complete_many([Completion(claim_one(store).lease, follow_ups=follow_ups)])
+
+    assert store.batches.list() == []
+
+
 def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: AddWorker, clock: MovableClock) -> None:
     worker(types=["ingest", "download", "crawl"])
     sources = [NewJob("download", source_key=name) for name in "de"]

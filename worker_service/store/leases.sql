@@ -244,8 +244,11 @@ DELETE FROM worker_job_log
 -- ── What an attempt writes ──────────────────────────────────────────────────────────────────────────────────────
 
 -- name: lease_held
--- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
-SELECT q.document_id, q.generation, q.owner, q.platform, q.name, q.batch_id, q.priority FROM worker_job_queue q
+-- The lease, and what it works for; a batch that was removed is none. Nothing lands after a request to stop (P7), nor of
+-- an older generation (P11).
+SELECT q.document_id, q.generation, q.owner, q.platform, q.name,
+       (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
+  FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL
    AND (q.generation IS NULL
@@ -454,7 +457,8 @@ UPDATE worker_job_queue NOT INDEXED
   FROM d
  WHERE worker_job_queue.id = d.job_id AND worker_job_queue.fence = d.fence AND worker_job_queue.worker_id = d.worker_id
    AND status = 'running' AND cancel_requested_at IS NULL
-RETURNING id, fence, document_id, generation, owner, platform, name, batch_id, priority
+RETURNING id, fence, document_id, generation, owner, platform, name,
+          (SELECT b.id FROM batch b WHERE b.id = worker_job_queue.batch_id), priority
 
 -- name: complete_one
 WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_row})
