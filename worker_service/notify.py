@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, time
 
 from worker_service.clock import from_text, zone_of
@@ -45,6 +45,8 @@ _UNLESS_SAID = (
 )
 _KEYS = ("name", "when", "to", "owners", "group", "quiet", "zone")
 _LINES_MOST = 20
+_CHARACTERS_MOST = 500
+"""Of what one notice says: a message is a job, whose payload has bounds. All of it stands in `pagemill show`."""
 _GROUP_SECONDS = 60.0
 
 
@@ -107,9 +109,14 @@ def messages(rule: Rule, notices: Sequence[Notice], addresses: Mapping[str, str]
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
         if to:
-            by_address.setdefault(to, []).append(notice)
+            by_address.setdefault(to, []).append(_shortened(notice))
     for to, some in by_address.items():
         yield Told(to, f"pagemill on {machine}: {_in_a_line(some)}", "\n".join(_in_words(some)), _in_data(rule, some))
+
+
+def _shortened(notice: Notice) -> Notice:
+    said = notice.message or ""
+    return notice if len(said) <= _CHARACTERS_MOST else replace(notice, message=f"{said[:_CHARACTERS_MOST]}…")
 
 
 def _in_a_line(notices: Iterable[Notice]) -> str:

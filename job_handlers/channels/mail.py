@@ -82,6 +82,10 @@ def _server() -> Iterator[smtplib.SMTP]:
         raise _refusal(host, code, words) from error
     except smtplib.SMTPResponseException as error:
         raise _refusal(host, error.smtp_code, error.smtp_error) from error
+    except smtplib.SMTPNotSupportedError as error:
+        raise Retryable(
+            f"{host} does not offer what mail_security ({security}) or mail_user asks for: {error}", code="MAIL_REFUSED"
+        ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise Retryable(f"{host} cannot be reached: {error}", code="CONNECTION_FAILED") from error
 

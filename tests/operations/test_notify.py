@@ -49,10 +49,10 @@ def session(tmp_path: Path) -> Iterator[Session]:
     opened.close()
 
 
-def fail_one(session: Session, owner: str = "") -> None:
+def fail_one(session: Session, owner: str = "", message: str = "no answer") -> None:
     session.store.intake.enqueue(NewJob("ocr_pages", owner=owner))
     [job] = session.store.leases.claim("w", 1)
-    session.store.leases.fail(job.lease, Failure("TIMEOUT", "no answer"), retry_at=None)
+    session.store.leases.fail(job.lease, Failure("TIMEOUT", message), retry_at=None)
 
 
 def messages(session: Session) -> list[Job]:
@@ -81,6 +81,16 @@ def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None
     assert notify.tell(session) == 2
     assert notify.tell(session) == 0
     assert told(session) == [("mailto:ops@example.com", "2 jobs failed"), ("apprise:alice", "1 job failed")]
+
+
+def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    notify.tell(session)
+    for _ in range(20):
+        fail_one(session, "alice", "a page of \N{SNOWMAN} " * 5_000)
+
+    assert notify.tell(session) == 2
+    assert {len(job.payload or "") < 100_000 for job in messages(session)} == {True}
 
 
 def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_of_itself_for_ever(

@@ -115,7 +115,8 @@ def _reader(rule: Rule) -> str:
 
 
 def _job(message: Message) -> NewJob:
-    return NewJob(NOTIFY, payload=json.dumps(asdict(message)), name=message.subject, priority=_PRIORITY)
+    payload = json.dumps(asdict(message), ensure_ascii=False)
+    return NewJob(NOTIFY, payload=payload, name=message.subject, priority=_PRIORITY)
 
 
 def _refuse_unknown(address: str) -> None:

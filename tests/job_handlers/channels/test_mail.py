@@ -121,6 +121,15 @@ def test_a_server_that_is_away_is_tried_again(send: Send, monkeypatch: pytest.Mo
     assert (run.how, run.ended.code) == (How.RETRYABLE, "CONNECTION_FAILED")
 
 
+def test_of_a_server_that_does_not_encrypt_the_setting_is_named(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_MAIL_SECURITY", "starttls")
+
+    run = send()
+
+    assert (run.how, run.ended.code) == (How.RETRYABLE, "MAIL_REFUSED")
+    assert "mail_security (starttls)" in run.ended.message
+
+
 @pytest.mark.parametrize(("password", "code"), [("hush\n", ""), ("guess", "MAIL_REFUSED"), (None, "SECRET_ABSENT")])
 def test_it_logs_in_with_the_credential(
     send: Send, inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str | None, code: str
