@@ -723,10 +723,9 @@ def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(stor
     assert add(store).id == 2
 
 
-# ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(store: Store, worker: AddWorker) -> None:
+def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(
+    store: Store, worker: AddWorker
+) -> None:
     worker(types=["ingest", "ocr_pages"])
     batch = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
     store.leases.complete(claim_one(store).lease)
@@ -737,6 +736,9 @@ def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(
     store.leases.complete_many([Completion(claim_one(store).lease, follow_ups=follow_ups)])
 
     assert store.batches.list() == []
+
+
+# ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: AddWorker, clock: MovableClock) -> None:
