@@ -252,3 +252,20 @@ def test_what_is_no_job_is_not_there(site: httpx.Client, path: str) -> None:
     answer = site.get(path)
 
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_text_of_strangers_has_no_power_over_a_terminal_and_comes_through_whole(
+    site: httpx.Client, session: Session
+) -> None:
+    name = "a\x1b[31m\x9b2J\u202efdp.exe\u2028<script>\x07"
+    [job_id] = put(session, name=name, payload=json.dumps({"k": name, "half": "\ud800"}))
+
+    for answer in (
+        site.get("/api/jobs"),
+        site.get(f"/api/jobs/{job_id}"),
+        site.get("/api/jobs", params={"type": name}),
+    ):
+        assert not any(letter in answer.text for letter in "\x1b\x9b\u202e\u2028\x07"), answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert site.get(f"/api/jobs/{job_id}").json()["name"] == name
+    assert site.get(f"/api/jobs/{job_id}").json()["payload"]["k"] == name
