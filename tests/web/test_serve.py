@@ -11,14 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.system.conftest import wait_until
 from worker_service.config import Settings
 from worker_service.errors import ConfigError
 from worker_service.operations import tokens
@@ -57,13 +57,6 @@ def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[
     finally:
         started.kill()
         started.communicate()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def free_port() -> int:
@@ -148,7 +141,7 @@ def test_a_socket_in_the_file_system_is_its_owners_and_goes_with_it(settings: Se
             return client.get("http://localhost/api/jobs").status_code
 
     with serving(settings, "--listen", str(path)) as (running, _):
-        until(path.exists)
+        wait_until(path.exists, "it listens")
         assert asked() == 200
         assert path.stat().st_mode & 0o022 == 0
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
+from tests.system.conftest import wait_until
 from tests.web.conftest import connected, served
 from worker_service.config import Settings
 from worker_service.jobs.model import NewJob
@@ -122,7 +123,7 @@ def test_too_many_who_are_being_answered_are_asked_to_come_back(
             line = lines.enter_context(connected(address))
             line.sendall(HEADERS + b"Content-Length: 100\r\n\r\n{")
 
-        until(lambda: httpx.get(f"{address}/api/jobs").status_code == 503)
+        wait_until(lambda: httpx.get(f"{address}/api/jobs").status_code == 503, "all of them are being answered")
         answer = httpx.get(f"{address}/api/jobs")
         assert answer.json()["code"] == "too_many_requests"
         assert answer.headers["retry-after"] == "1"
@@ -141,12 +142,6 @@ def test_the_web_ends_although_somebody_dawdles(settings: Settings, lines: ExitS
 def ask_for_ever(line: socket.socket, asked: bytes) -> None:
     while True:
         line.sendall(asked)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
 
 
 def test_while_somebody_keeps_the_write_lock_people_go_on_looking(settings: Settings, session: Session) -> None:
