@@ -1,7 +1,25 @@
-"""Numbers of things in a sentence: ``1 job``, ``1,200 jobs``."""
+"""Numbers in a sentence: ``1 job``, ``1,200 jobs``; ``3 min``; ``4.2 MB``."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def length(time: timedelta) -> str:
+    whole = max(0, int(time.total_seconds()))
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * size or (unit == "min" and whole >= size):
+            return f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def size(number: int) -> str:
+    """Bytes, as people say them."""
+    for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= of:
+            return f"{number / of:.1f} {unit}"
+    return f"{number} B"

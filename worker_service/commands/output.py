@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TextIO
 
 import click
@@ -18,6 +18,8 @@ import click
 from worker_service.clock import as_text, from_text
 from worker_service.harmless import as_json, escaped_json, harmless, harmless_text
 from worker_service.plurals import counted
+from worker_service.plurals import length as length
+from worker_service.plurals import size as size
 
 Rows = Sequence[Sequence[object]]
 
@@ -252,22 +254,6 @@ def when(text: str, *, now: datetime) -> str:
 
 def age(text: str, *, now: datetime) -> str:
     return length(now - from_text(text))
-
-
-def length(time: timedelta) -> str:
-    whole = max(0, int(time.total_seconds()))
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * size or (unit == "min" and whole >= size):
-            return f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-def size(number: int) -> str:
-    """Bytes, as people say them."""
-    for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= of:
-            return f"{number / of:.1f} {unit}"
-    return f"{number} B"
 
 
 def jobs(number: int) -> str:

@@ -33,7 +33,7 @@ class Matter:
     advice: str = ""
     """What to do, where no command of ours does it."""
     verb: str = ""
-    """unpause, retry, resume or retry_batch; empty: nothing that could be done from here."""
+    """unpause, retry, resume, retry_batch, or look; empty: nothing that could be done from here."""
     about: Mapping[str, str] = field(default_factory=dict)
     """What the verb is about: the fields of a selector, of a pause, or batch_id."""
 
@@ -62,9 +62,9 @@ def _state(session: Session, overview: Overview) -> Iterator[Matter]:
             more = f", and {pending - 1} more" if pending > 1 else ""
             advice = NEXT_MOVES.get(gate.code, "") if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
             if gate.code != "PAUSED":
-                yield Matter(
-                    Level.WARNING, f"Nothing that waits can start: {gate.code}", gate.detail + more, (), advice
-                )
+                title, about = f"Nothing that waits can start: {gate.code}", {"status": "pending"}
+                words = ("ls", "--status", "pending")
+                yield Matter(Level.WARNING, title, gate.detail + more, words, advice, "look", about)
         elif "disk" in reason:
             advice = "free some space: documents that nobody needs can be removed"
             yield Matter(Level.CRITICAL, "The disk is nearly full", reason, ("stats",), advice)

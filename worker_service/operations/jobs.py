@@ -62,7 +62,11 @@ class JobPage:
     """The newest first."""
     next: int | None
     """The id before which the next page begins; None: this is the last one."""
-    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs(JobPage):
+    is_partial: bool
     """The time was up before there were enough: there may be others from `next` on."""
 
 
@@ -105,24 +109,27 @@ class Why:
     """What would help a job that has failed or was cancelled; empty: it did neither."""
 
 
-def list_jobs(
+def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
+    # One more than asked for tells whether there is another page.
+    found = session.store.reading.list(selector, most=limit + 1, before_id=before_id)
+    return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+def look_for_jobs(
     session: Session,
     selector: Selector,
     *,
-    limit: int = 50,
+    limit: int,
     before_id: int | None = None,
-    seconds: float | None = None,
+    seconds: float,
     monotonic: Callable[[], float] = time.monotonic,
-) -> JobPage:
-    """`seconds`: give up about then. What no index knows is looked for in one stretch of the table after the other."""
-    # One more than asked for tells whether there is another page.
+) -> FoundJobs:
+    """The same, and give up after about so many seconds: what no index knows is looked for in one stretch of the table
+    after the other."""
     reading, most = session.store.reading, limit + 1
-    if seconds is None:
-        found = [*reading.list(selector, most=most, before_id=before_id)]
-        return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
     newest, deadline = reading.newest_id(), monotonic() + seconds
     below = newest + 1 if before_id is None else min(before_id, newest + 1)
-    found = []
+    found = list[Job]()
     while below > 1 and len(found) < most:
         above = max(1, below - _STRETCH)
         found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
@@ -130,8 +137,8 @@ def list_jobs(
         if monotonic() >= deadline:
             break
     if len(found) > limit:
-        return JobPage(found[:limit], found[limit - 1].id)
-    return JobPage(found, below if below > 1 else None, is_partial=below > 1)
+        return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
+    return FoundJobs(found, below if below > 1 else None, is_partial=below > 1)
 
 
 def job(session: Session, job_id: int) -> Job:

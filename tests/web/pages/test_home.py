@@ -46,6 +46,17 @@ def test_what_failed_stands_there_with_the_command_and_a_button_that_retries_it(
     assert session.store.reading.get(job.id).status is Status.PENDING
 
 
+def test_where_nothing_can_start_it_says_why_and_shows_what_waits(
+    site: httpx.Client, worker: str, pending: Make
+) -> None:
+    pending("made_up", name="report.pdf")
+
+    home = look(site, "/")
+
+    assert "Nothing that waits can start: UNKNOWN_TYPE" in home.text
+    assert "report.pdf" in look(site, home.links["Look"]).links
+
+
 def test_a_pause_is_told_and_lifted(site: httpx.Client, session: Session, pending: Make) -> None:
     pending()
     steer.pause(session, "type", "ocr_pages", reason="the disk is being moved")

@@ -10,7 +10,7 @@ from tests.web.pages.look import look
 from worker_service.jobs.model import Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
-from worker_service.operations.jobs import list_jobs
+from worker_service.operations.jobs import look_for_jobs
 
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
@@ -131,9 +131,9 @@ def test_a_rare_job_is_looked_for_in_a_bounded_time_and_the_look_can_go_on(
         pending()
     wanted = Selector(job_types=("download",))
 
-    hurried = list_jobs(session, wanted, seconds=0.0)
+    hurried = look_for_jobs(session, wanted, limit=50, seconds=0.0)
     assert (list(hurried.items), hurried.next, hurried.is_partial) == ([], 5, True)
-    patient = list_jobs(session, wanted, seconds=10.0, before_id=hurried.next)
+    patient = look_for_jobs(session, wanted, limit=50, seconds=10.0, before_id=hurried.next)
 
     assert [job.id for job in patient.items] == [rare.id]
     assert (patient.next, patient.is_partial) == (None, False)

@@ -20,7 +20,7 @@ from worker_service.operations import batches as operations
 from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.database import Session
 from worker_service.operations.documents import hand_over
-from worker_service.operations.jobs import list_jobs
+from worker_service.operations.jobs import look_for_jobs
 from worker_service.operations.tables import HAND_OVER_COLUMNS, csv_lines, hand_over_row
 from worker_service.plurals import counted
 from worker_service.web.access import visitor_of
@@ -199,7 +199,7 @@ def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
 
 def _failures(session: Session, batch_id: int) -> Failures:
     chosen = Selector(batch_id=batch_id, statuses=(Status.FAILED,))
-    found = list_jobs(session, chosen, limit=_FAILED_MOST, seconds=LOOK_SECONDS)
+    found = look_for_jobs(session, chosen, limit=_FAILED_MOST, seconds=LOOK_SECONDS)
     newest: dict[str, Job] = {}
     for job in found.items:
         newest.setdefault(job.error_code or "", job)

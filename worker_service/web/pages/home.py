@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -125,8 +126,8 @@ def _wish(matter: Matter) -> Wish:
         return Wish(matter, "Let it go on", "/workers/unpause", command=typed)
     if matter.verb == "retry":
         return Wish(matter, "Retry…", "/jobs/change", is_get=True, command=typed)
-    if list(matter.command[:1]) == ["errors"]:
-        return Wish(matter, "Look", "/errors", is_link=True, command=typed)
+    if matter.verb == "look":
+        return Wish(matter, "Look", f"/jobs?{urlencode(matter.about)}", is_link=True, command=typed)
     if matter.verb == "resume":
         return Wish(matter, "Resume", f"/batches/{matter.about['batch_id']}/resume", command=typed)
     if matter.verb == "retry_batch":
@@ -171,7 +172,7 @@ def _charts(past: Sequence[Hour]) -> Sequence[Chart]:
               ("Hour", "Pages"), list(zip(times, pages, strict=True))),
         Chart("Jobs ended", f"{sum(jobs):,} in 24 hours", charts.bars("Jobs ended", times, jobs, of_them=failed),
               ("Hour", "Ended", "Of them failed"), list(zip(times, jobs, failed, strict=True))),
-        Chart("Waiting time", "–" if newest is None else f"half start within {length(newest)}",
+        Chart("Waiting time", "–" if newest is None else f"half start within {length(max(1, newest))}",
               charts.lines("Waiting time", times, median, long, length),
               ("Hour", "Half within", "19 of 20 within"),
               [(one.at, _length(one.wait_median_seconds), _length(one.wait_long_seconds)) for one in past]),

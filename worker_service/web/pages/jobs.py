@@ -58,7 +58,7 @@ def jobs(request: Request) -> Response:
     before = number(request.query_params.get("before"), "before")
     with opened(request) as session:
         selector = visitor.only(filters.selector())
-        found = operations.list_jobs(session, selector, limit=AT_ONCE, before_id=before, seconds=LOOK_SECONDS)
+        found = operations.look_for_jobs(session, selector, limit=AT_ONCE, before_id=before, seconds=LOOK_SECONDS)
         is_counted = visitor.owner is None and not filters.beside_status
         counts = overview.counts(session).by_status if is_counted else {}
         return page(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable
 from datetime import timedelta
 
 from jinja2 import Environment
@@ -17,6 +16,8 @@ from markupsafe import Markup, escape
 from worker_service.clock import from_text, wall_clock
 from worker_service.harmless import escaped_json, harmless, harmless_text
 from worker_service.plurals import counted
+from worker_service.plurals import length as length_of
+from worker_service.plurals import size as size
 
 _GLYPHS = {
     "pending": "○", "running": "▸", "completed": "✓", "failed": "✕", "cancelled": "–", "stopping": "◌",
@@ -76,22 +77,11 @@ def utc(text: str) -> str:
 
 
 def length(seconds: float | timedelta) -> str:
-    whole = max(0, int(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds))
-    for unit, of in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= 2 * of or (unit == "min" and whole >= of):
-            return f"{whole // of} {unit}"
-    return f"{whole} s"
+    return length_of(seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds))
 
 
 def since(text: str) -> float:
     return (wall_clock() - from_text(text)).total_seconds()
-
-
-def size(number: int) -> str:
-    for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= of:
-            return f"{number / of:.1f} {unit}"
-    return f"{number} B"
 
 
 def about(number: int) -> str:
@@ -109,7 +99,3 @@ def slug(word: object) -> str:
 def command(*words: object) -> str:
     """As it is typed."""
     return shlex.join(["pagemill", *map(str, words)])
-
-
-def commands(groups: Iterable[Iterable[object]]) -> list[str]:
-    return [command(*group) for group in groups]
