@@ -711,6 +711,15 @@ def test_a_batch_that_is_cancelled_is_stopped_and_all_that_lived_of_it_ends(stor
     assert len(store.batches.resume(batch.id, actor="ann").job_ids) == 3
 
 
+def test_a_stopped_batch_that_is_cancelled_says_so(store: Store) -> None:
+    batch = add(store)
+    store.batches.stop(batch.id, actor="ann")
+
+    store.batches.cancel(batch.id, actor="bob")
+
+    assert store.batches.get(batch.id).note == "cancelled by bob"
+
+
 def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(store: Store, by_hand: ByHand) -> None:
     batch = add(store)
     with pytest.raises(Refused, match="1 live job: `pagemill batch cancel 1`"):

@@ -20,7 +20,7 @@ RETURNING id;
 
 -- name: move_batch
 -- The note again, where it would be the same as before: the table forgets the note of another state.
-UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND state <> :state;
+UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND (state <> :state OR note IS NOT :note);
 
 -- name: other_active_batches
 SELECT id FROM batch WHERE owner = :owner AND owner <> '' AND state = 'active' AND id <> ifnull(:batch_id, -1) ORDER BY id;
