@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
-from tests.system.conftest import wait_until
+from tests.system.conftest import locked, wait_until
 from tests.web.conftest import connected, served
 from worker_service.config import Settings
 from worker_service.jobs.model import NewJob
@@ -148,7 +147,7 @@ def test_while_somebody_keeps_the_write_lock_people_go_on_looking(settings: Sett
     for _ in range(2 * server.THREADS):
         session.store.intake.enqueue(NewJob("ocr_pages"))
     with served(settings) as address, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
-        held.enter_context(writing(session))
+        held.enter_context(locked(settings.database))
         waiting = [
             others.submit(httpx.post, f"{address}/api/jobs/{number}/cancel", timeout=60)
             for number in range(1, 2 * server.THREADS + 1)
@@ -159,20 +158,3 @@ def test_while_somebody_keeps_the_write_lock_people_go_on_looking(settings: Sett
 
         held.close()
         assert {one.result().status_code for one in waiting} == {200}
-
-
-@contextmanager
-def writing(session: Session) -> Iterator[None]:
-    """As whoever left a transaction open at a prompt."""
-    holder = subprocess.Popen(
-        ["sqlite3", session.settings.database], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    holder.stdin.write("BEGIN IMMEDIATE; SELECT 'begun';\n")
-    holder.stdin.flush()
-    assert holder.stdout.readline() == "begun\n"
-    try:
-        yield
-    finally:
-        holder.communicate("ROLLBACK;\n")
