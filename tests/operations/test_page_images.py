@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,22 @@ def test_what_nobody_has_looked_at_for_longest_goes_first(session: Session, draw
 
     assert one.exists()
     assert not two.exists()
+
+
+def own_processes() -> list[int]:
+    """Begun by whichever thread."""
+    return [int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+
+
+def test_a_page_is_drawn_although_the_nursery_has_been_killed(session: Session, drawer: Drawer) -> None:
+    document_id = published(session, lambda path: digital(path, [prose(1), prose(2)]), 2)
+    page_image(session, drawer, document_id, 1)
+    [nursery] = own_processes()
+
+    os.kill(nursery, signal.SIGKILL)
+
+    assert page_image(session, drawer, document_id, 2).path.is_file()
+    assert nursery not in own_processes()
 
 
 def test_nobody_who_looks_leaves_nothing_running(session: Session) -> None:

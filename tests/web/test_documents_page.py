@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import httpx
 import pytest
 
 from tests.commands.shelf import Shelf
-from tests.job_handlers.reading.documents import digital
+from tests.job_handlers.reading.documents import bomb, digital
 from tests.store.papers import work_as
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.model import Completion, Failure, NewJob
@@ -309,3 +312,25 @@ def test_nobody_watches_what_somebody_else_has_sent(site: httpx.Client, shelf: S
 
     assert answer.status_code == 404
     assert "bobs.pdf" not in answer.text
+
+
+def test_a_page_that_takes_for_ever_to_draw_keeps_nobody_else_waiting(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("bomb.pdf", "one", "two", roles=("original",))
+    [file] = shelf.store.library.files(document_id)
+    bomb(shelf.workspace / file.path)
+    address = f"/documents/{document_id}/pages/2/image"
+
+    with ThreadPoolExecutor(12) as threads:
+        for _ in range(12):
+            threads.submit(_give_up_soon, str(site.base_url.join(address)))
+        began = time.monotonic()
+        answers = [site.get("/documents?q=one", headers=PAGE).status_code for _ in range(5)]
+
+    assert answers == [200] * 5
+    # Whoever waited for one drawing would wait for the half minute that it may take.
+    assert time.monotonic() - began < 15
+
+
+def _give_up_soon(address: str) -> None:
+    with suppress(httpx.TimeoutException):
+        httpx.get(address, timeout=3)

@@ -38,8 +38,10 @@ _KEPT = 0.75
 _WRITTEN_MOST = 50
 """So many are drawn before somebody counts what all of them take."""
 _IDLE_SECONDS = 60.0
-_WAITING_MOST = 24
+_WAITING_MOST = 4
+"""Whoever serves has few threads, and other things to answer."""
 _WAIT_SECONDS = 45.0
+_CLOSE_SECONDS = 2.0
 
 
 class NotDrawn(PagemillError):
@@ -47,6 +49,13 @@ class NotDrawn(PagemillError):
 
     code = "not_drawn"
     exit_code = 66
+
+
+class DrawsOthers(NotDrawn):
+    """Not now."""
+
+    code = "too_many_drawn"
+    exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,15 @@ class _Wish:
     answer: Future[None] = field(default_factory=Future)
 
 
-def page_image(session: Session, drawer: Drawer, document_id: int, page: int, width: int = WIDTHS[1]) -> PageImage:
+def page_image(
+    session: Session,
+    drawer: Drawer,
+    document_id: int,
+    page: int,
+    width: int = WIDTHS[1],
+    *,
+    wait_seconds: float = _WAIT_SECONDS,
+) -> PageImage:
     """Drawn now, where nobody has looked at it lately. The width becomes one of `WIDTHS`."""
     document = session.store.library.document(document_id)
     file = _to_draw(document, session.store.library.files(document_id))
@@ -88,7 +105,7 @@ def page_image(session: Session, drawer: Drawer, document_id: int, page: int, wi
     known = min((one for one in WIDTHS if one >= width), default=WIDTHS[-1])
     target = place_of(session.settings.workspace, document_id) / f"{file.id}-{page}-{known}.webp"
     if not _is_there(target):
-        drawer.draw(_Wish(source, document.settings, page, known, target))
+        drawer.draw(_Wish(source, document.settings, page, known, target), wait_seconds)
         if drawer.is_to_be_swept():
             sweep(session)
     return _drawn(target)
@@ -178,20 +195,20 @@ class Drawer:
     def is_at_work(self) -> bool:
         return self._thread is not None
 
-    def draw(self, wish: _Wish) -> None:
+    def draw(self, wish: _Wish, wait_seconds: float) -> None:
         """Returns when it is there."""
         with self._lock:
             try:
                 self._wishes.put_nowait(wish)
             except queue.Full:
-                raise NotDrawn("too many pages are being drawn: ask again in a moment") from None
+                raise DrawsOthers("too many pages are being drawn: ask again in a moment") from None
             if self._thread is None:
                 self._thread = Thread(target=self._serve, name="page-images", daemon=True)
                 self._thread.start()
         try:
-            wish.answer.result(_WAIT_SECONDS)
+            wish.answer.result(wait_seconds)
         except TimeoutError:
-            raise NotDrawn("it takes too long to draw it: ask again in a moment") from None
+            raise DrawsOthers("it takes too long to draw it: ask again in a moment") from None
 
     def is_to_be_swept(self) -> bool:
         """At the first, and then now and then."""
@@ -202,9 +219,11 @@ class Drawer:
         with self._lock:
             thread = self._thread
         if thread is not None:
+            self._refuse_all(ChildError("it stops"))
             with suppress(queue.Full):
                 self._wishes.put_nowait(None)
-            thread.join()
+            # A page that takes its time holds nobody up: what draws it ends with this process.
+            thread.join(_CLOSE_SECONDS)
 
     # --- in its own thread ---
 
@@ -248,7 +267,8 @@ class Drawer:
                             return None
                     number += 1
                     _answer(nursery, wish, number, described[0].facts.job_type)
-                    wish = None
+                    # Of one that died no fault of the page is known: the next one draws it.
+                    wish = None if wish.answer.done() else wish
                 return wish
 
     def _refuse_all(self, error: Exception) -> None:
@@ -261,11 +281,19 @@ class Drawer:
                 wish.answer.set_exception(NotDrawn(f"no page can be drawn here: {error}"))
 
 
+class _Died(Exception):
+    """The nursery, and whatever it was drawing."""
+
+
 def _answer(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
     try:
         # Somebody else may have wanted the same.
         if not (wish.target.is_file() and _words_of(wish.target).is_file()):
             _draw(nursery, wish, number, job_type)
+    except _Died as error:
+        if number == 1:
+            # Not begun again for ever.
+            wish.answer.set_exception(NotDrawn(f"it could not be drawn: {error}"))
     except (PagemillError, OSError) as error:
         refusal = error if isinstance(error, NotDrawn) else NotDrawn(f"it could not be drawn: {error}")
         wish.answer.set_exception(refusal)
@@ -278,7 +306,9 @@ def _draw(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
     document = KnownDocument(settings=wish.settings)
     inputs = {"original": wish.source.absolute()}
     nursery.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
-    ended = next(one for one in heard(nursery) if isinstance(one, Ended))
+    ended = next(one for one in heard(nursery, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
+    if ended.code == "NURSERY_DIED":
+        raise _Died(ended.message)
     if ended.how is not How.DONE:
         said = ended.message.strip().splitlines() or [ended.how.value]
         raise NotDrawn(f"page {wish.page} could not be drawn: {said[-1]}")

@@ -23,6 +23,8 @@ SURE, FAIR = 90, 70
 """Per cent, from which a recognised word is called so; below both it is doubtful."""
 
 _BOXES_MOST = 8000
+_PATIENCE_SECONDS = 3.0
+"""With whoever draws a page, for where its words stand: its text is there meanwhile."""
 _BEGUN_LEAST = 3
 _LAST_WORD = re.compile(r"(?:^|[\s(])([^\W_]+(?:-[^\W_]+)*)$")
 _OPERATORS = ("AND", "OR", "NOT", "NEAR")
@@ -170,7 +172,7 @@ def _own_boxes(
     places = [(block[:4], (block[4], block[5])) for block in layout["blocks"]]
     if drawer is not None:
         try:
-            drawn = page_image(session, drawer, document_id, page.number)
+            drawn = page_image(session, drawer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
         except NotDrawn:
             pass  # whose image is not there either
         else:

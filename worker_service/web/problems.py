@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from worker_service import errors, events
 from worker_service.errors import PagemillError
 from worker_service.operations.documents import FileGone, NotExported
-from worker_service.operations.page_images import NotDrawn
+from worker_service.operations.page_images import DrawsOthers, NotDrawn
 from worker_service.operations.wishes import NobodyReads
 
 
@@ -59,6 +59,7 @@ _STATUS: dict[type[PagemillError], int] = {
     NotExported: 404,
     FileGone: 410,
     NotDrawn: 404,
+    DrawsOthers: 503,
     NobodyReads: 503,
     errors.Refused: 409,
     errors.RuleBroken: 409,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
+from anyio import CapacityLimiter
 from anyio.to_thread import current_default_thread_limiter
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -39,6 +40,9 @@ from worker_service.web.sessions import Sessions
 THREADS = 8
 """As many answers are made at once, each with a session of its own."""
 
+DRAWN_AT_ONCE = 3
+"""So many wait in threads of their own for a page to be drawn; the others without one."""
+
 NOTED_SECONDS = 60.0
 """So often it is written which token was used."""
 
@@ -70,6 +74,7 @@ def routes() -> Sequence[BaseRoute]:
 @asynccontextmanager
 async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
+    made.state.drawing = CapacityLimiter(DRAWN_AT_ONCE)
     noting = asyncio.create_task(_note_uses(made))
     try:
         yield

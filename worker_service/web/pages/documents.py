@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlencode
 
+from anyio import to_thread
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
@@ -342,7 +343,12 @@ def _told_of_one(asked: Mapping[str, str]) -> dict[str, object] | None:
 # ── Its pages as images, and its files ──────────────────────────────────────────────────────────────────────────
 
 
-def image(request: Request) -> Response:
+async def image(request: Request) -> Response:
+    """Those that wait for a page to be drawn keep nobody else from an answer."""
+    return await to_thread.run_sync(_image, request, limiter=request.app.state.drawing)
+
+
+def _image(request: Request) -> Response:
     number = number_of(request.path_params["number"])
     width = number_of(request.query_params.get("width", str(WIDTHS[1])))
     with opened(request) as session:
