@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import crawl, daemon, download, ocr, queue, table
+from benchmarks import crawl, daemon, download, ocr, queue, table, web
 from benchmarks.table import Fact, Row
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
     "download": download.measure,
     "crawl": crawl.measure,
     "ocr": ocr.measure,
+    "web": web.measure,
 }
 HERE = Path(__file__).resolve().parent
 

@@ -124,3 +124,31 @@ def fill_batches(path: Path, count: int) -> None:
                SELECT 'blocked', 'instagram', owner, id FROM batch WHERE state = 'stopped'"""
         )
     connection.close()
+
+
+def fill_documents(path: Path, count: int) -> None:
+    """Add documents of one page each, that were read; of a hundred owners."""
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
+    at = "'2026-11-18 10:00:00.000'"
+    connection = apsw.Connection(str(path))
+    with connection:
+        connection.execute(
+            f"""{numbers} INSERT INTO document (owner, platform, source_key, name, content, kind, pages, index_status,
+                       index_generation, current_generation, settings, created_at, updated_at)
+                SELECT 'owner' || i % 100, 'local', '/srv/reports/' || i || '.pdf', 'report ' || i || '.pdf',
+                       printf('%064d', i), 'pdf', 1, 'success', 1, 1, '{{}}', {at}, {at} FROM n""",
+            {"count": count},
+        )
+        connection.execute(
+            f"""{numbers} INSERT INTO page_result (digest, text, method, created_at)
+                SELECT 'd' || i, 'quarterly report ' || i || ' of the ' || i % 977 || ' mills tells of risk ' || i % 31
+                       || ', water ' || i % 113 || ' and wind ' || i % 1009, 'layer', {at} FROM n""",
+            {"count": count},
+        )
+        connection.execute(
+            """INSERT INTO page (document_id, generation, number, result_id)
+               SELECT d.id, 1, 1, r.id FROM document d
+                 JOIN page_result r ON r.digest = 'd' || substr(d.name, 8, length(d.name) - 11)"""
+        )
+        connection.execute("INSERT INTO page_text (page_text) VALUES ('rebuild')")
+    connection.close()

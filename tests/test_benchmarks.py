@@ -19,7 +19,7 @@ needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missi
 
 # Seconds; but pages are read, and machines differ.
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["queue", "daemon", "download", "crawl", pytest.param("ocr", marks=needs_engine)])
+@pytest.mark.parametrize("name", ["queue", "daemon", "download", "crawl", "web", pytest.param("ocr", marks=needs_engine)])
 def test_the_quick_form_measures_every_row_that_is_published(name: str, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
 
@@ -69,13 +69,18 @@ def read(rows: Rows, found: Any) -> None:
     assert found["machine"]["sandbox"].startswith("sandbox ")
 
 
-LOOKS = {"queue": queue, "daemon": daemon, "download": download, "crawl": crawl, "ocr": read}
+def web(rows: Rows, found: Any) -> None:
+    for key, row in rows.items():
+        assert key == "streams" or min(row["ours"]) > 0, row
+
+
+LOOKS = {"queue": queue, "daemon": daemon, "download": download, "crawl": crawl, "ocr": read, "web": web}
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr"),
+        (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web"),
         (["queue", "--quick", "--write"], "not for the record"),
     ],
 )
