@@ -718,7 +718,7 @@ CREATE INDEX crawl_item_by_note ON crawl_item (crawl, note, id) WHERE note <> ''
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
 WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
      OR NEW.cancel_requested_at IS NOT NULL OR length(CAST(NEW.payload AS BLOB)) >= 1000 OR NEW.unique_key IS NOT NULL
-     OR NEW.document_id IS NOT NULL OR NEW.generation IS NOT NULL
+     OR NEW.document_id IS NOT NULL OR NEW.generation IS NOT NULL OR NEW.batch_id IS NOT NULL
      OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
 BEGIN
     INSERT OR IGNORE INTO no_replacing
@@ -729,6 +729,9 @@ BEGIN
             THEN RAISE(ABORT, 'a generation belongs to a document: give document_id as well')
         WHEN NEW.document_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id)
             THEN RAISE(ABORT, 'there is no document with this document_id')
+        WHEN NEW.batch_id IS NOT NULL AND NEW.owner <> ''
+             AND EXISTS (SELECT 1 FROM batch WHERE id = NEW.batch_id AND owner <> '' AND owner <> NEW.owner)
+            THEN RAISE(ABORT, 'this batch belongs to somebody else: leave batch_id out of the INSERT')
         WHEN NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
             THEN RAISE(ABORT, 'generation is not the newest of the document: to have it read again, use pagemill reindex')
         -- Else INSERT OR REPLACE would remove a job, and an id could be used twice.
@@ -1041,6 +1044,8 @@ BEGIN
         WHEN NEW.state <> OLD.state AND NEW.state IN ('done', 'failed')
              AND EXISTS (SELECT 1 FROM worker_job_queue WHERE batch_id = OLD.id AND status IN ('pending', 'running'))
             THEN RAISE(ABORT, 'a batch ends by itself, once its jobs have ended: to stop it, set state to stopped')
+        WHEN NEW.state = 'stopped' AND OLD.state IN ('done', 'failed')
+            THEN RAISE(ABORT, 'this batch has ended: there is nothing to stop')
     END;
 END;
 

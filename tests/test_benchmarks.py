@@ -19,7 +19,9 @@ needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missi
 
 # Seconds; but pages are read, and machines differ.
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["queue", "daemon", "download", "crawl", "web", pytest.param("ocr", marks=needs_engine)])
+@pytest.mark.parametrize(
+    "name", ["queue", "daemon", "download", "crawl", "web", pytest.param("ocr", marks=needs_engine)]
+)
 def test_the_quick_form_measures_every_row_that_is_published(name: str, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
 

@@ -793,3 +793,20 @@ def test_the_documents_of_a_batch_are_those_that_it_asked_for_whoever_reads_them
     assert [document.source_key for document in store.library.documents(mine)] == ["a"]
     assert [job.source_key for job in store.library.not_brought_in(mine)] == ["c"]
     assert list(store.library.documents(DocumentSelector(batch_ids=(99,)))) == []
+
+
+def test_a_row_of_one_owner_is_refused_in_the_batch_of_another(store: Store, by_hand: ByHand) -> None:
+    batch = add(store, 0, owner="carol")
+    values = f"('x', 'local', 'eve', {batch.id})"
+
+    with pytest.raises(RefusedByHand, match="belongs to somebody else"):
+        by_hand(f"INSERT INTO worker_job_queue (job_type, platform, owner, batch_id) VALUES {values}")
+
+    assert store.batches.get(batch.id).state is BatchState.DONE
+
+
+def test_a_batch_that_has_ended_is_stopped_by_no_hand(store: Store, by_hand: ByHand) -> None:
+    batch = add(store, 0)
+
+    with pytest.raises(RefusedByHand, match="has ended"):
+        by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {batch.id}")
