@@ -226,7 +226,6 @@ def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent |
         facts = {"document_id": document_id, "batch_id": parent.batch_id, "state": state, "error_code": error_code}
         job_id = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
         db.write("action_fired", action_id=action_id, job_id=job_id, now=db.now())
-        _tell_of_action(db, job_id, job_type, owner, document_id=document_id, batch_id=parent.batch_id)
 
 
 def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, object]) -> int:
@@ -239,7 +238,10 @@ def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, obj
         document_id=document_id if isinstance(document_id, int) else None,
     )
     db.write_each("enqueue", [_row_of(job, db.now(), parent.job_id, db.retries)])
-    return db.writer.last_insert_rowid()
+    job_id = db.writer.last_insert_rowid()
+    of = {"document_id": job.document_id, "batch_id": facts["batch_id"]}
+    db.write("tell_of_action", job_id=job_id, code=job.job_type, owner=job.owner, now=db.now(), **of)
+    return job_id
 
 
 # ── Jobs that wait for others ──
@@ -311,8 +313,7 @@ def _follow_failure(db: Database, job_id: int) -> None:
             "error_code": error_code,
         }
         parent = OfParent(job_id, *of)
-        fired = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
-        _tell_of_action(db, fired, job_type, owner, batch_id=parent.batch_id)
+        _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
 
 
 def _follow_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
@@ -320,15 +321,7 @@ def _follow_batch(db: Database, facts: dict[str, object], owner: str, actions: s
     for action in json.loads(actions):
         payload = canonical(action["payload"]) if action.get("payload") else ""
         job = NewJob(action["job_type"], payload=payload, owner=owner, name=f"batch {facts['batch_id']}")
-        fired = _follow(db, job, OfParent(), facts)
-        _tell_of_action(db, fired, job.job_type, owner, batch_id=facts["batch_id"])
-
-
-def _tell_of_action(
-    db: Database, job_id: int, job_type: str, owner: str, *, document_id: object = None, batch_id: object = None
-) -> None:
-    of = {"document_id": document_id, "batch_id": batch_id}
-    db.write("tell_of_action", job_id=job_id, code=job_type, owner=owner, now=db.now(), **of)
+        _follow(db, job, OfParent(), facts)
 
 
 def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
