@@ -24,6 +24,12 @@ SELECT :name, ifnull((SELECT max(id) FROM notice), 0)
 -- name: notices_read
 UPDATE notice_reader SET notice_id = :upto WHERE name = :name AND notice_id = :since RETURNING 1;
 
+-- fragment: of_the_kind
+key >= :kind || ':' AND key < :kind || ';'
+
+-- name: episodes
+SELECT key FROM notice WHERE {of_the_kind};
+
 -- name: begin_episode
 INSERT INTO notice (at, kind, job_id, code, message, key) VALUES (:now, :kind, :job_id, :code, :message, :key)
     ON CONFLICT (key) DO NOTHING;
@@ -31,4 +37,4 @@ INSERT INTO notice (at, kind, job_id, code, message, key) VALUES (:now, :kind, :
 -- name: end_episodes
 -- The next time is another.
 UPDATE notice SET key = NULL
- WHERE key GLOB :kind || ':*' AND key NOT IN (SELECT value FROM json_each(:keys));
+ WHERE {of_the_kind} AND key NOT IN (SELECT value FROM json_each(:keys));
