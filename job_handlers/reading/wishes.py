@@ -114,6 +114,15 @@ def again(document: Document, words: Mapping[str, Sequence[str]], *, has_origina
     return reindex_job(document, read, has_original=has_original, is_forced=is_forced), read.asked(), read.actions()
 
 
+def opens(settings: str) -> str | None:
+    """The credential without which nobody opens the file of a document that is read so. None: it needs none."""
+    try:
+        name = json.loads(settings or "{}").get("password_file")
+    except (ValueError, AttributeError):
+        return None
+    return name if isinstance(name, str) else None
+
+
 def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
     """By the names of the options. An empty value is none."""
     said = {name: [value for value in values if value] for name, values in words.items()}

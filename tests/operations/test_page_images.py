@@ -43,9 +43,10 @@ def drawer_of(home: Path) -> Drawer:
     return Drawer(load_settings(environ={"HOME": str(home)}, directory=home))
 
 
-def published(session: Session, make: Callable[[Path], object], pages: int = 1) -> int:
+def published(session: Session, make: Callable[[Path], object], pages: int = 1, settings: str = "") -> int:
     workspace = session.settings.workspace
-    document_id = Shelf(session.store, workspace).read("a.pdf", *["text"] * pages, roles=("original",))
+    texts = ["text"] * pages
+    document_id = Shelf(session.store, workspace).read("a.pdf", *texts, roles=("original",), settings=settings)
     [file] = session.store.library.files(document_id)
     make(workspace / file.path)
     return document_id
@@ -87,6 +88,24 @@ def test_a_page_is_drawn_once_whoever_looks_at_the_same_time(session: Session, d
 
     assert {one.path.stat().st_ino for one in again} == {before}
     assert first.words == []
+
+
+def test_without_its_password_a_page_has_a_sentence_instead_of_an_image(
+    session: Session, drawer: Drawer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document_id = published(
+        session,
+        lambda path: digital(path, ["secret"], encryption=5, user_pw="x", owner_pw="y"),
+        settings='{"password_file": "password-a"}',
+    )
+
+    with pytest.raises(NotDrawn, match=r"has no such credential: give it to pagemill-web.service as well"):
+        page_image(session, drawer, document_id, 1)
+
+    (tmp_path / "password-a").write_text("x\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    with closing(drawer_of(tmp_path)) as knowing:
+        assert page_image(session, knowing, document_id, 1).path.is_file()
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,21 @@ def test_with_a_token_it_listens_there_and_lets_in_who_has_one(settings: Setting
         assert httpx.get(here, headers={"Host": "10.0.0.5"}).status_code == 401
 
 
+def test_a_link_leads_to_where_it_listens_now(settings: Settings) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+
+    def link() -> tuple[str, str]:
+        words = [*PAGEMILL, "token", "link", "ann"]
+        made = subprocess.run(words, env=environment(settings), capture_output=True, text=True, timeout=60, check=True)
+        return made.stdout.partition("/session?link=")[0], made.stderr
+
+    with serving(settings, "--listen", listen):
+        assert link() == (f"http://{listen}", "")
+
+    # It was killed, and could not tidy up.
+    assert link() == ("http://127.0.0.1:8470", "nothing serves there yet: pagemill serve\n")
+
+
 def test_what_is_reached_from_elsewhere_is_told_by_the_address() -> None:
     assert not any(map(is_reached_from_elsewhere, [("127.0.0.1", 1), ("127.9.9.9", 1), ("::1", 1), ("localhost", 1)]))
     assert all(map(is_reached_from_elsewhere, [("0.0.0.0", 1), ("::", 1), ("10.0.0.5", 1), ("localhost.evil.org", 1)]))

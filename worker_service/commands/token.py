@@ -9,6 +9,7 @@ import click
 
 from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, Function, completes, completions, verb
+from worker_service.operations import serving
 from worker_service.operations import tokens as operations
 from worker_service.tokens import Power
 
@@ -59,10 +60,15 @@ def link(desk: Desk, name: str | None, scope: str, owner: str | None, until: str
     The browser stays in for a week.
     """
     made = operations.make_link(desk.session, name, [Power(scope)], owner=owner, until=until)
-    address = f"{desk.settings.web_address}/session?link={made.word}"
+    there = serving.address(desk.settings)
+    # A proxy's address is the proxy's, wherever we listen.
+    base = desk.settings.web_address if there is None or desk.settings.web_urls else there
+    address = f"{base}/session?link={made.word}"
     if desk.answered({"id": made.id, "name": made.name, "link": address, "until": made.until}):
         return
     output.show(address)
+    if there is None:
+        output.say("nothing serves there yet: pagemill serve")
 
 
 @verb

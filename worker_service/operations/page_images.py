@@ -111,6 +111,15 @@ def page_image(
     return _drawn(target)
 
 
+def why_none(document: Document, files: Sequence[PublishedFile]) -> str:
+    """Why nobody sees its pages as images; empty: they do."""
+    try:
+        _to_draw(document, files)
+    except NotDrawn as error:
+        return str(error)
+    return ""
+
+
 def place_of(workspace: Path, document_id: int) -> Path:
     return _place(workspace) / str(document_id)
 
@@ -154,8 +163,21 @@ def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFil
     for role in roles:
         for file in files:
             if file.role == role:
+                _refuse_locked(document)
                 return file
     raise NotDrawn(f"document {document.id} has no file in the workspace: what was read elsewhere has its text alone")
+
+
+def _refuse_locked(document: Document) -> None:
+    """By its password: the credentials of whoever draws are not those of the daemon."""
+    from worker_service.operations.wishes import credential_of  # which imports this, by documents
+
+    name = credential_of(document)
+    if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
+        raise NotDrawn(
+            f"its file opens with the password {name!r}, and `pagemill serve` has no such credential: give it to "
+            f"pagemill-web.service as well (LoadCredential={name}:…), and restart it"
+        )
 
 
 def _is_there(target: Path) -> bool:

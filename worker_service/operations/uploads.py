@@ -30,7 +30,7 @@ _UNFINISHED = ".unfinished-"
 _UNFINISHED_SECONDS = 86_400
 _KEPT_SECONDS = 3_600
 _WHOLE_SECONDS = 60
-_FAILED_KEPT_SECONDS = 30 * 86_400
+_FAILED_KEPT_SECONDS = 86_400
 _SWEPT_AT_ONCE = 50
 _FAILED_MOST = 10_000
 
@@ -99,7 +99,7 @@ def refuse_where_there_is_no_room(workspace: Path, size: int) -> None:
 
 
 def sweep(session: Session, *, now: float | None = None) -> int:
-    """Remove what is published, or could not be brought in weeks ago; return how many files went."""
+    """Remove what is published, or could not be brought in a day ago; return how many files went."""
     moment = time.time() if now is None else now
     old: list[Path] = []
     place = place_of(session.settings.workspace)
@@ -128,9 +128,9 @@ def _done_with(session: Session, chosen: Mapping[str, Path], moment: float) -> I
         if one.status not in (IndexStatus.QUEUED, IndexStatus.INDEXING) and has_original(session, one):
             yield one.source_key
     known = {one.source_key for one in documents}
-    weeks_old = {
+    left_over = {
         key for key, file in chosen.items() if key not in known and moment - file.stat().st_mtime > _FAILED_KEPT_SECONDS
     }
-    if weeks_old:
+    if left_over:
         failed = library.not_brought_in(DocumentSelector(), most=_FAILED_MOST)
-        yield from weeks_old & {job.source_key for job in failed if job.source_key is not None}
+        yield from left_over & {job.source_key for job in failed if job.source_key is not None}

@@ -20,6 +20,7 @@ from worker_service.errors import PagemillError
 from worker_service.handlers.contract import Choices
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
+from worker_service.jobs.library import Document
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.operations import documents
 from worker_service.operations.database import Session
@@ -50,6 +51,14 @@ def read_again(session: Session, document_id: int, words: Words, *, is_forced: b
     document = documents.document(session, document_id)
     has_original = documents.has_original(session, document)
     return _wished(session, *_maker("again")(document, words, has_original=has_original, is_forced=is_forced))
+
+
+def credential_of(document: Document) -> str | None:
+    """The one that opens its file. None: it needs none."""
+    with suppress(NobodyReads):
+        name: str | None = _maker("opens")(document.settings)
+        return name
+    return None
 
 
 def offered(session: Session) -> Mapping[str, Sequence[str]]:

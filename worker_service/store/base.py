@@ -368,8 +368,10 @@ class Reading(Protocol):
 
     def live_by_type(self) -> Sequence[LiveCounts]: ...
 
-    def newest_event(self) -> int:
-        """Its id; 0: there is none."""
+    def newest_event(self) -> tuple[int, int]:
+        """Its id, and its job; twice 0: there is none. Events go with their jobs; the ids of the newest come again."""
+
+    def job_of_event(self, event_id: int) -> int | None: ...
 
     def events_after(
         self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000

@@ -177,9 +177,15 @@ class SqliteReading:
     def live_by_type(self) -> Sequence[LiveCounts]:
         return [LiveCounts(*row) for row in self._db.read("live_by_type")]
 
-    def newest_event(self) -> int:
-        [(event_id,)] = self._db.read("newest_event")
-        return int(event_id)
+    def newest_event(self) -> tuple[int, int]:
+        for event_id, job_id in self._db.read("newest_event"):
+            return event_id, job_id
+        return 0, 0
+
+    def job_of_event(self, event_id: int) -> int | None:
+        for (job_id,) in self._db.read("job_of_event", id=event_id):
+            return int(job_id)
+        return None
 
     def events_after(
         self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000

@@ -200,7 +200,10 @@ SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AN
   FROM worker_job_queue WHERE status IN ('pending', 'running') GROUP BY job_type ORDER BY job_type;
 
 -- name: newest_event
-SELECT ifnull(max(id), 0) FROM worker_job_event;
+SELECT id, job_id FROM worker_job_event ORDER BY id DESC LIMIT 1;
+
+-- name: job_of_event
+SELECT job_id FROM worker_job_event WHERE id = :id;
 
 -- name: events_after
 -- Of one owner, or of all. What moved is told with whose it is and what it is about.

@@ -135,7 +135,6 @@ class Sent:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._turns = asyncio.Semaphore(CHANGES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in SAFE:
@@ -156,8 +155,13 @@ class Sent:
         if is_form:
             scope["state"]["form"] = _form(body)
             refuse_unasked(request)
-        async with self._turns:
+        async with turn_of(request):
             await self._app(scope, _again(body, receive), send)
+
+
+def turn_of(request: Request) -> asyncio.Semaphore:
+    """For whoever may have to wait for the write lock, and for that only: not while a file comes in."""
+    return cast(asyncio.Semaphore, request.app.state.turns)
 
 
 def form_of(request: Request) -> FormData:

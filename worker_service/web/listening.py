@@ -146,6 +146,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._notifier.stopping()
+        cast(Starlette, self.config.app).state.feed.end()
         await super().shutdown(sockets)
 
     @contextmanager

@@ -20,17 +20,18 @@ from worker_service import events
 from worker_service.config import Settings
 from worker_service.config_values import LISTEN
 from worker_service.errors import PagemillError
-from worker_service.operations import tokens
+from worker_service.operations import tokens, uploads
 from worker_service.operations.database import open_session
 from worker_service.operations.overview import numbers
 from worker_service.operations.page_images import Drawer
+from worker_service.operations.serving import told_where
 from worker_service.web import login, system
 from worker_service.web.access import Access, Failures, Uses
 from worker_service.web.api import openapi
 from worker_service.web.api.events import Feed
 from worker_service.web.api.metrics import Kept, kept
 from worker_service.web.changes import Changes
-from worker_service.web.guard import Guard, Sent
+from worker_service.web.guard import CHANGES_AT_ONCE, Guard, Sent
 from worker_service.web.keys import key_beside
 from worker_service.web.listening import open_socket, refuse_unguarded, server
 from worker_service.web.pages import STATIC, places
@@ -46,6 +47,9 @@ DRAWN_AT_ONCE = 3
 NOTED_SECONDS = 60.0
 """So often it is written which token was used."""
 
+SWEPT_SECONDS = 600.0
+"""So often what was sent, and nobody needs any more, is removed: it looks at all documents."""
+
 # Each module ends with its routes.
 MODULES = (system, login, *openapi.MODULES, *places.MODULES)
 
@@ -60,7 +64,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made.state.settings, made.state.sessions = settings, Sessions(settings)
     made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
     made.state.failures, made.state.uses = Failures(), Uses()
-    made.state.drawer = Drawer(settings)
+    made.state.drawer, made.state.turns = Drawer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
     made.state.feed, made.state.metrics, made.state.numbers = Feed(made), kept(), Kept(numbers)
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
@@ -75,27 +79,36 @@ def routes() -> Sequence[BaseRoute]:
 async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
     made.state.drawing = CapacityLimiter(DRAWN_AT_ONCE)
-    noting = asyncio.create_task(_note_uses(made))
+    chores = [
+        asyncio.create_task(_again_and_again(NOTED_SECONDS, _note_used, made)),
+        asyncio.create_task(_again_and_again(SWEPT_SECONDS, _sweep, made)),
+    ]
     try:
         yield
     finally:
-        noting.cancel()
+        for chore in chores:
+            chore.cancel()
         await run_in_threadpool(_note_used, made)
         made.state.drawer.close()
         made.state.changes.close()
         made.state.sessions.close()
 
 
-async def _note_uses(made: Starlette) -> None:
+async def _again_and_again(seconds: float, chore: Callable[[Starlette], None], made: Starlette) -> None:
     while True:
-        await asyncio.sleep(NOTED_SECONDS)
-        await run_in_threadpool(_note_used, made)
+        await asyncio.sleep(seconds)
+        await run_in_threadpool(chore, made)
 
 
 def _note_used(made: Starlette) -> None:
     if used := made.state.uses.taken():
         with suppress(PagemillError), made.state.sessions.opened("web") as session:
             tokens.note_use(session, used)
+
+
+def _sweep(made: Starlette) -> None:
+    with suppress(PagemillError, OSError), made.state.sessions.opened("web") as session:
+        uploads.sweep(session)
 
 
 def serve(settings: Settings, told: Callable[[], None]) -> int:
@@ -106,7 +119,8 @@ def serve(settings: Settings, told: Callable[[], None]) -> int:
     made = app(settings, log=log)
     with open_socket(settings.web_listen) as listening:
         log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))
-        server(made, told).run(sockets=[listening])
+        with told_where(settings):
+            server(made, told).run(sockets=[listening])
     if isinstance(settings.web_listen, Path):
         settings.web_listen.unlink(missing_ok=True)
     log.info(events.WEB_STOPPED)

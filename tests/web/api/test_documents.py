@@ -8,6 +8,8 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ import pytest
 
 from tests.commands.shelf import Shelf
 from tests.job_handlers.reading.documents import digital
-from tests.store.papers import work_as
-from tests.system.conftest import System, wait_until
+from tests.store.papers import claim, work_as
+from tests.system.conftest import System, locked, wait_until
 from tests.web.conftest import served
 from worker_service.config import Settings, load_settings
 from worker_service.jobs.documents import DocumentFacts, PageResult
-from worker_service.jobs.model import Status
+from worker_service.jobs.model import Failure, Status
 from worker_service.operations import database, uploads
 from worker_service.operations.database import Session, open_session
+from worker_service.web import server
 
 
 @pytest.fixture
@@ -261,3 +264,33 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
         session.close()
     finally:
         system.close()
+
+
+def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:
+    with served(settings) as address, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
+        held.enter_context(locked(settings.database))
+        waiting = [
+            others.submit(
+                httpx.post, f"{address}/api/uploads", files={"file": ("a.csv", f"{number}\n".encode())}, timeout=60
+            )
+            for number in range(2 * server.THREADS)
+        ]
+        place = uploads.place_of(settings.workspace)
+        wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")
+        for _ in range(20):
+            assert httpx.get(f"{address}/api/jobs", timeout=5).status_code == 200
+        assert not any(one.done() for one in waiting)
+
+        held.close()
+        assert {one.result().status_code for one in waiting} == {201}
+
+
+def test_what_could_not_be_brought_in_goes_after_a_day(settings: Settings, session: Session) -> None:
+    with served(settings) as address:
+        made = httpx.post(f"{address}/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
+    work_as(session.store)
+    session.store.leases.fail(claim(session.store).lease, Failure("GONE", ""), retry_at=None)
+    assert session.store.reading.get(made["items"][0]["id"]).status is Status.FAILED
+
+    assert uploads.sweep(session, now=time.time() + 82_800) == 0
+    assert uploads.sweep(session, now=time.time() + 90_000) == 1

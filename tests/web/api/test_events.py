@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,7 +19,10 @@ from tests.web.conftest import served
 from worker_service.config import Settings, load_settings
 from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.operations import tokens
 from worker_service.operations.database import Session
+from worker_service.web import listening as server
+from worker_service.web.api import events as feed_of
 
 
 @dataclass
@@ -50,8 +53,9 @@ def listening(address: str, **asked: Any) -> Iterator[Heard]:
         try:
             yield heard
         finally:
-            # The thread is in the middle of reading.
-            stream.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            # The thread is in the middle of reading, unless all was said.
+            with suppress(OSError):
+                stream.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
@@ -134,6 +138,53 @@ def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(address: str,
     assert [one["job_id"] for one in heard.of("job")] == [again]
 
 
+def test_who_comes_back_after_the_newest_jobs_were_removed_and_others_came_is_told_to_begin_anew(
+    address: str, session: Session
+) -> None:
+    cancelled(session)
+    with listening(address) as heard:
+        gone = [cancelled(session), cancelled(session)]
+        wait_until(lambda: len(heard.of("job")) == 2, "both are told")
+    session.store.steering.delete(Selector(ids=gone), actor="test")
+    for _ in range(4):
+        cancelled(session)
+
+    with listening(address, headers={"Last-Event-ID": heard.last_id}) as again:
+        last = cancelled(session)
+        wait_until(lambda: again.of("job"), "and it goes on")
+
+    assert [kind for kind, _, _ in again.events] == ["reset", "job"]
+    assert [one["job_id"] for one in again.of("job")] == [last]
+
+
+def test_who_listens_while_the_newest_jobs_are_removed_and_others_come_is_told_to_begin_anew(
+    address: str, session: Session
+) -> None:
+    with listening(address) as heard:
+        gone = [cancelled(session), cancelled(session)]
+        wait_until(lambda: len(heard.of("job")) == 2, "both are told")
+        # Within one look of who tells, as a rule; and else it is told all the more.
+        session.store.steering.delete(Selector(ids=gone), actor="test")
+        for _ in range(4):
+            cancelled(session)
+
+        wait_until(lambda: heard.of("reset"), "it is told")
+
+
+def test_what_was_removed_further_back_costs_nobody_anything(address: str, session: Session) -> None:
+    old = cancelled(session)
+    with listening(address) as heard:
+        cancelled(session)
+        wait_until(lambda: heard.of("job"), "it is told")
+    session.store.steering.delete(Selector(ids=(old,)), actor="test")
+    new = cancelled(session)
+
+    with listening(address, headers={"Last-Event-ID": heard.last_id}) as again:
+        wait_until(lambda: again.of("job"), "what was missed")
+
+    assert [(kind, data["job_id"]) for kind, _, data in again.events] == [("job", new)]
+
+
 def test_a_stream_is_narrowed_down_to_one_thing(address: str, session: Session) -> None:
     wanted = session.store.intake.enqueue(NewJob("a")).job_id
 
@@ -145,7 +196,7 @@ def test_a_stream_is_narrowed_down_to_one_thing(address: str, session: Session) 
     assert [one["job_id"] for one in heard.of("job")] == [wanted]
 
 
-@pytest.mark.parametrize("word", ["x", "1", "-1-2", "1-2-3", "9" * 40 + "-1"])
+@pytest.mark.parametrize("word", ["x", "1", "-1-2", "1-2-3-4", "9" * 40 + "-1"])
 def test_a_place_that_is_none_is_refused(address: str, word: str) -> None:
     answer = httpx.get(f"{address}/api/events", params={"after": word})
 
@@ -181,3 +232,33 @@ def test_many_listen_at_once(settings: Settings, session: Session) -> None:
         wait_until(lambda: all(heard.of("job") for heard in all_heard), "all are told")
 
     assert {heard.of("job")[0]["job_id"] for heard in all_heard} == {job_id}
+
+
+def test_one_visitor_cannot_take_all_the_streams(
+    settings: Settings, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_of, "_STREAMS_OF_ONE_MOST", 2)
+    mine, theirs = (
+        {"Authorization": f"Bearer {tokens.make(session, name, owner=name).word}"} for name in ("alice", "bob")
+    )
+    with served(settings) as address, ExitStack() as open_streams:
+        for _ in range(2):
+            open_streams.enter_context(listening(address, headers=mine))
+
+        refused = httpx.get(f"{address}/api/events", headers=mine)
+        assert (refused.status_code, refused.json()["detail"]) == (
+            429, "alice has 2 streams open already: close one of them",
+        )  # fmt: skip
+        with listening(address, headers=theirs) as heard:
+            assert heard.of("hello")
+
+
+def test_who_listens_is_told_when_the_server_stops_and_keeps_it_from_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_GRACE_SECONDS", 600)  # so long it would wait for whoever has not been told
+    with ExitStack() as open_streams:
+        with served(settings) as address:
+            heard = [open_streams.enter_context(listening(address)) for _ in range(8)]
+
+        wait_until(lambda: all(one.of("end") for one in heard), "all are told")

@@ -2,7 +2,8 @@
 
 `job` is a move of a job, `notice` what people may be told, `progress` how far a running job is. Each but the last has
 an id that says how far the stream has come: who comes back with it (Last-Event-ID) hears what was missed. `reset`: too
-much was, ask anew for what is shown. While nobody listens, nobody looks.
+much was, or some of it is gone; ask anew for what is shown. `end`: the server stops. While nobody
+listens, nobody looks.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _SIGN_OF_LIFE_SECONDS = 15.0
 _LIFE_SECONDS = 600.0
 """Then a stream ends, and whoever still may comes back."""
 _STREAMS_MOST = 128
+_STREAMS_OF_ONE_MOST = 40
+"""Of one visitor: nobody alone keeps the others out."""
 _WAITING_MOST = 64
 """Looks that a slow listener may be behind before it asks the database itself."""
 _MISSED_MOST = 20_000
@@ -42,6 +45,11 @@ _ABOUT = ("job_id", "batch_id", "document_id")
 class TooManyStreams(HttpProblem):
     code = "too_many_streams"
     status = 503
+
+
+class TooManyOfYours(HttpProblem):
+    code = "too_many_streams"
+    status = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Listener:
+    visitor: str
     waiting: asyncio.Queue[list[Message]] = field(default_factory=lambda: asyncio.Queue(_WAITING_MOST))
     is_behind: bool = False
 
@@ -70,11 +79,14 @@ class Feed:
         self._poller: asyncio.Task[None] | None = None
         self._begins = asyncio.Lock()
         self._steps: Mapping[int, Step] = {}
+        self.has_ended = False
 
-    async def join(self) -> Listener:
+    async def join(self, visitor: str) -> Listener:
+        if sum(one.visitor == visitor for one in self._listeners) >= _STREAMS_OF_ONE_MOST:
+            raise TooManyOfYours(f"{visitor} has {_STREAMS_OF_ONE_MOST} streams open already: close one of them")
         if len(self._listeners) >= _STREAMS_MOST:
             raise TooManyStreams(f"{_STREAMS_MOST} listen already: come again later")
-        listener = Listener()
+        listener = Listener(visitor)
         self._listeners.add(listener)
         try:
             async with self._begins:
@@ -92,6 +104,14 @@ class Feed:
         if not self._listeners and self._poller is not None:
             self._poller.cancel()
             self._poller = None
+
+    def end(self) -> None:
+        """The server stops: whoever listens is told, and comes back to the next one."""
+        self.has_ended = True
+        for listener in self._listeners:
+            if listener.waiting.full():
+                listener.waiting.get_nowait()
+            listener.waiting.put_nowait([])
 
     async def _poll(self, place: Place) -> None:
         seen = ""
@@ -118,8 +138,7 @@ class Feed:
             steps = feed.steps(session)
         moved = [step for job_id, step in steps.items() if self._steps.get(job_id) != step]
         self._steps = steps
-        if happened.place.event_id < place.event_id:
-            # The newest jobs were removed, and their numbers come again.
+        if happened.is_lost:
             return happened.place, [
                 Message("", (None, None, None), happened.place, _written("reset", {}), is_reset=True)
             ]
@@ -136,10 +155,10 @@ class Feed:
 def messages(since: Place, happened: Happened) -> Iterator[Message]:
     place = since
     for move in happened.moves:
-        place = Place(place.notice_id, move.id)
+        place = Place(place.notice_id, move.id, move.job_id)
         yield _message("job", move, (move.job_id, move.batch_id, move.document_id), place)
     for notice in happened.notices:
-        place = Place(notice.id, place.event_id)
+        place = place._replace(notice_id=notice.id)
         yield _message("notice", notice, (notice.job_id, notice.batch_id, notice.document_id), place)
 
 
@@ -159,7 +178,7 @@ def _written(kind: str, value: object) -> str:
 @streamed(
     "GET",
     "/api/events",
-    "What happens, as server-sent events: job, notice, progress, reset.",
+    "What happens, as server-sent events: job, notice, progress, reset, end.",
     query=(
         Param("after", "what happened since this id of an event, too"),
         Param("job", "only of this one", ID),
@@ -168,7 +187,7 @@ def _written(kind: str, value: object) -> str:
     ),
     headers=(Param("Last-Event-ID", "the same as after, as a browser says it"),),
     media="text/event-stream",
-    refusals=(400, 503),
+    refusals=(400, 429, 503),
 )
 async def listen(request: Request, visitor: Visitor, query: Mapping[str, Any]) -> Response:
     said = request.headers.get("last-event-id") or query.get("after")
@@ -176,7 +195,7 @@ async def listen(request: Request, visitor: Visitor, query: Mapping[str, Any]) -
     wanted = tuple(query.get(name) for name in ("job", "batch", "document"))
     heads = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     of: Feed = request.app.state.feed
-    listener = await of.join()
+    listener = await of.join(visitor.name)
     return StreamingResponse(
         _stream(request, visitor, of, listener, place, wanted), headers=heads, media_type="text/event-stream"
     )
@@ -200,7 +219,7 @@ async def _stream(
     try:
         yield "retry: 2000\n\n"
         listener.is_behind = True
-        while time.monotonic() < ends_at:
+        while time.monotonic() < ends_at and not of.has_ended:
             if listener.is_behind or place is None:
                 listener.is_behind = False
                 while not listener.waiting.empty():
@@ -222,9 +241,11 @@ async def _stream(
                     place = one.place
                     yield f"id: {place}\n{one.text}"
                 elif place is None or one.place.notice_id > place.notice_id or one.place.event_id > place.event_id:
-                    place = Place(*map(max, place or one.place, one.place))
+                    place = one.place.and_further(place or one.place)
                     if is_for_them(one):
                         yield f"id: {place}\n{one.text}"
+        if of.has_ended:
+            yield _written("end", {})
     finally:
         of.leave(listener)
 
@@ -239,14 +260,14 @@ def _missed(
             # So that who comes back before anything has happened misses nothing either.
             return now, [f"id: {now}\n{_written('hello', {})}", *steps]
         missed = now.event_id - since.event_id + now.notice_id - since.notice_id
-        if missed > _MISSED_MOST or now.event_id < since.event_id:
-            return now, [f"id: {now}\n{_written('reset', {})}", *steps]
         texts: list[str] = []
-        place, is_all = since, False
-        while not is_all:
+        place, is_all, is_lost = since, False, missed > _MISSED_MOST
+        while not (is_all or is_lost):
             happened = feed.after(session, place, owner=visitor.owner)
             texts += [f"id: {one.place}\n{one.text}" for one in messages(place, happened) if is_for_them(one)]
-            place, is_all = happened.place, happened.is_all
+            place, is_all, is_lost = happened.place, happened.is_all, happened.is_lost
+        if is_lost:
+            return now, [f"id: {now}\n{_written('reset', {})}", *steps]
         return place, [*texts, *steps]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,10 +17,10 @@ from worker_service.web.access import Visitor
 from worker_service.web.api.documents import WISHED, wished
 from worker_service.web.api.endpoint import TEXT, Endpoint, Field, streamed
 from worker_service.web.api.jobs import own, refuse_actions
+from worker_service.web.guard import turn_of
 from worker_service.web.receiving import Received, received
 from worker_service.web.sessions import opened
 
-_SWEEP_SECONDS = 600.0
 _OURS = ("owner", "force", "csrf")
 _BODY: Mapping[str, Field] = {
     "file": Field({"type": "string", "contentMediaType": "application/octet-stream"}, "or several", is_needed=True),
@@ -51,9 +50,8 @@ _BODY: Mapping[str, Field] = {
     refusals=(400, 403, 413, 415, 507),
 )
 async def upload(request: Request, visitor: Visitor, _: Mapping[str, Any]) -> Response:
-    async with received(request) as form:
+    async with received(request) as form, turn_of(request):
         items = await run_in_threadpool(bring_in, request, visitor, form)
-    await run_in_threadpool(_sweep, request)
     return Response(as_json(as_object({"items": items})) + "\n", 201, media_type="application/json")
 
 
@@ -76,15 +74,6 @@ def bring_in(request: Request, visitor: Visitor, form: Received) -> list[dict[st
             made = operations.bring_in(session, path, words, owner=owner, is_forced=is_forced)
             items.append({"name": path.name, **wished(made, 201).value})
     return items
-
-
-def _sweep(request: Request) -> None:
-    """Now and then: it looks at all documents."""
-    state = request.app.state
-    if time.monotonic() >= getattr(state, "sweeps_at", 0.0):
-        state.sweeps_at = time.monotonic() + _SWEEP_SECONDS
-        with opened(request) as session:
-            operations.sweep(session)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (upload,)

@@ -27,7 +27,7 @@ from worker_service.jobs.model import Job
 from worker_service.jobs.selector import Selector
 from worker_service.operations import actions, documents, jobs, wishes
 from worker_service.operations.database import Session
-from worker_service.operations.page_images import WIDTHS, Drawer
+from worker_service.operations.page_images import WIDTHS, Drawer, why_none
 from worker_service.operations.page_views import as_typed, page_view
 from worker_service.operations.words import read_document_selector
 from worker_service.web.access import Power, Visitor, visitor_of
@@ -212,7 +212,7 @@ def show(request: Request) -> Response:
             number=number,
             query=query,
             hits=hits,
-            has_image=_has_image(document, whole.files),
+            no_image=why_none(document, whole.files),
             widths=WIDTHS,
             pages=_strip(summaries.values(), hits, number),
             last=max(summaries, default=0),
@@ -289,10 +289,6 @@ def _pages_with(session: Session, document_id: int, query: str) -> list[int]:
     except BadInput:
         return []
     return sorted({hit.number for hit in found.hits})
-
-
-def _has_image(document: Document, files: Sequence[PublishedFile]) -> bool:
-    return document.kind != "sheet" and any(file.role in ("original", "pdf") for file in files)
 
 
 def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:

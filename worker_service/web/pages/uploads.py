@@ -22,6 +22,7 @@ from worker_service.operations import documents, jobs
 from worker_service.operations.database import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.api.uploads import bring_in
+from worker_service.web.guard import turn_of
 from worker_service.web.pages import page
 from worker_service.web.pages.documents import number_of, owners_of
 from worker_service.web.receiving import received
@@ -93,7 +94,7 @@ def _document_of(session: Session, job: Job) -> Document | None:
 async def take(request: Request) -> Response:
     visitor = visitor_of(request)
     visitor.must(Power.OPERATE)
-    async with received(request) as form:
+    async with received(request) as form, turn_of(request):
         items = await run_in_threadpool(bring_in, request, visitor, form)
     return RedirectResponse(f"/upload?{urlencode([('job', one['id']) for one in items if one['id']])}", 303)
 
