@@ -649,6 +649,16 @@ CREATE TABLE page_result (
 ) STRICT;
 CREATE INDEX page_result_forgotten ON page_result (forgotten_at) WHERE forgotten_at IS NOT NULL;
 
+-- What a page of a file is known by as well: pages that show the same have one result.
+CREATE TABLE page_alias (
+    digest         TEXT PRIMARY KEY,
+    result_digest  TEXT NOT NULL,
+    CONSTRAINT "digest is not empty" CHECK (digest <> ''),
+    CONSTRAINT "digest and result_digest have at most 1000 bytes"
+        CHECK (length(CAST(digest AS BLOB)) <= 1000 AND length(CAST(result_digest AS BLOB)) <= 1000)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX page_alias_by_result ON page_alias (result_digest);
+
 -- Written ahead, while a document is read. People read those of its current generation only.
 CREATE TABLE page (
     document_id  INTEGER NOT NULL,

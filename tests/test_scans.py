@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks.accuracy import character_errors, word_f1
 from benchmarks.corpus import REAL, Book, scans
 from job_handlers.reading import ocr, pdf
-from job_handlers.reading.ocr_pages import read_page
+from job_handlers.reading.ocr_pages import draw, read_page
 
 SCANS = sorted(path for path in REAL.iterdir() if path.suffix in (".jpg", ".png"))
 
@@ -56,7 +56,7 @@ def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: s
     engine = ocr.chosen().engine_for(ocr.WayToRead(("eng",), "fast"))
 
     with pdf.Book(book.path) as opened:
-        read = read_page(opened, engine, at + 1)
+        read = read_page(engine, draw(opened, at + 1))
 
     assert character_errors([read.text], [book.truth[at]]) < most
 

@@ -6,6 +6,7 @@ Looking for skew is cheap because only narrow strips of a small copy are sheared
 
 from __future__ import annotations
 
+import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -42,6 +43,13 @@ class Gray:
     height: int
     samples: bytes
     """One byte a pixel, without padding; 255 is white."""
+
+
+def shown_by(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
+    """SHA-256 of all that reading depends on: one that could be forged would put words into somebody else's page."""
+    found = hashlib.sha256(repr((gray.width, gray.height, dpi, size)).encode())
+    found.update(gray.samples)
+    return found.hexdigest()
 
 
 def image_of(gray: Gray) -> Image.Image:

@@ -1,23 +1,34 @@
 """Recognise a range of pages, one by one: each is kept as soon as it is read, so that a killed range goes on there.
 
-While one page is read it is asked of the next whether anybody still wants it, and whether somebody has read it.
+While one page is read it is asked of the next whether anybody still wants it, and whether somebody has read it: this
+page of this file, or, once it is drawn, one of any file that shows the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.document import HowToRead, check_current, content_of, how_to_read, original_of
+from job_handlers.reading.gray import Gray, shown_by
 from job_handlers.reading.ocr.engine import Engine, WayToRead
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, job_digest, ocr_digest, read_ranges
+from job_handlers.reading.page_settings import (
+    TOO_LARGE,
+    UNREADABLE,
+    job_digest,
+    ocr_digest,
+    read_ranges,
+    shown_digest,
+)
 from worker_service.handlers import Context, Done, Handler, KnownPages, Lacking, Limits, PageResult, Retryable, counted
 
 _PAGE_CPU_SECONDS = 90
@@ -27,7 +38,7 @@ _LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
 _LOOKS_AGAIN_AFTER = 0.25
 """Of the time that it has waited."""
 _AHEAD = 2
-"""The page that is read, and the next, so that nothing waits between them."""
+"""The page that is read, and the next to be drawn, so that nothing waits between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +47,11 @@ class Payload(HowToRead):
     """Such as 1-12, or 3,7-9."""
 
 
-class Read(msgspec.Struct, frozen=True):
+class Drawn(msgspec.Struct, tag=True, frozen=True):
+    shown: str
+
+
+class Read(msgspec.Struct, tag=True, frozen=True):
     text: str
     method: str
     confidence: float | None = None
@@ -52,27 +67,16 @@ def run(context: Context[Payload]) -> Done:
     identity = ocr.chosen().identity(engine)
     if identity == "none":
         _wait_for_data(context, engine)
-    read = 0
-    with PageProcess[Read](
-        lambda: _reader(original, password, engine), Read, cpu_seconds=_PAGE_CPU_SECONDS, ahead=_AHEAD
+    with PageProcess[Drawn | Read](
+        lambda: _reader(original, password, engine), Drawn | Read, cpu_seconds=_PAGE_CPU_SECONDS
     ) as process:
         # The engine starts meanwhile.
         process.begin()
-        digests = {
-            number: ocr_digest(content, number, engine.languages, engine.quality, identity, pdf.LIBRARY)
-            for number in numbers
-        }
+        pages = _Pages(context, numbers, content, engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done")
-        for number, found in process.read_all(_to_recognise(context, digests)):
-            context.save_page(_page(context, number, found, digests[number]))
-            done = numbers.index(number) + 1
-            context.progress(100 * done / len(numbers), f"page {number}, {done} of {len(numbers)} done")
-            read += 1
-            if done < len(numbers):
-                # The next one has hardly begun.
-                _stop_if_asked(context)
+        pages.read_by(process)
     context.progress(100, counted(len(numbers), "page") if len(numbers) > 1 else f"page {numbers[0]}")
-    return Done({"pages": len(numbers), "recognised": read, "engine": identity})
+    return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
 
 
 ocr_pages = Handler(
@@ -98,16 +102,72 @@ def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
         raise Lacking(error.message, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
 
 
-def _to_recognise(context: Context[Payload], digests: Mapping[int, str]) -> Iterator[int]:
-    """Asked while the page before it is read: has somebody read it meanwhile, and does anybody still want it?"""
-    for number, digest in digests.items():
-        _stop_if_asked(context)
-        known = context.ask(KnownPages([digest, job_digest(digest, context.idempotency_key)])).digests
-        if known:
-            context.save_page(PageResult(number, known[0]))
-            continue
-        check_current(context)
-        yield number
+@dataclass(slots=True)
+class _Pages:
+    """The pages of a range, on their way through the process: each is drawn, and recognised unless what it shows is
+    known. The next one is drawn before one is recognised, so that meanwhile it can be asked about."""
+
+    context: Context[Payload]
+    numbers: Sequence[int]
+    content: str
+    engine: WayToRead
+    identity: str
+    recognised: int = 0
+    _digests: dict[int, str] = field(default_factory=dict)
+    """By number, of what a page that is drawn shows."""
+
+    def read_by(self, process: PageProcess[Drawn | Read]) -> None:
+        coming = self._unknown()
+        process.tell(*islice(coming, _AHEAD))
+        while process.is_told:
+            number, found = process.hear()
+            if not isinstance(found, Drawn):
+                self._keep(abs(number), found)
+                continue
+            digest = self._digests[number] = shown_digest(
+                found.shown, self.engine.languages, self.engine.quality, self.identity
+            )
+            if self._known(digest):
+                self.context.save_page(PageResult(number, digest, also=self._named(number)))
+            else:
+                process.tell(-number)
+            process.tell(*islice(coming, 1))
+
+    def _unknown(self) -> Iterator[int]:
+        """Asked while the page before it is read: has somebody read it meanwhile, and does anybody still want it?"""
+        for number in self.numbers:
+            _stop_if_asked(self.context)
+            own = self._named(number)
+            if known := self._known(own, job_digest(own, self.context.idempotency_key)):
+                self.context.save_page(PageResult(number, known[0]))
+                continue
+            check_current(self.context)
+            yield number
+
+    def _named(self, number: int) -> str:
+        return ocr_digest(self.content, number, self.engine.languages, self.engine.quality, self.identity, pdf.LIBRARY)
+
+    def _known(self, *digests: str) -> Sequence[str]:
+        return self.context.ask(KnownPages(digests)).digests
+
+    def _keep(self, number: int, found: Read | TooLarge | Lost) -> None:
+        self.context.save_page(self._page(number, found))
+        done = self.numbers.index(number) + 1
+        self.context.progress(100 * done / len(self.numbers), f"page {number}, {done} of {len(self.numbers)} done")
+        self.recognised += 1
+        if done < len(self.numbers):
+            # The next one has hardly begun.
+            _stop_if_asked(self.context)
+
+    def _page(self, number: int, found: Read | TooLarge | Lost) -> PageResult:
+        if isinstance(found, Lost):
+            raise Retryable(f"page {number}: {found} while it was read", code="ENGINE_CRASHED") from found
+        read = Read("", TOO_LARGE, why=str(found)) if isinstance(found, TooLarge) else found
+        own = self._named(number)
+        if read.method in (TOO_LARGE, UNREADABLE):
+            self.context.log(f"page {number} is left out: {read.why}")
+            return PageResult(number, job_digest(own, self.context.idempotency_key), "", read.method)
+        return PageResult(number, self._digests[number], read.text, read.method, read.confidence, read.layout, also=own)
 
 
 def _stop_if_asked(context: Context[Payload]) -> None:
@@ -115,34 +175,41 @@ def _stop_if_asked(context: Context[Payload]) -> None:
         raise Retryable("it was asked to stop", code="STOPPED")
 
 
-def _page(context: Context[Payload], number: int, found: Read | TooLarge | Lost, digest: str) -> PageResult:
-    if isinstance(found, Lost):
-        raise Retryable(f"page {number}: {found} while it was read", code="ENGINE_CRASHED") from found
-    read = Read("", TOO_LARGE, why=str(found)) if isinstance(found, TooLarge) else found
-    if read.method in (TOO_LARGE, UNREADABLE):
-        context.log(f"page {number} is left out: {read.why}")
-        return PageResult(number, job_digest(digest, context.idempotency_key), "", read.method)
-    return PageResult(number, digest, read.text, read.method, read.confidence, read.layout)
-
-
-def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int], Read]:
-    """In the process apart, which holds file and engine."""
+def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
+    """In the process apart, which holds file and engine: a number draws a page, and its opposite recognises it."""
     book, engine = pdf.Book(original, password), ocr.chosen().engine_for(wanted)
+    drawn: dict[int, Picture] = {}
 
-    def read(number: int) -> Read:
+    def read(number: int) -> Drawn | Read:
         try:
-            return read_page(book, engine, number)
+            # One that another process drew, which was lost since, is drawn again.
+            picture = drawn.pop(-number, None) or draw(book, abs(number))
         except pdf.PageTooLarge as error:
             return Read("", TOO_LARGE, why=str(error))
         except pdf.Broken as error:
             return Read("", UNREADABLE, why=str(error))
+        if number < 0:
+            return read_page(engine, picture)
+        drawn[number] = picture
+        return Drawn(shown_by(picture.gray, picture.dpi, picture.size))
 
     return read
 
 
-def read_page(book: pdf.Book, engine: Engine, number: int) -> Read:
-    size = book.size(number)
-    gray, dpi = book.picture(number)
+class Picture(NamedTuple):
+    number: int
+    size: tuple[float, float]
+    """Of the page as it is shown, in points."""
+    gray: Gray
+    dpi: float
+
+
+def draw(book: pdf.Book, number: int) -> Picture:
+    return Picture(number, book.size(number), *book.picture(number))
+
+
+def read_page(engine: Engine, picture: Picture) -> Read:
+    _, size, gray, dpi = picture
     found = recognise(engine, gray, dpi)
     if found.is_blank:
         return Read("", "blank", layout=layout.written(layout.Layout(size)))

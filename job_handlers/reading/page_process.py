@@ -53,12 +53,11 @@ class Lost(Exception):
 
 
 class PageProcess(Generic[R]):
-    def __init__(self, make: Make, kind: Any, *, cpu_seconds: int, ahead: int = _AHEAD) -> None:
-        """`ahead`: so many pages it may be told of before it has read them."""
+    def __init__(self, make: Make, kind: Any, *, cpu_seconds: int) -> None:
         self._make = make
         self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(kind)
         self._cpu_seconds = cpu_seconds
-        self._ahead = ahead
+        self._told: deque[int] = deque()
         self._pid = 0
         self._numbers = self._said = -1
         self._inbox = bytearray()
@@ -85,21 +84,32 @@ class PageProcess(Generic[R]):
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
         """In their order, told ahead so that the process never waits for its next page."""
         waiting = iter(numbers)
-        told: deque[int] = deque()
         while True:
-            if len(told) <= self._ahead // 2:
-                coming = list(islice(waiting, self._ahead - len(told)))
-                told += coming
-                self._tell(coming)
-            if not told:
+            if len(self._told) <= _AHEAD // 2:
+                self.tell(*islice(waiting, _AHEAD - len(self._told)))
+            if not self.is_told:
                 return
-            body = self._hear(is_hurried=len(told) < _MANY)
-            number = told.popleft()
-            if body is not None:
-                yield number, self._decoder.decode(body)
-                continue
-            yield number, self._why_lost()
-            self._tell(told)
+            yield self.hear()
+
+    def tell(self, *numbers: int) -> None:
+        """What is to be read next."""
+        self._told += numbers
+        self._tell(numbers)
+
+    @property
+    def is_told(self) -> bool:
+        """Of something that it has not answered yet."""
+        return bool(self._told)
+
+    def hear(self) -> tuple[int, R | TooLarge | Lost]:
+        """What it has read of the first number that it was told."""
+        body = self._hear(is_hurried=len(self._told) < _MANY)
+        number = self._told.popleft()
+        if body is not None:
+            return number, self._decoder.decode(body)
+        why = self._why_lost()
+        self._tell(self._told)
+        return number, why
 
     def stop(self) -> None:
         if self._pid:

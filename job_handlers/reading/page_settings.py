@@ -30,7 +30,13 @@ def layer_digest(content: str, number: int, library: str) -> str:
 
 
 def ocr_digest(content: str, number: int, languages: Sequence[str], quality: str, engine: str, library: str) -> str:
+    """Of a page of a file, which nobody need open to know it again."""
     return digest([content, number, "ocr", OCR_RULES, list(languages), quality, engine, library])
+
+
+def shown_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:
+    """Of what a page shows, in whichever file it stands: its pixels are all that an engine gets to see."""
+    return digest([shown, "shown", OCR_RULES, list(languages), quality, engine])
 
 
 def rows_digest(content: str, number: int, library: str) -> str:

@@ -681,6 +681,31 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
     assert by_hand.one("SELECT count(*) FROM page_result") == 1
 
 
+def test_a_page_is_known_by_another_digest_as_well_until_it_is_forgotten(
+    store: Store, by_hand: ByHand, clock: MovableClock
+) -> None:
+    ask_for(store), ask_for(store, "copy.pdf", owner="bob"), ask_for(store, "third.pdf", owner="cem")
+    first, second, third = store.leases.claim("w1", 3)
+    store.leases.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", also="first file, page 1"))])
+
+    # Bob's file shows the same, and is known by its own digest from then on.
+    store.leases.save_pages([(second.lease, PageResult(4, "shown", also="other file, page 4"))])
+    names = ["first file, page 1", "other file, page 4", "shown", "other"]
+    assert set(store.leases.answer(third.lease, KnownPages(names)).digests) == set(names[:3])
+    store.leases.save_pages([(third.lease, PageResult(7, "other file, page 4"))])
+
+    [page] = store.leases.answer(third.lease, DocumentPages(1, 9)).pages
+    assert (page.number, page.digest, page.text) == (7, "shown", "text")
+    assert by_hand.one("SELECT count(*) FROM page_result") == 1
+    for job in (first, second, third):
+        store.leases.save_pages([(job.lease, PageResult(at, f"new {job.id}", "new")) for at in (1, 4, 7)])
+        store.leases.complete(job.lease)
+    clock.advance(1)
+    while store.upkeep.forget_pages():
+        pass
+    assert by_hand("SELECT * FROM page_alias") == []
+
+
 def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Store) -> None:
     job = begun(store)
 

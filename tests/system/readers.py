@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from job_handlers.reading import ocr_pages as shipped
-from job_handlers.reading import pdf
 from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.page_settings import read_ranges
 from tests import installed
@@ -46,12 +45,12 @@ def run(context: Context[shipped.Payload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(book: pdf.Book, engine: Engine, number: int) -> shipped.Read:
+def _noted_page(engine: Engine, picture: shipped.Picture) -> shipped.Read:
     with (_place / _NOTES).open("a") as notes:
-        notes.write(f"{number}\n")
+        notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():
         time.sleep(0.005)
-    return _read_page(book, engine, number)
+    return _read_page(engine, picture)
 
 
 ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages)

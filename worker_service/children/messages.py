@@ -614,7 +614,7 @@ def _check_page(page: PageResult, order: Order) -> None:
     if not 1 <= page.number <= _NUMBER_MAX:
         raise Garbled(f"a page with the number {page.number}: they begin with 1")
     _check_words([page.digest])
-    _check_words([page.method], is_needed=False)
+    _check_words([page.method, page.also], is_needed=False)
     _check_json(page.layout)
 
 

@@ -156,6 +156,8 @@ class PageResult:
     """0 to 100, of recognised text."""
     layout: str | None = None
     """JSON: size of the page and its words with their boxes."""
+    also: str = ""
+    """Another digest by which it is known from now on."""
 
 
 @dataclass(frozen=True, slots=True)

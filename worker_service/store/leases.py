@@ -296,6 +296,8 @@ class SqliteLeases:
                 result_id for (result_id,) in self._db.write("add_page_results", results=results.decode(), now=now)
             ]
             self._db.write("index_results", result_ids=json.dumps(added))
+            if aliases := [(page.also, page.digest) for _, page, _ in kept if page.also]:
+                self._db.write("add_page_aliases", aliases=msgspec.json.encode(aliases).decode())
             for lease, target in targets.items():
                 own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
                 if target.is_current:

@@ -282,16 +282,28 @@ RETURNING id;
 -- page takes twice the time, and leaves as many to be merged.
 INSERT INTO page_text (rowid, text) SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 
+-- name: add_page_aliases
+INSERT INTO page_alias (digest, result_digest)
+SELECT value ->> 0, value ->> 1 FROM json_each(:aliases) WHERE true
+    ON CONFLICT DO NOTHING;
+
+-- fragment: pages_named
+(SELECT w.value ->> 0 AS number,
+        ifnull((SELECT r.id FROM page_result r WHERE r.digest = w.value ->> 1),
+               (SELECT r.id FROM page_alias a CROSS JOIN page_result r ON r.digest = a.result_digest
+                 WHERE a.digest = w.value ->> 1)) AS result_id
+   FROM json_each(:pages) w)
+
 -- name: pages_to_replace
 -- What was read of them before, by another attempt.
 SELECT p.result_id
-  FROM json_each(:pages) w
- CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.value ->> 0
- CROSS JOIN page_result r ON r.id = p.result_id AND r.digest <> w.value ->> 1;
+  FROM {pages_named} w
+ CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.number
+ WHERE p.result_id <> w.result_id;
 
 -- name: results_wanted
 UPDATE page_result SET forgotten_at = NULL
- WHERE forgotten_at IS NOT NULL AND digest IN (SELECT value ->> 1 FROM json_each(:pages))
+ WHERE forgotten_at IS NOT NULL AND id IN (SELECT result_id FROM {pages_named})
    AND EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
 
 -- name: leave_results
@@ -302,9 +314,7 @@ UPDATE page_result SET forgotten_at = ''
 -- name: save_pages
 -- One that names a digest which is not stored is passed over: it is missing when they are counted.
 INSERT INTO page (document_id, generation, number, result_id)
-SELECT :document_id, :generation, w.value ->> 0, r.id
-  FROM json_each(:pages) w CROSS JOIN page_result r ON r.digest = w.value ->> 1
- WHERE true
+SELECT :document_id, :generation, number, result_id FROM {pages_named} WHERE result_id IS NOT NULL
     ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
 
 -- name: leave_to_anybody
@@ -348,7 +358,9 @@ UPDATE document SET gone_at = NULL
 -- name: known_pages
 -- One that is about to be forgotten is not known: it might be gone before it is used. Where the time is yet to be
 -- written, who asks now runs since before it: forget_result will wait.
-SELECT r.digest FROM json_each(:digests) w CROSS JOIN page_result r ON r.digest = w.value
+SELECT w.value FROM json_each(:digests) w
+  LEFT JOIN page_alias a ON a.digest = w.value
+ CROSS JOIN page_result r ON r.digest = ifnull(a.result_digest, w.value)
  WHERE ifnull(r.forgotten_at, '') = '';
 
 -- name: document_pages

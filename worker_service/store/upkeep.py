@@ -205,6 +205,7 @@ class SqliteUpkeep:
         result_ids = [result_id for (result_id,) in self._db.write("results_to_forget", most=most)]
         if result_ids:
             self._db.write("unindex_results", result_ids=json.dumps(result_ids))
+            self._db.write("forget_aliases", result_ids=json.dumps(result_ids))
             self._db.write("forget_results", result_ids=json.dumps(result_ids))
         return len(result_ids)
 

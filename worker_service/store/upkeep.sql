@@ -147,6 +147,10 @@ INSERT INTO page_text (page_text, rowid, text)
 SELECT 'delete', r.id, r.text FROM page_result r
  WHERE r.id IN (SELECT value FROM json_each(:result_ids)) AND EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id);
 
+-- name: forget_aliases
+DELETE FROM page_alias
+ WHERE result_digest IN (SELECT digest FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids)));
+
 -- name: forget_results
 DELETE FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 

@@ -122,6 +122,8 @@ class Library:
         if page.text is not None:
             self.by_digest.setdefault(page.digest, page)
         self.by_number[page.number] = replace(self.by_digest[page.digest], number=page.number)
+        if page.also:
+            self.by_digest.setdefault(page.also, self.by_digest[page.digest])
 
     def answer(self, question: Question[Any]) -> Answer:
         match question:

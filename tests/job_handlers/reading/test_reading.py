@@ -227,6 +227,38 @@ def test_what_is_known_is_not_read_again_and_a_change_of_language_reads_only_wha
     assert json.loads(again.follow_ups[0].payload or "")["pages"] == "2"
 
 
+def test_a_page_is_known_by_what_it_shows_in_whichever_file_it_stands(library: Library, tmp_path: Path) -> None:
+    lines = [f"{TEXT} {page}" for page in ("one", "two", "three")]
+    original = scan(tmp_path / "report.pdf", [picture(line, dpi=150) for line in lines], dpi=150)
+    library.read(original)
+    first = [page.text for _, page in sorted(library.by_number.items())]
+
+    # Another file to every digest of files, and the same to look at.
+    original.write_bytes(original.read_bytes() + b"\n%")
+    library.read(original)
+    assert recognised(library) == 0
+    assert [page.text for _, page in sorted(library.by_number.items())] == first
+    assert all(page.text is None for run in library.jobs("ocr_pages") for page in run.pages)
+
+    # From now on it is known without being drawn.
+    library.read(original)
+    assert not library.jobs("ocr_pages")
+
+    changed = scan(tmp_path / "changed.pdf", [picture(line, dpi=150) for line in [*lines[:2], OTHER]], dpi=150)
+    library.read(changed)
+    assert recognised(library) == 1
+    assert library.by_number[2].text == first[1]
+    assert library.by_number[3].text != first[2]
+
+    # Of another size on paper, its words would lie elsewhere.
+    library.read(scan(tmp_path / "larger.pdf", [picture(lines[0], dpi=150)], dpi=140))
+    assert recognised(library) == 1
+
+
+def recognised(library: Library) -> int:
+    return sum(run.result["recognised"] for run in library.jobs("ocr_pages"))
+
+
 def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) -> None:
     run = library.run("ingest", {"force_ocr": True}, mixed(tmp_path / "mixed.pdf"))
 
@@ -238,12 +270,12 @@ def test_a_forced_reading_looks_at_every_page(library: Library, tmp_path: Path) 
 def test_a_range_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     original = scan(tmp_path / "a.pdf", [picture(TEXT, dpi=150), picture(OTHER, dpi=150)], dpi=150)
 
-    # It asks for its file, says how far it is, asks twice for this page and twice for the next, and keeps the first.
+    # It asks for its file, says how far it is, asks twice for each page, once for what it shows, and keeps the first.
     killed, again = run_stopped_and_again(
         ocr_pages,
         {"pages": "1-2"},
         directory=tmp_path,
-        step=7,
+        step=9,
         document_id=1,
         inputs={"original": original},
     )
@@ -280,7 +312,7 @@ def test_who_knows_the_digest_of_a_file_gets_nothing_of_it_and_brings_nothing_in
     run = library.run(job_type, {"pages": "1", "kind": "image", "content": "0" * 64}, original)
 
     assert (ours.how, run.how) == (How.DONE, How.DONE), run.ended
-    assert [page.digest for page in run.pages] == [page.digest for page in ours.pages]
+    assert [page.also or page.digest for page in run.pages] == [page.also or page.digest for page in ours.pages]
     assert "0" * 64 not in str(run.questions)
 
 
