@@ -15,6 +15,7 @@ from typing import cast
 from starlette.requests import HTTPConnection
 
 from worker_service.config import Settings
+from worker_service.errors import PagemillError, RuleBroken, StoreError
 from worker_service.operations.database import Session, open_session
 from worker_service.web.access import visitor_of
 
@@ -28,14 +29,21 @@ class Sessions:
     @contextmanager
     def opened(self, actor: str) -> Iterator[Session]:
         file, session = self._taken()
+        is_sound = False
         try:
             yield replace(session, actor=actor)
-        except BaseException:
-            # Whatever state it was left in.
-            session.close()
+            is_sound = True
+        except (PagemillError, GeneratorExit) as error:
+            # A wish that is refused says nothing against the connection, nor does who hears no more of a list.
+            is_sound = not isinstance(error, StoreError) or isinstance(error, RuleBroken)
             raise
-        with self._lock:
-            self._idle.append((file, session))
+        finally:
+            if is_sound:
+                with self._lock:
+                    self._idle.append((file, session))
+            else:
+                # Whatever state it was left in.
+                session.close()
 
     def close(self) -> None:
         with self._lock:

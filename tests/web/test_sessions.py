@@ -1,0 +1,69 @@
+"""A connection is opened once, and used again for as long as nothing speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from worker_service.config import Settings
+from worker_service.errors import BadInput, JobNotFound, RuleBroken, StoreBusy
+from worker_service.operations import jobs
+from worker_service.store.base import Store
+from worker_service.web.sessions import Sessions
+
+
+@pytest.fixture
+def sessions(settings: Settings) -> Iterator[Sessions]:
+    made = Sessions(settings)
+    yield made
+    made.close()
+
+
+def store_of(sessions: Sessions) -> Store:
+    with sessions.opened("somebody") as session:
+        return session.store
+
+
+def test_what_is_not_there_costs_no_new_connection(sessions: Sessions) -> None:
+    store = store_of(sessions)
+
+    with pytest.raises(JobNotFound), sessions.opened("somebody") as session:
+        jobs.job(session, 99)
+
+    assert store_of(sessions) is store
+
+
+@pytest.mark.parametrize("refusal", [BadInput("what is that?"), RuleBroken("the table says no")])
+def test_a_refusal_costs_no_new_connection(sessions: Sessions, refusal: Exception) -> None:
+    store = store_of(sessions)
+
+    with pytest.raises(type(refusal)), sessions.opened("somebody"):
+        raise refusal
+
+    assert store_of(sessions) is store
+
+
+def test_who_hears_no_more_of_a_list_costs_no_new_connection(sessions: Sessions) -> None:
+    def told() -> Generator[Store, None, None]:
+        with sessions.opened("somebody") as session:
+            yield session.store
+            yield session.store
+
+    listing = told()
+    store = next(listing)
+    listing.close()
+
+    assert store_of(sessions) is store
+
+
+@pytest.mark.parametrize("trouble", [StoreBusy("locked"), ValueError("a mistake of ours")])
+def test_where_the_database_or_we_are_to_blame_the_next_one_gets_another(
+    sessions: Sessions, trouble: Exception
+) -> None:
+    store = store_of(sessions)
+
+    with pytest.raises(type(trouble)), sessions.opened("somebody"):
+        raise trouble
+
+    assert store_of(sessions) is not store
