@@ -20,26 +20,29 @@ SLOTS = 100_000
 
 _ROWS = """
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count),
-     row (i, at) AS (SELECT i, strftime('%Y-%m-%d %H:%M:%f', 1790000000 + i / 1000.0, 'unixepoch') FROM n)
+     row (i, at) AS (SELECT i, strftime('%Y-%m-%d %H:%M:%f', :begin + i * :every_seconds, 'unixepoch') FROM n)
 INSERT INTO worker_job_queue (job_type, platform, account, priority, status, held, fence, owner, source, run_at,
-       created_at, started_at, heartbeat_at, completed_at, worker_id, progress_percent, concurrency_key, payload)
+       created_at, started_at, heartbeat_at, completed_at, worker_id, progress_percent, concurrency_key, error_code,
+       error_message, payload)
 SELECT :job_type || CASE WHEN :types > 1 THEN i % :types ELSE '' END, 'instagram', 'user123',
        :priority, :status, :held, :has_ended,
        :owner || CASE WHEN :owners > 1 THEN i / :types % :owners ELSE '' END, :source, :run_at,
        at, iif(:has_ended, at, NULL), iif(:has_ended, at, NULL), iif(:has_ended, at, NULL),
-       iif(:has_ended, 'bench', NULL), :has_ended * 100, :concurrency_key, '{"scrape_type":"full"}'
+       iif(:has_ended, 'bench', NULL), :has_ended * 100, :concurrency_key,
+       iif(:status = 'failed', 'CODE_' || i % 4, NULL),
+       iif(:status = 'failed', 'it has failed', NULL), '{"scrape_type":"full"}'
   FROM row
 """
 _ATTEMPTS = """
 INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at, ended_at, outcome)
-SELECT id, fence, worker_id, started_at, completed_at, 'completed' FROM worker_job_queue
- WHERE id > :after AND status = 'completed'
+SELECT id, fence, worker_id, started_at, completed_at, status FROM worker_job_queue
+ WHERE id > :after AND completed_at IS NOT NULL
 """
 _EVENTS = """
 INSERT INTO worker_job_event (job_id, fence, from_status, to_status, at)
 SELECT id, fence, column1, column2, completed_at
-  FROM worker_job_queue, (VALUES ('pending', 'running'), ('running', 'completed'))
- WHERE id > :after AND status = 'completed'
+  FROM worker_job_queue, (VALUES ('pending', 'running'), ('running', :status))
+ WHERE id > :after AND completed_at IS NOT NULL
 """
 
 
@@ -58,6 +61,9 @@ class Group:
     concurrency_key: str | None = None
     types: int = 1
     owners: int = 1
+    begin: float = 1_790_000_000
+    """When the first came in, in seconds since 1970."""
+    every_seconds: float = 0.001
 
 
 def opened(path: Path, *, job_types: Sequence[str] = ("ready", "blocked")) -> Store:
@@ -102,10 +108,11 @@ def _drop(connection: apsw.Connection, kinds: Sequence[str]) -> list[str]:
 def _insert(connection: apsw.Connection, group: Group) -> None:
     before = connection.execute("SELECT ifnull(max(id), 0) FROM worker_job_queue").fetchall()[0][0]
     values = {name: getattr(group, name) for name in Group.__dataclass_fields__}
-    connection.execute(_ROWS, {**values, "has_ended": int(group.status == "completed")})
-    if group.status == "completed":
+    has_ended = group.status in ("completed", "failed", "cancelled")
+    connection.execute(_ROWS, {**values, "has_ended": int(has_ended)})
+    if has_ended:
         connection.execute(_ATTEMPTS, {"after": before})
-        connection.execute(_EVENTS, {"after": before})
+        connection.execute(_EVENTS, {"after": before, "status": group.status})
 
 
 def fill_batches(path: Path, count: int) -> None:
@@ -115,7 +122,7 @@ def fill_batches(path: Path, count: int) -> None:
     with connection:
         connection.execute(
             f"""{numbers} INSERT INTO batch (owner, name, state, ended_at)
-                SELECT 'owner' || i % 100, 'reports', iif(i % 10, 'done', 'stopped'),
+                SELECT 'owner' || (i % 100), 'reports', iif(i % 10, 'done', 'stopped'),
                        iif(i % 10, '2026-11-18 10:00:00.000', NULL) FROM n""",
             {"count": count},
         )
@@ -135,14 +142,15 @@ def fill_documents(path: Path, count: int) -> None:
         connection.execute(
             f"""{numbers} INSERT INTO document (owner, platform, source_key, name, content, kind, pages, index_status,
                        index_generation, current_generation, settings, created_at, updated_at)
-                SELECT 'owner' || i % 100, 'local', '/srv/reports/' || i || '.pdf', 'report ' || i || '.pdf',
+                SELECT 'owner' || (i % 100), 'local', '/srv/reports/' || i || '.pdf', 'report ' || i || '.pdf',
                        printf('%064d', i), 'pdf', 1, 'success', 1, 1, '{{}}', {at}, {at} FROM n""",
             {"count": count},
         )
         connection.execute(
             f"""{numbers} INSERT INTO page_result (digest, text, method, created_at)
-                SELECT 'd' || i, 'quarterly report ' || i || ' of the ' || i % 977 || ' mills tells of risk ' || i % 31
-                       || ', water ' || i % 113 || ' and wind ' || i % 1009, 'layer', {at} FROM n""",
+                SELECT 'd' || i, 'quarterly report ' || i || ' of the ' || (i % 977)
+                       || ' mills tells of risk ' || (i % 31)
+                       || ', water ' || (i % 113) || ' and wind ' || (i % 1009), 'layer', {at} FROM n""",
             {"count": count},
         )
         connection.execute(

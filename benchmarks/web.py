@@ -21,11 +21,14 @@ import apsw
 import httpx
 
 from benchmarks import noop
-from benchmarks.fixtures import Group, fill, fill_documents
+from benchmarks.fixtures import Group, fill, fill_batches, fill_documents
 from benchmarks.own import ROOT, Own
 from benchmarks.running import cpu_seconds, stopped, wait_until, with_all_below
 from benchmarks.table import Row, at_least, at_most
 from worker_service.store.opening import initialise
+
+_PAST_SECONDS = 10 * 86_400
+"""The jobs came in since then."""
 
 _OPEN_PAGE_SECONDS = 2.0
 """A page that is looked at asks so often at most."""
@@ -35,6 +38,7 @@ _OPEN_PAGE_SECONDS = 2.0
 class Sizes:
     jobs: int = 1_000_000
     documents: int = 100_000
+    batches: int = 1_000
     turns: int = 5
     requests: int = 100
     streams: int = 32
@@ -43,8 +47,8 @@ class Sizes:
     throughput_jobs: int = 20_000
 
 
-QUICK = Sizes(jobs=2_000, documents=100, turns=1, requests=3, streams=2, stream_seconds=0.5, throughput_turns=1,
-              throughput_jobs=100)  # fmt: skip
+QUICK = Sizes(jobs=2_000, documents=100, batches=20, turns=1, requests=3, streams=2, stream_seconds=0.5,
+              throughput_turns=1, throughput_jobs=100)  # fmt: skip
 
 # What, and where it is asked for.
 ANSWERS = {
@@ -73,13 +77,17 @@ def measure(is_quick: bool) -> Iterator[Row]:
 def _large(place: Path, sizes: Sizes) -> Path:
     database = place / "pagemill.db"
     initialise(database)
-    ended, some = sizes.jobs * 9 // 10, sizes.jobs // 20
+    some = sizes.jobs // 50
+    ended = sizes.jobs - 4 * some
+    since = time.time() - _PAST_SECONDS
     fill(
         database,
-        Group(ended, "ready", "completed", types=5, owners=20),
-        Group(some, "blocked", "cancelled", types=2, owners=20),
-        Group(sizes.jobs - ended - some, "ready", owners=20),
+        Group(ended, "ready", "completed", types=5, owners=20, begin=since, every_seconds=_PAST_SECONDS / ended),
+        Group(some, "blocked", "failed", types=2, owners=20, begin=since, every_seconds=_PAST_SECONDS / some),
+        Group(some, "blocked", "cancelled", types=2, owners=20, begin=since, every_seconds=_PAST_SECONDS / some),
+        Group(2 * some, "ready", types=5, owners=20, begin=since + _PAST_SECONDS - 3600),
     )
+    fill_batches(database, sizes.batches)
     fill_documents(database, sizes.documents)
     connection = apsw.Connection(str(database))
     connection.execute("ANALYZE")
