@@ -180,7 +180,7 @@ def test_no_cell_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> No
         styles = archive.read("xl/styles.xml").decode()
     assert "<f>" not in sheets
     # Text, and text for good: style 1 has the mark that stands for a quote before it.
-    assert set(re.findall(r'<c r="B\d+"([^>]*)>', sheets)) == {' s="1" t="s"'}
+    assert set(re.findall(r'<c r="B\d+"([^>]*)>', sheets)) == {' s="1" t="inlineStr"'}
     assert 'quotePrefix="1"' in styles
 
 

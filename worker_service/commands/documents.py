@@ -189,14 +189,16 @@ def keywords(
     if xlsx is not None and xlsx.exists() and not force:
         raise Refused(f"{xlsx} is there already: --force replaces it")
     try:
-        found = operations.keywords(desk.session, terms.read(), owner=owner, batch_id=batch_id)
+        words = operations.terms_of(terms.read())
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text: save it as UTF-8") from error
-    words, whole, pages = found.terms, found.by_document, found.by_page
+    found = list(operations.keywords(desk.session, words, owner=owner, batch_id=batch_id))
+    whole = [row for part in found for row in part.by_document]
+    pages = [row for part in found for row in part.by_page]
     rows = pages if by_page else whole
     if xlsx is not None:
         with whole_file(xlsx) as file:
-            write_workbook(file, found)
+            write_workbook(file, words, found)
         output.say(f"wrote {xlsx}")
     elif desk.answered({"terms": words, "items": [_counts_object(row, words) for row in rows]}):
         return

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 
 from worker_service.errors import BadInput, PagemillError, Refused
@@ -41,6 +42,7 @@ ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr"
 """What people call a format, and what such a file is to its document."""
 
 _AT_ONCE = 500
+_COUNTED_AT_ONCE = 2000
 _FAILED_MOST = 1_000_000
 _PAUSE_SECONDS = 0.005
 """Who waits for the write lock looks each millisecond."""
@@ -223,7 +225,6 @@ class TermCounts:
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
-    terms: Sequence[str]
     by_document: Sequence[TermCounts]
     """Every document, the oldest first, whether a term stands in it or not."""
     by_page: Sequence[TermCounts]
@@ -242,17 +243,30 @@ def keywords_of(session: Session, terms: Sequence[str], documents: Sequence[Docu
     return _by_document(documents, terms, counts)
 
 
-def keywords(session: Session, text: str, *, owner: str | None = None, batch_id: int | None = None) -> Keywords:
-    """`text`: see `terms_of`."""
-    terms = terms_of(text)
+def keywords(
+    session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
+) -> Iterator[Keywords]:
+    """Of so many documents at once that neither memory nor the database is held up by them; whatever is wrong with
+    what was asked is told at once, and there is always one. `terms`: see `terms_of`."""
     if not terms:
         raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(
         owners=() if owner is None else (owner,), batch_ids=() if batch_id is None else (batch_id,)
     )
-    documents = sorted(each(session, chosen), key=lambda one: one.id)
-    counts = session.store.library.keyword_counts(terms, owner=owner, batch_id=batch_id)
-    return Keywords(terms, _by_document(documents, terms, counts), _by_page(documents, terms, counts))
+    _require_batches(session, chosen.batch_ids)
+    document_ids = session.store.library.document_ids(chosen)
+    first = _keywords(session, terms, document_ids[:_COUNTED_AT_ONCE])
+    rest = range(_COUNTED_AT_ONCE, len(document_ids), _COUNTED_AT_ONCE)
+    return chain([first], (_keywords(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
+
+
+def _keywords(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> Keywords:
+    library = session.store.library
+    counts = library.keyword_counts(terms, document_ids=document_ids)
+    if not document_ids:
+        return Keywords((), ())
+    documents = library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))[::-1]
+    return Keywords(_by_document(documents, terms, counts), _by_page(documents, terms, counts))
 
 
 def _by_document(

@@ -127,18 +127,34 @@ def look_for_jobs(
     """The same, and give up after about so many seconds: what no index knows is looked for in one stretch of the table
     after the other."""
     reading, most = session.store.reading, limit + 1
-    newest, deadline = reading.newest_id(), monotonic() + seconds
-    below = newest + 1 if before_id is None else min(before_id, newest + 1)
-    found = list[Job]()
-    while below > 1 and len(found) < most:
-        above = max(1, below - _STRETCH)
+    found, above = list[Job](), 1
+    for above, below in stretches(session, seconds, before_id=before_id, monotonic=monotonic):
         found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
-        below = above
-        if monotonic() >= deadline:
-            break
-    if len(found) > limit:
-        return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
-    return FoundJobs(found, below if below > 1 else None, is_partial=below > 1)
+        if len(found) == most:
+            return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
+    return FoundJobs(found, above if above > 1 else None, is_partial=above > 1)
+
+
+def stretches(
+    session: Session,
+    seconds: float,
+    *,
+    before_id: int | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Iterator[tuple[int, int]]:
+    """The ids of one stretch of the table after the other, the newest first: from which on, and before which. They
+    end after about so many seconds, or with the first job there is, which is of number 1."""
+    newest, begun, size = session.store.reading.newest_id(), monotonic(), _STRETCH
+    below, deadline = newest + 1 if before_id is None else min(before_id, newest + 1), begun + seconds
+    while below > 1:
+        above = max(1, below - size)
+        yield above, below
+        below, before, begun = above, begun, monotonic()
+        if begun >= deadline:
+            return
+        # A large one could take much longer than the time that is left.
+        if begun - before < (deadline - begun) / 8:
+            size *= 2
 
 
 def job(session: Session, job_id: int) -> Job:

@@ -16,7 +16,7 @@ from worker_service.errors import BadInput, Refused
 from worker_service.jobs.model import Action, Changed, Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
-from worker_service.operations.jobs import count, each, require
+from worker_service.operations.jobs import count, each, require, stretches
 from worker_service.operations.overview import title_of_pause, workers
 from worker_service.operations.words import read_priority
 
@@ -55,6 +55,8 @@ class Plan:
     error_code: str
     """That they get; empty: by this verb no document fails."""
     priority: int | None = None
+    is_partial: bool = False
+    """The time was up before all were counted: there may be more jobs and documents."""
 
     @property
     def is_single(self) -> bool:
@@ -70,15 +72,32 @@ class Paused:
     """Whether one of the newest jobs is of this type or owner."""
 
 
-def plan(session: Session, verb: str, selector: Selector, *, priority: int | None = None) -> Plan:
-    """Each id must be there, and a selector that says nothing is refused."""
+def plan(
+    session: Session,
+    verb: str,
+    selector: Selector,
+    *,
+    priority: int | None = None,
+    seconds: float | None = None,
+) -> Plan:
+    """Each id must be there, and a selector that says nothing is refused. `seconds`: to look for about so long; what
+    is done is done to all that it chooses, however many were counted."""
     if verb == "priority":
         priority = read_priority(priority)
     meant = _meant(session, verb, selector)
     statuses, code = _FAILS.get(verb, ((), ""))
     reading = session.store.reading
-    failing = reading.documents_failing(meant, statuses) if statuses else ()
-    return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
+    if seconds is None:
+        failing = reading.documents_failing(meant, statuses) if statuses else ()
+        return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
+    jobs, sample, documents, above = 0, list[Job](), set[int](), 1
+    for above, below in stretches(session, seconds):
+        if found := reading.count(meant, from_id=above, before_id=below):
+            jobs += found
+            if len(sample) < SAMPLE:
+                sample += reading.list(meant, most=SAMPLE - len(sample), from_id=above, before_id=below)
+            documents.update(reading.documents_failing(meant, statuses, from_id=above, before_id=below))
+    return Plan(verb, meant, jobs, sample, sorted(documents), code, priority, is_partial=above > 1)
 
 
 def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:

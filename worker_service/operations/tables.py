@@ -54,19 +54,29 @@ def count_cells(row: TermCounts) -> list[object]:
     return [row.document.id, row.document.name, *page, *row.counts]
 
 
-def write_workbook(file: IO[bytes], found: Keywords) -> None:
-    """A sheet of documents, and one of the pages on which a term stands."""
+def write_workbook(file: IO[bytes], terms: Sequence[str], found: Iterable[Keywords]) -> None:
+    """A sheet of documents, and one of the pages on which a term stands. Rows wait on the disk until all are there."""
     import xlsxwriter  # where nobody writes one, it is not needed
 
-    with xlsxwriter.Workbook(file, {"strings_to_formulas": False, "strings_to_urls": False}) as book:
+    said = {"strings_to_formulas": False, "strings_to_urls": False, "constant_memory": True}
+    with xlsxwriter.Workbook(file, said) as book:
         # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
         text = book.add_format({"quote_prefix": True})
-        for name, of_pages, rows in (("documents", False, found.by_document), ("pages", True, found.by_page)):
-            sheet = book.add_worksheet(name)
-            lines: list[Sequence[object]] = [count_headers(found.terms, of_pages=of_pages), *map(count_cells, rows)]
-            for at, line in enumerate(lines):
-                for column, value in enumerate(line):
-                    if isinstance(value, str):
-                        sheet.write_string(at, column, harmless(value), text)
-                    elif value is not None:
-                        sheet.write(at, column, value)
+        sheets = [book.add_worksheet(name) for name in ("documents", "pages")]
+        lines = [0, 0]
+
+        def write(number: int, line: Sequence[object]) -> None:
+            sheet, at = sheets[number], lines[number]
+            for column, value in enumerate(line):
+                if isinstance(value, str):
+                    sheet.write_string(at, column, harmless(value), text)
+                elif value is not None:
+                    sheet.write(at, column, value)
+            lines[number] += 1
+
+        for number in (0, 1):
+            write(number, count_headers(terms, of_pages=number == 1))
+        for part in found:
+            for number, rows in enumerate((part.by_document, part.by_page)):
+                for row in rows:
+                    write(number, count_cells(row))

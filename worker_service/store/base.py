@@ -303,7 +303,7 @@ class Reading(Protocol):
     ) -> Sequence[Job]:
         """The newest first; the next page begins before the last id of this one. `from_id`: none that is older."""
 
-    def count(self, selector: Selector) -> int: ...
+    def count(self, selector: Selector, *, before_id: int | None = None, from_id: int | None = None) -> int: ...
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
         """These jobs, those that they asked for, those that these asked for, and so on; the oldest first."""
@@ -380,7 +380,14 @@ class Reading(Protocol):
 
     def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]: ...
 
-    def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
+    def documents_failing(
+        self,
+        selector: Selector,
+        statuses: Sequence[Status],
+        *,
+        before_id: int | None = None,
+        from_id: int | None = None,
+    ) -> Sequence[int]:
         """The documents whose reading would end with these of its jobs, if they are of one of the statuses."""
 
     def jobs_lacking(self) -> Sequence[ErrorCount]:
@@ -422,6 +429,9 @@ class Library(Protocol):
         self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
     ) -> Sequence[Document]:
         """The newest first; the next page begins before the last id of this one."""
+
+    def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
+        """The oldest first."""
 
     def document(self, document_id: int) -> Document:
         """Raise `DocumentNotFound` if there is none."""

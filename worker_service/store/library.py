@@ -61,6 +61,12 @@ class SqliteLibrary:
         sql = f"{self._db.statements['documents_begin']} {condition} ORDER BY d.id DESC LIMIT ?"
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
+    def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
+        condition, values = _where(selector)
+        return [
+            row[0] for row in self._db.read_sql(f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id", values)
+        ]
+
     def document(self, document_id: int) -> Document:
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
             return document

@@ -81,16 +81,13 @@ class SqliteReading:
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
     ) -> Sequence[Job]:
-        condition, values = where(selector)
-        for term, bound in (("id < ?", before_id), ("id >= ?", from_id)):
-            if bound is not None:
-                condition, values = f"{condition} AND {term}", [*values, bound]
+        condition, values = _among(selector, before_id, from_id)
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
         return [job_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
-    def count(self, selector: Selector) -> int:
-        condition, values = where(selector)
+    def count(self, selector: Selector, *, before_id: int | None = None, from_id: int | None = None) -> int:
+        condition, values = _among(selector, before_id, from_id)
         [(count,)] = self._db.read_sql(f"SELECT count(*) FROM worker_job_queue WHERE {condition}", values)
         return int(count)
 
@@ -196,9 +193,20 @@ class SqliteReading:
     def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]:
         return [PlatformCount(*row) for row in self._db.read("pending_by_platform", owner=owner)]
 
-    def documents_failing(self, selector: Selector, statuses: Sequence[Status]) -> Sequence[int]:
+    def documents_failing(
+        self,
+        selector: Selector,
+        statuses: Sequence[Status],
+        *,
+        before_id: int | None = None,
+        from_id: int | None = None,
+    ) -> Sequence[int]:
         meant = [status for status in selector.statuses or statuses if status in statuses]
-        job_ids = self.ids(replace(selector, statuses=meant), "generation IS NOT NULL") if meant else []
+        if not meant:
+            return []
+        condition, values = _among(replace(selector, statuses=meant), before_id, from_id)
+        sql = f"SELECT id FROM worker_job_queue WHERE {condition} AND generation IS NOT NULL"
+        job_ids = [row[0] for row in self._db.read_sql(sql, values)]
         return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def jobs_lacking(self) -> Sequence[ErrorCount]:
@@ -320,6 +328,14 @@ def _worker_from(row: Row) -> WorkerState:
 # ── Selectors ──
 
 _NAMED_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{0} = w.value AND q.{0} IS NOT NULL"
+
+
+def _among(selector: Selector, before_id: int | None, from_id: int | None) -> tuple[str, list[Any]]:
+    condition, values = where(selector)
+    for term, bound in (("id < ?", before_id), ("id >= ?", from_id)):
+        if bound is not None:
+            condition, values = f"{condition} AND {term}", [*values, bound]
+    return condition, values
 
 
 def where(selector: Selector) -> tuple[str, list[Any]]:

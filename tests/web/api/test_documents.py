@@ -114,6 +114,27 @@ def test_words_are_found_and_counted(site: httpx.Client, shelf: Shelf) -> None:
     assert site.get("/api/search").json()["detail"].startswith("say q in the query")
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_words_are_counted_some_documents_at_once_and_handed_over_as_one_answer(
+    site: httpx.Client, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    for number, text in enumerate(("the climate", "nothing", "climate, climate")):
+        shelf.read(f"{number}.pdf", text, content=f"c{number}")
+    monkeypatch.setattr("worker_service.operations.documents._COUNTED_AT_ONCE", at_once)
+
+    items = site.get("/api/keywords", params={"term": "climate"}).json()["items"]
+
+    assert [(row["name"], row["counts"]["climate"]) for row in items] == [("0.pdf", 1), ("1.pdf", 0), ("2.pdf", 2)]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/api/keywords", "term"), ("/keywords.csv", "terms"), ("/keywords.xlsx", "terms")]
+)
+def test_what_cannot_be_counted_is_refused_before_an_answer_begins(site: httpx.Client, path: str, said: str) -> None:
+    assert site.get(path, params={said: "..."}).status_code == 400
+    assert site.get(path, params={said: "word", "batch": "7"}).status_code == 404
+
+
 def test_a_document_is_read_again_in_another_language(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("a.pdf", "text", roles=("original",))
     at = f"/api/documents/{document_id}/reindex"

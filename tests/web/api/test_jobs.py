@@ -269,3 +269,24 @@ def test_text_of_strangers_has_no_power_over_a_terminal_and_comes_through_whole(
         assert answer.headers["x-content-type-options"] == "nosniff"
     assert site.get(f"/api/jobs/{job_id}").json()["name"] == name
     assert site.get(f"/api/jobs/{job_id}").json()["payload"]["k"] == name
+
+
+def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_goes_on(
+    site: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = site.post("/api/jobs", json={"job_type": "a", "platform": "drive"}).json()["id"]
+    for _ in range(5):
+        site.post("/api/jobs", json={"job_type": "a"})
+    monkeypatch.setattr("worker_service.operations.jobs._STRETCH", 2)
+    monkeypatch.setattr("worker_service.web.api.jobs._LOOK_SECONDS", 0.0)
+
+    found, pages, before = list[int](), 0, dict[str, int]()
+    while True:
+        page = site.get("/api/jobs", params={"platform": "drive", **before}).json()
+        found, pages = [*found, *(job["id"] for job in page["items"])], pages + 1
+        assert page["is_partial"] is (page["next"] is not None)
+        if page["next"] is None:
+            break
+        before = {"before": page["next"]}
+
+    assert (found, pages) == ([rare], 3)

@@ -137,3 +137,24 @@ def test_a_rare_job_is_looked_for_in_a_bounded_time_and_the_look_can_go_on(
 
     assert [job.id for job in patient.items] == [rare.id]
     assert (patient.next, patient.is_partial) == (None, False)
+
+
+def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_match(
+    site: httpx.Client, session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = [pending("download", platform="drive") for _ in range(3)]
+    for _ in range(5):
+        pending()
+    monkeypatch.setattr("worker_service.operations.jobs._STRETCH", 2)
+    monkeypatch.setattr("worker_service.web.pages.jobs.LOOK_SECONDS", 0.0)
+
+    asked = look(site, "/jobs/change?verb=cancel&scope=all&platform=drive")
+    assert "Cancel all jobs that match?" in asked.text
+    assert "pagemill cancel --platform drive --dry-run" in asked.text
+    many = look(site, "/jobs/change?verb=cancel&scope=all&platform=local")
+    assert "Cancel at least 2 jobs?" in many.text
+    done = asked.press(site, "Cancel all that match")
+
+    assert "3 jobs cancelled" in done.text
+    cancelled = session.store.reading.list(Selector(statuses=(Status.CANCELLED,)))
+    assert sorted(job.id for job in cancelled) == [job.id for job in rare]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from worker_service.errors import DocumentNotFound, Refused
+from worker_service.harmless import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
 from worker_service.operations import documents as operations
 from worker_service.operations import wishes
 from worker_service.operations.database import Session
-from worker_service.operations.documents import ROLES, DocumentInWhole, DocumentPage, TermCounts
+from worker_service.operations.documents import ROLES, DocumentInWhole, DocumentPage, Keywords, TermCounts
 from worker_service.operations.page_images import WIDTHS, page_image
 from worker_service.operations.words import read_document_selector
 from worker_service.web.api.batches import require_batch
@@ -21,6 +23,8 @@ from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoin
 from worker_service.web.api.jobs import refuse_actions
 from worker_service.web.api.jobs import seen as seen_job
 from worker_service.web.api.selecting import BEFORE, DRY_RUN, LIMIT, OWNERS
+from worker_service.web.handing import lines_sent
+from worker_service.web.sessions import opened
 
 _OWNER = Param("owner", "only in documents of this person")
 _BATCH = Param("batch", "documents that this batch asked for", ID)
@@ -339,9 +343,37 @@ def keywords(call: Call) -> Any:
     terms = call.query["term"]
     if (among := _among(call)) is None:
         return {"terms": terms, "items": []}
-    found = operations.keywords(call.session, "\n".join(terms), **among)
-    rows = found.by_page if call.query.get("by") == "page" else found.by_document
-    return {"terms": found.terms, "items": [_counts(row, found.terms) for row in rows]}
+    terms = operations.terms_of("\n".join(terms))
+    found = counted_terms(call.request, terms, **among)
+    is_by_page = call.query.get("by") == "page"
+    rows = (row for part in found for row in (part.by_page if is_by_page else part.by_document))
+    return lines_sent(_keywords_written(terms, rows), "application/json")
+
+
+def counted_terms(
+    request: Request, terms: Sequence[str], *, owner: str | None, batch_id: int | None
+) -> Iterator[Keywords]:
+    """Some documents at once, for as long as somebody reads them. What is wrong is said before an answer has begun."""
+
+    def told() -> Iterator[Keywords]:
+        with opened(request) as session:
+            yield from operations.keywords(session, terms, owner=owner, batch_id=batch_id)
+
+    found = told()
+    return chain([next(found)], found)
+
+
+def _keywords_written(terms: Sequence[str], rows: Iterable[TermCounts]) -> Iterator[str]:
+    yield f'{{"terms": {_json(terms)}, "items": ['
+    before = ""
+    for row in rows:
+        yield before + _json(_counts(row, terms))
+        before = ", "
+    yield "]}\n"
+
+
+def _json(value: object) -> str:
+    return as_json(value, indent=None, is_ascii=False)
 
 
 def _counts(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:

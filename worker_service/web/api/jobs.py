@@ -15,7 +15,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.operations import enqueue as entering
 from worker_service.operations import jobs as operations
 from worker_service.operations import steer
-from worker_service.operations.jobs import JobInWhole, JobPage, Why
+from worker_service.operations.jobs import FoundJobs, JobInWhole, Why
 from worker_service.operations.objects import as_object
 from worker_service.operations.steer import Plan
 from worker_service.operations.words import read_action
@@ -26,6 +26,7 @@ from worker_service.web.api.schemas import Flat
 from worker_service.web.api.selecting import BEFORE, CHOOSING, DRY_RUN, LIMIT, chosen
 from worker_service.web.problems import NotAllowed
 
+_LOOK_SECONDS = 0.025
 _PRIORITY = {"type": "integer", "minimum": 1, "maximum": 10}
 _IDS = {"type": "array", "items": ID, "maxItems": 10_000}
 _ACTIONS = {
@@ -89,11 +90,18 @@ _EXPECT = Param(
 # ── Looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint("GET", "/api/jobs", "Jobs, the newest first.", query=(*CHOOSING, LIMIT, BEFORE), answer=JobPage)
-def list_jobs(call: Call) -> JobPage:
-    selector = call.visitor.only(chosen(call))
-    return operations.list_jobs(
-        call.session, selector, limit=call.query.get("limit", 50), before_id=call.query.get("before")
+@endpoint(
+    "GET",
+    "/api/jobs",
+    "Jobs, the newest first. What no index knows is looked for only so long: where is_partial is true, others may "
+    "follow from next on, however few there are here.",
+    query=(*CHOOSING, LIMIT, BEFORE),
+    answer=FoundJobs,
+)
+def list_jobs(call: Call) -> FoundJobs:
+    selector, limit = call.visitor.only(chosen(call)), call.query.get("limit", 50)
+    return operations.look_for_jobs(
+        call.session, selector, limit=limit, before_id=call.query.get("before"), seconds=_LOOK_SECONDS
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.errors import BatchNotFound
@@ -24,6 +24,7 @@ from worker_service.operations.jobs import look_for_jobs
 from worker_service.operations.tables import HAND_OVER_COLUMNS, csv_lines, hand_over_row
 from worker_service.plurals import counted
 from worker_service.web.access import visitor_of
+from worker_service.web.handing import lines_sent
 from worker_service.web.pages import page
 from worker_service.web.pages.asking import back_to, number, posted, told
 from worker_service.web.pages.jobs import LOOK_SECONDS
@@ -120,8 +121,7 @@ def hand_over_csv(request: Request) -> Response:
         with opened(request) as session:
             yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, hand_over(session, chosen)))
 
-    name = f'attachment; filename="batch-{batch_id}.csv"'
-    return StreamingResponse(written(), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": name})
+    return lines_sent(written(), "text/csv; charset=utf-8", file_name=f"batch-{batch_id}.csv")
 
 
 def ask(request: Request) -> Response:

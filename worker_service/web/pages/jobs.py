@@ -116,11 +116,13 @@ def plan_change(request: Request) -> Response:
     with opened(request) as session:
         if not _chosen(filters, query.get("scope")):
             return back_to("/jobs", said="nothing")
-        plan = steer.plan(session, verb, _of_theirs(session, visitor, filters, query.get("scope")), priority=level)
+        chosen = _of_theirs(session, visitor, filters, query.get("scope"))
+        plan = steer.plan(session, verb, chosen, priority=level, seconds=LOOK_SECONDS)
+        how_many = f"at least {counted(plan.jobs, 'job')}" if plan.jobs else "all jobs that match"
         return page(
             request,
             "change.html",
-            title=f"{VERBS[verb]} {counted(plan.jobs, 'job')}",
+            title=f"{VERBS[verb]} {how_many if plan.is_partial else counted(plan.jobs, 'job')}",
             plan=plan,
             sample=[_row(job) for job in plan.sample],
             fields=[*_fields(filters, query.get("scope")), *([("priority", level)] if level else [])],
@@ -134,7 +136,8 @@ def change(request: Request, form: FormData) -> Response:
     visitor, verb, filters = visitor_of(request), _verb(said(form, "verb")), Filters.of(form)
     with opened(request) as session:
         selector = _of_theirs(session, visitor, filters, said(form, "scope") or None)
-        plan = steer.plan(session, verb, selector, priority=_priority(verb, said(form, "priority")))
+        level = _priority(verb, said(form, "priority"))
+        plan = steer.plan(session, verb, selector, priority=level, seconds=0)
         return back_to("/jobs", **outcome(steer.change(session, plan)))
 
 

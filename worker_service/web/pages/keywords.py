@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryFile
 from urllib.parse import urlencode
 
+from anyio import to_thread
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.errors import BadInput
@@ -16,6 +18,8 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.operations import documents as operations
 from worker_service.operations.tables import count_cells, count_headers, csv_lines, write_workbook
 from worker_service.web.access import Visitor, visitor_of
+from worker_service.web.api.documents import counted_terms
+from worker_service.web.handing import file_sent, lines_sent
 from worker_service.web.pages import page
 from worker_service.web.pages.asking import number
 from worker_service.web.sessions import opened
@@ -67,31 +71,32 @@ def keywords(request: Request) -> Response:
 
 
 def counts_csv(request: Request) -> Response:
-    def written() -> Iterator[str]:
-        with opened(request) as session:
-            found = operations.keywords(session, text, owner=owner, batch_id=batch_id)
-            yield from csv_lines(count_headers(found.terms), map(count_cells, found.by_document))
-
-    text, owner, batch_id = _asked(request)
-    name = {"Content-Disposition": 'attachment; filename="keywords.csv"'}
-    return StreamingResponse(written(), media_type="text/csv; charset=utf-8", headers=name)
+    terms, owner, batch_id = _asked(request)
+    found = counted_terms(request, terms, owner=owner, batch_id=batch_id)
+    lines = csv_lines(count_headers(terms), (count_cells(row) for part in found for row in part.by_document))
+    return lines_sent(lines, "text/csv; charset=utf-8", file_name="keywords.csv")
 
 
-def counts_workbook(request: Request) -> Response:
-    text, owner, batch_id = _asked(request)
-    with opened(request) as session:
-        found = operations.keywords(session, text, owner=owner, batch_id=batch_id)
-    file = io.BytesIO()
-    write_workbook(file, found)
-    name = {"Content-Disposition": 'attachment; filename="keywords.xlsx"'}
-    return Response(file.getvalue(), media_type=_WORKBOOK, headers=name)
+async def counts_workbook(request: Request) -> Response:
+    """A workbook has to be there as a whole before it can be sent: those who wait for one keep nobody else waiting."""
+    return await to_thread.run_sync(_workbook, request, limiter=request.app.state.drawing)
 
 
-def _asked(request: Request) -> tuple[str, str | None, int | None]:
-    text, query = _text(request), request.query_params
-    if not operations.terms_of(text):
+def _workbook(request: Request) -> Response:
+    terms, owner, batch_id = _asked(request)
+    found = counted_terms(request, terms, owner=owner, batch_id=batch_id)
+    with ExitStack() as until_sent:
+        file = until_sent.enter_context(TemporaryFile())
+        write_workbook(file, terms, found)
+        until_sent.pop_all()
+        return file_sent(file, _WORKBOOK, file_name="keywords.xlsx")
+
+
+def _asked(request: Request) -> tuple[Sequence[str], str | None, int | None]:
+    terms, query = operations.terms_of(_text(request)), request.query_params
+    if not terms:
         raise BadInput("write the terms first, one a line")
-    return text, _owner(visitor_of(request), query.get("owner")), number(query.get("batch"), "batch")
+    return terms, _owner(visitor_of(request), query.get("owner")), number(query.get("batch"), "batch")
 
 
 def _text(request: Request) -> str:
