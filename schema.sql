@@ -32,6 +32,13 @@ INSERT INTO pagemill_schema (version) VALUES (5);
 -- It has one row. The time of it is how a daemon knows its database again.
 CREATE UNIQUE INDEX "pagemill db migrate alone says which schema this is" ON pagemill_schema ((0));
 
+-- A row for each time that this database was brought back from a backup. Every attempt since then has a higher fence
+-- than any that there can have been before.
+CREATE TABLE restored (
+    at     TEXT NOT NULL CONSTRAINT "at has at most 1000 bytes" CHECK (length(CAST(at AS BLOB)) <= 1000),
+    fence  INTEGER NOT NULL CONSTRAINT "fence is 0 or more" CHECK (fence >= 0)
+) STRICT;
+
 
 -- ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -830,7 +837,8 @@ WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generat
              AND NEW.unique_key IS OLD.unique_key
              AND (NEW.run_at IS OLD.run_at) AND NEW.held = OLD.held AND NEW.created_at IS OLD.created_at
     WHEN OLD.status = 'pending' AND NEW.status = 'running'
-        THEN NEW.fence = OLD.fence + 1 AND OLD.held = 0 AND EXISTS (SELECT 1 FROM worker WHERE id = NEW.worker_id)
+        THEN NEW.fence = max(OLD.fence, ifnull((SELECT max(fence) FROM restored), 0)) + 1
+             AND OLD.held = 0 AND EXISTS (SELECT 1 FROM worker WHERE id = NEW.worker_id)
     WHEN OLD.status = 'running' AND NEW.status = 'running'
         THEN NEW.fence = OLD.fence AND NEW.worker_id = OLD.worker_id AND NEW.started_at = OLD.started_at
              AND NEW.job_type = OLD.job_type AND NEW.owner = OLD.owner AND NEW.run_at IS OLD.run_at

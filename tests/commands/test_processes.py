@@ -324,6 +324,21 @@ def test_a_backup_is_a_database_and_never_overwrites(process: Process, tmp_path:
     assert target.read_bytes() == before
 
 
+@pytest.mark.usefixtures("database")
+def test_in_a_directory_a_backup_is_named_by_the_time_and_the_newest_are_kept(process: Process, tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+    place.mkdir()
+    names = [f"pagemill-2026-11-{day:02}T020000Z.db" for day in (1, 2, 3)]
+    for name in [*names, "pagemill-before.db"]:
+        (place / name).write_bytes(b"")
+
+    made = json.loads(process("db", "backup", place, "--keep", "2", "--json").stdout)
+
+    assert [Path(one).name for one in made["removed"]] == names[:2]
+    assert {one.name for one in place.iterdir()} == {names[2], "pagemill-before.db", Path(made["backup"]).name}
+    assert "is no directory" in process("db", "backup", place / "x.db", "--keep", "2", fails=2).stderr
+
+
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
 def test_a_database_of_the_original_proposal_is_adopted_by_migrate(process: Process, no_database: Path) -> None:
     row = "INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123')"

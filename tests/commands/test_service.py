@@ -65,6 +65,8 @@ def test_without_a_root_it_starts_what_it_installs(run: Run) -> None:
         "/etc/systemd/system/pagemill-offline@.service",
         "/etc/systemd/system/pagemill-schedule.service",
         "/etc/systemd/system/pagemill-schedule.timer",
+        "/etc/systemd/system/pagemill-backup.service",
+        "/etc/systemd/system/pagemill-backup.timer",
         "/etc/systemd/system/pagemill-web.service",
         "/etc/sysusers.d/pagemill.conf",
         "/etc/tmpfiles.d/pagemill.conf",

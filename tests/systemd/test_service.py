@@ -272,7 +272,7 @@ def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> Non
     assert "nothing of it is installed" in box.run(*words, "uninstall").stderr
 
 
-def test_the_timer_begins_what_is_scheduled_as_the_services_user_and_goes_with_the_rest(box: Box) -> None:
+def test_the_timers_begin_what_is_scheduled_and_copies_as_the_services_user_and_go_with_the_rest(box: Box) -> None:
     as_if_installed(box)
     words = [PROGRAM, "-m", "worker_service.commands", "service"]
     folder = '[[schedule]]\nname = "folder"\ncron = "* * * * *"\ncrawl = "/nowhere"\n'
@@ -292,6 +292,16 @@ def test_the_timer_begins_what_is_scheduled_as_the_services_user_and_goes_with_t
         lambda: "there is no directory /nowhere" in box.run("journalctl", "-u", "pagemill-schedule").stdout,
         "it is told",
     )
+    box.must("systemctl", "start", "pagemill-backup.service")
+    copy = box.must("sh", "-c", "ls /var/backups/pagemill/pagemill-*.db").strip()
+    restore = [PROGRAM, "-m", "worker_service.commands", "db", "restore", copy, "--yes"]
+    assert "systemctl stop pagemill" in box.run(*restore).stderr
+    box.must("systemctl", "stop", "pagemill", "pagemill-commands")
+    box.must(*restore)
+    box.must("systemctl", "start", "pagemill")
+    assert box.must("stat", "-c", "%U:%G %a", f"{STATE}/pagemill.db") == "pagemill:pagemill 660\n"
+    assert box.must(*database, "SELECT count(*) FROM worker_job_queue") == "1\n"
+
     box.must("systemctl", "enable", "--now", "pagemill-schedule.timer")
     box.must("systemctl", "is-active", "pagemill-schedule.timer")
     box.must(*words, "uninstall")

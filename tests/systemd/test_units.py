@@ -13,12 +13,13 @@ from worker_service.config import every_setting, load_settings
 
 PLACE = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = sorted(path.name for path in PLACE.glob("*.service"))
-TIMER = "pagemill-schedule.timer"
+TIMERS = sorted(path.name for path in PLACE.glob("*.timer"))
 EXPOSURE_MOST = {
     "pagemill.service": 15,
     "pagemill-commands.service": 15,
     "pagemill-offline@.service": 5,
     "pagemill-schedule.service": 5,
+    "pagemill-backup.service": 5,
     "pagemill-web.service": 16,
 }
 """Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
@@ -41,11 +42,12 @@ def test_systemd_understands_each_unit(unit: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_systemd_understands_the_timer_and_what_it_begins(tmp_path: Path) -> None:
-    for name in (TIMER, TIMER.replace("timer", "service")):
+@pytest.mark.parametrize("timer", TIMERS)
+def test_systemd_understands_each_timer_and_what_it_begins(timer: str, tmp_path: Path) -> None:
+    for name in (timer, timer.replace("timer", "service")):
         (tmp_path / name).write_bytes((PLACE / name).read_bytes())
 
-    done = analyze("verify", str(tmp_path / TIMER))
+    done = analyze("verify", str(tmp_path / timer))
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -64,7 +66,9 @@ def test_every_unit_is_hardened_but_that_of_a_user() -> None:
     assert set(UNITS) - set(EXPOSURE_MOST) == {"pagemill-user.service"}
 
 
-@pytest.mark.parametrize("name", sorted({*UNITS} - {"pagemill-schedule.service", "pagemill-web.service"}))
+@pytest.mark.parametrize(
+    "name", sorted({*UNITS} - {"pagemill-schedule.service", "pagemill-backup.service", "pagemill-web.service"})
+)
 def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
     """Else a fix of one would be forgotten in the others."""
     treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from worker_service.commands import group, output
-from worker_service.commands.desk import Desk, say_that_it_waits, verb
+from worker_service.commands.desk import Desk, confirm, confirming, say_that_it_waits, verb
 from worker_service.errors import ProgramAbsent, StoreAbsent
 from worker_service.operations import database as operations
 from worker_service.plurals import counted
+
+if TYPE_CHECKING:
+    from worker_service.operations.restore import RestorePlan
 
 
 @verb
@@ -54,16 +58,70 @@ def migrate(desk: Desk, dry_run: bool) -> None:
 
 @verb
 @click.argument("target", type=click.Path(path_type=Path))
-def backup(desk: Desk, target: Path) -> None:
+@click.option(
+    "--keep", type=click.IntRange(1), metavar="N", help="In a directory: leave so many copies, this one included."
+)
+def backup(desk: Desk, target: Path, keep: int | None) -> None:
     """\b
     pagemill db backup /var/backups/pagemill.db
-    pagemill db backup "pagemill-$(date +%F).db"
+    pagemill db backup /var/backups/pagemill/ --keep 14
 
-    Write a sound copy of the database while others go on. A file that is there already is never overwritten.
+    Write a sound copy of the database while others go on. A file that is there already is never overwritten; in a
+    directory the copy is named by the time. `systemctl enable --now pagemill-backup.timer` makes one each night.
+
+    Copy the workspace after it: each file that the copy names is then there.
     """
-    size = operations.backup(desk.settings, target, on_long_wait=say_that_it_waits)
-    if not desk.answered({"backup": target, "bytes": size}):
-        output.show(f"wrote {target}, {counted(size, 'byte')}")
+    made = operations.backup(desk.settings, target, keep=keep, on_long_wait=say_that_it_waits)
+    if desk.answered({"backup": made.path, "bytes": made.size, "removed": made.removed}):
+        return
+    output.show(f"wrote {made.path}, {counted(made.size, 'byte')}")
+    if made.removed:
+        output.say(f"removed {counted(len(made.removed), 'older one')}")
+
+
+@verb
+@click.argument("file", type=click.Path(path_type=Path))
+@confirming
+def restore(desk: Desk, file: Path, dry_run: bool, yes: bool) -> int:
+    """\b
+    pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db --dry-run
+    pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db
+
+    Put a backup in the place of the database, here or on another machine. The database that was there is kept beside
+    it, under another name.
+
+    The backup is checked first, and brought to this version's tables. What was running in it goes back into the queue;
+    late results of before are refused. It is refused while a daemon runs, or anybody else has the database open.
+    """
+    from worker_service.operations import restore as operations
+
+    plan = operations.plan_restore(desk.settings, file)
+    if dry_run:
+        if not desk.answered({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
+            for sentence in _sentences(plan):
+                output.show(sentence)
+            output.say("that is what would be done; nothing was changed")
+        return 0
+    confirm(f"Put {file} in the place of {plan.database}?", yes=yes, sample=_sentences(plan))
+    done = operations.restore(desk.settings, plan)
+    if desk.answered(done):
+        return 0
+    for step in done.restored.steps:
+        output.show(step)
+    output.show(f"{plan.database} is {file} of {output.seconds(plan.backup.newest_at)}")
+    if done.restored.requeued:
+        output.show(f"{output.jobs(done.restored.requeued)} that were running went back into the queue")
+    if done.restored.replaced is not None:
+        output.show(f"what was there before is kept at {done.restored.replaced}")
+    if done.missing:
+        number = len(done.missing)
+        output.say(
+            f"{counted(number, 'file')} that it names {'is' if number == 1 else 'are'} not in "
+            f"{desk.settings.workspace}, such as {done.missing[0]}: before the daemon starts, bring the copy of the "
+            "workspace there"
+        )
+    output.say("next: pagemill doctor, then systemctl start pagemill pagemill-commands")
+    return 1 if done.missing else 0
 
 
 @verb
@@ -114,5 +172,15 @@ db = group(
     "db",
     "\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
     'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
-    *(migrate, backup, check, shell),
+    *(migrate, backup, restore, check, shell),
 )
+
+
+def _sentences(plan: RestorePlan) -> list[str]:
+    backup = plan.backup
+    newest = f", the newest thing in it is of {output.seconds(backup.newest_at)}" if backup.newest_at else ""
+    return [
+        f"the backup is sound: {output.jobs(plan.jobs)}, {plan.running} running{newest}",
+        f"it replaces {plan.database}, which is kept beside it" if plan.replaces else f"it becomes {plan.database}",
+        "jobs that have ended since then run again; those that came in since then are not in it",
+    ]

@@ -29,8 +29,15 @@ from worker_service.errors import PagemillError, ProgramAbsent, Refused
 _PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")
 OFFLINE_UNIT, SCHEDULE_TIMER = "pagemill-offline@.service", "pagemill-schedule.timer"
-WEB_UNIT = "pagemill-web.service"
-LEFT_UNITS = (OFFLINE_UNIT, "pagemill-schedule.service", SCHEDULE_TIMER, WEB_UNIT)
+WEB_UNIT, BACKUP_TIMER = "pagemill-web.service", "pagemill-backup.timer"
+LEFT_UNITS = (
+    OFFLINE_UNIT,
+    "pagemill-schedule.service",
+    SCHEDULE_TIMER,
+    "pagemill-backup.service",
+    BACKUP_TIMER,
+    WEB_UNIT,
+)
 """Written, and left to the owner to enable."""
 USER_UNIT = "pagemill-user.service"
 _NAMES = {
@@ -48,6 +55,7 @@ _HINTS = (
     "pagemill-offline@TYPE, and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!TYPE",
     f"for browsers and programs of this machine, at http://127.0.0.1:8470: systemctl enable --now {WEB_UNIT}",
     f"to begin each [[schedule]] of the settings at its times: systemctl enable --now {SCHEDULE_TIMER}",
+    f"to have a copy of the database in /var/backups/pagemill each night: systemctl enable --now {BACKUP_TIMER}",
 )
 _USER_HINTS = ("to have it run when you are not logged in: loginctl enable-linger",)
 # What ProtectHome hides from the unit.
@@ -262,12 +270,14 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
         yield Run(["systemctl", "disable", "--now", *units])
         yield Run(["systemctl", "disable", OFFLINE_UNIT])
         # Older ones had none.
-        for unit in (SCHEDULE_TIMER, WEB_UNIT):
+        for unit in (SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT):
             if (etc / "systemd/system" / unit).exists():
                 yield Run(["systemctl", "disable", "--now", unit])
         yield Run(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
     elif units:
-        yield Run(["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, WEB_UNIT])
+        yield Run(
+            ["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT]
+        )
     written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
     yield from (Remove(etc / name) for name in written if (etc / name).exists())
     link = etc.parent / COMMAND.lstrip("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
-from worker_service.errors import PagemillError
+from worker_service.errors import BadInput, PagemillError
 from worker_service.jobs.model import Check
 from worker_service.store import opening
 from worker_service.store.base import Store
@@ -51,10 +52,37 @@ def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | Non
     return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
-def backup(settings: Settings, target: Path, *, on_long_wait: OnLongWait | None = None) -> int:
-    """Write a sound copy while others go on, and return its size; a file that is there is never overwritten."""
-    opening.back_up(settings.database, target, on_long_wait=on_long_wait)
-    return target.stat().st_size
+@dataclass(frozen=True, slots=True)
+class Backup:
+    path: Path
+    size: int
+    removed: Sequence[Path]
+    """Older ones in the same directory."""
+
+
+def backup(
+    settings: Settings,
+    target: Path,
+    *,
+    keep: int | None = None,
+    clock: Clock = wall_clock,
+    on_long_wait: OnLongWait | None = None,
+) -> Backup:
+    """Write a sound copy while others go on; a file that is there is never overwritten. In a directory it is named by
+    the time, and of those named so the newest `keep` stay."""
+    path, older = target, list[Path]()
+    if target.is_dir():
+        path = target / f"{settings.database.stem}-{clock():%Y-%m-%dT%H%M%SZ}.db"
+        named = re.compile(rf"{re.escape(settings.database.stem)}-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.db")
+        older = sorted(one for one in target.iterdir() if named.fullmatch(one.name))
+    elif keep is not None:
+        raise BadInput(f"{target} is no directory: what is kept of older copies is said where they have one")
+    opening.back_up(settings.database, path, on_long_wait=on_long_wait)
+    # Only now: where no copy can be made, the last one is wanted most.
+    removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
+    for one in removed:
+        one.unlink(missing_ok=True)
+    return Backup(path, path.stat().st_size, removed)
 
 
 def check(session: Session) -> Sequence[Check]:

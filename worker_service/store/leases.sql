@@ -185,7 +185,8 @@ SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END + :be
   FROM worker w WHERE w.id = :worker_id;
 
 -- fragment: taken
-status = 'running', fence = fence + 1, worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
+status = 'running', fence = max(fence, ifnull((SELECT max(r.fence) FROM restored r), 0)) + 1,
+       worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
        progress_percent = 0, progress_message = NULL
 
 -- name: claim_one

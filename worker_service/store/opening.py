@@ -37,6 +37,7 @@ __all__ = [
     "migrate",
     "open_as_set",
     "open_store",
+    "refuse_network_file_system",
     "schema_version",
 ]
 
@@ -78,7 +79,7 @@ def open_store(
 ) -> Store:
     """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
     `on_long_wait` is told when somebody else keeps the write lock; `pauses` lets others in between two writes."""
-    _refuse_network_file_system(path)
+    refuse_network_file_system(path)
     database = Database(
         path,
         sqlite_statements(),
@@ -104,7 +105,7 @@ def initialise(
 ) -> bool:
     """Make the database, or see that it is there; of two at once, one makes it. True = made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _refuse_network_file_system(path)
+    refuse_network_file_system(path)
     _make_file(path)
     connection = create(path, on_long_wait)
     try:
@@ -188,7 +189,7 @@ def _refuse_other_version(path: Path, version: int | None) -> None:
         raise SchemaMismatch(newer(path, version))
 
 
-def _refuse_network_file_system(path: Path) -> None:
+def refuse_network_file_system(path: Path) -> None:
     kind = file_system_of(path.parent.resolve(), Path("/proc/self/mountinfo").read_text())
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(

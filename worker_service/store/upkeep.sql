@@ -222,6 +222,32 @@ INSERT INTO link (path, folded, document_id, target) VALUES (:path, :folded, :do
 DELETE FROM link WHERE document_id = :document_id AND target = '';
 
 
+
+-- ── A backup that is made ready to be the database ──────────────────────────────────────────────────────────────
+
+-- name: begin_numbers
+-- Of tables that had no row yet.
+INSERT INTO sqlite_sequence (name, seq)
+SELECT s.name, 0 FROM sqlite_schema s
+ WHERE s.type = 'table' AND s.sql LIKE '%AUTOINCREMENT%'
+   AND s.name NOT IN (SELECT q.name FROM sqlite_sequence q);
+
+-- name: raise_number
+UPDATE sqlite_sequence SET seq = max(seq, :to) WHERE name = :name;
+
+-- name: raise_numbers
+-- No job and no document gets a number that another had after the backup.
+UPDATE sqlite_sequence SET seq = seq + :by;
+
+-- name: restored
+INSERT INTO restored (at, fence)
+SELECT :now, :by + max(:above, ifnull((SELECT max(fence) FROM worker_job_queue), 0),
+                       ifnull((SELECT max(fence) FROM restored), 0));
+
+-- name: published_files
+SELECT id, path FROM file WHERE id > :after ORDER BY id LIMIT :most;
+
+
 -- ── The audit: history_… names what breaks a promise, a line for each ───────────────────────────────────────────
 -- A row that was adopted from the original table may have ended before there were events: fence 0, and none of them.
 
@@ -254,7 +280,8 @@ SELECT 'P3: nothing of batch ' || b.id || ' is left to do, and it has not ended'
  LIMIT :most;
 
 -- name: history_chain
--- P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start.
+-- P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start, and
+-- goes on above all that there was before a backup was restored.
 SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
        || ' with fence ' || fence || ', after ' || was || ' with fence ' || fence_was
   FROM (SELECT id, job_id, fence, from_status, to_status,
@@ -263,7 +290,9 @@ SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status 
                lag(fence, 1, 0) OVER job AS fence_was
           FROM worker_job_event
         WINDOW job AS (PARTITION BY job_id ORDER BY id))
- WHERE from_status <> was OR fence <> fence_was + (to_status = 'running')
+ WHERE from_status <> was
+    OR (fence <> fence_was + (to_status = 'running')
+        AND NOT (to_status = 'running' AND fence > fence_was AND fence - 1 IN (SELECT r.fence FROM restored r)))
  LIMIT :most;
 
 -- name: history_rows

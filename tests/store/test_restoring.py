@@ -1,0 +1,265 @@
+"""A backup in the place of a database: checked first, fences raised, and nobody writes into what it replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker
+from tests.store.test_migrations_2 import EARLIER
+from worker_service.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
+from worker_service.jobs.model import Completion, HandlerFacts, NewJob, Status
+from worker_service.store.base import Store
+from worker_service.store.opening import back_up, initialise, open_store
+from worker_service.store.restoring import RAISED_BY, Restored, look_at_backup, put_in_place
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "place" / "pagemill.db"
+    initialise(path)
+    return path
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return tmp_path / "copy.db"
+
+
+def opened(path: Path, clock: MovableClock) -> Store:
+    return open_store(path, clock=clock)
+
+
+def restore(copy: Path, path: Path, clock: MovableClock) -> Restored:
+    return put_in_place(look_at_backup(copy), path, clock)
+
+
+def test_what_was_running_goes_back_and_late_results_of_before_miss(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
+    before = opened(path, clock)
+    before.leases.register(new_worker("w1"))
+    job = before.intake.enqueue(NewJob("ocr_pages")).job_id
+    [late] = before.leases.claim("w1", 1)
+    back_up(path, copy)
+    before.close()
+
+    done = restore(copy, path, clock)
+
+    store = opened(path, clock)
+    assert (done.requeued, store.reading.get(job).status) == (1, Status.PENDING)
+    # Even were it the same worker again.
+    store.leases.register(new_worker("w1"))
+    [again] = store.leases.claim("w1", 1)
+    assert (again.lease.job_id, again.lease.fence) == (job, late.lease.fence + RAISED_BY + 1)
+    with pytest.raises(LeaseLost):
+        store.leases.release(late.lease)
+    assert store.leases.complete_many([Completion(late.lease), Completion(again.lease)]) == [late.lease]
+    assert store.upkeep.audit() == []
+    store.close()
+
+
+def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
+    before = opened(path, clock)
+    before.leases.register(new_worker("w1"))
+    before.intake.enqueue(NewJob("ocr_pages"))
+    back_up(path, copy)
+    [first] = before.leases.claim("w1", 1)
+    before.leases.release(first.lease)
+    [lost] = before.leases.claim("w1", 1)
+    before.close()
+
+    restore(copy, path, clock)
+    between = opened(path, clock)
+    between.leases.register(new_worker("w2"))
+    [lost_again] = between.leases.claim("w2", 1)
+    between.close()
+    clock.advance(1)
+    restore(copy, path, clock)
+
+    store = opened(path, clock)
+    store.leases.register(new_worker("w2"))
+    [again] = store.leases.claim("w2", 1)
+    assert again.lease.fence > lost_again.lease.fence > lost.lease.fence
+    store.leases.release(again.lease)
+    [third] = store.leases.claim("w2", 1)
+    assert third.lease.fence == again.lease.fence + 1
+    assert store.upkeep.audit() == []
+    store.close()
+
+
+def test_no_number_is_given_twice(path: Path, copy: Path, clock: MovableClock) -> None:
+    before = opened(path, clock)
+    known = before.intake.enqueue(NewJob("a")).job_id
+    back_up(path, copy)
+    lost = [before.intake.enqueue(NewJob("a")).job_id for _ in range(3)]
+    before.close()
+
+    restore(copy, path, clock)
+
+    store = opened(path, clock)
+    assert store.intake.enqueue(NewJob("a")).job_id > max(known, *lost)
+    store.close()
+
+
+def test_a_job_that_may_run_once_only_fails_instead_of_running_again(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
+    before = opened(path, clock)
+    worker = new_worker("w1", types=["pay"], at_most_once=True)
+    before.leases.register(worker)
+    assert HandlerFacts("pay", at_most_once=True).at_most_once
+    job = before.intake.enqueue(NewJob("pay")).job_id
+    before.leases.claim("w1", 1)
+    back_up(path, copy)
+    before.close()
+
+    restore(copy, path, clock)
+
+    store = opened(path, clock)
+    assert (store.reading.get(job).status, store.reading.get(job).error_code) == (Status.FAILED, "WORKER_DIED")
+    store.close()
+
+
+def test_the_replaced_database_is_kept_whole_and_can_be_brought_back(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
+    before = opened(path, clock)
+    before.intake.enqueue(NewJob("a"))
+    back_up(path, copy)
+    later = before.intake.enqueue(NewJob("a")).job_id
+    before.close()
+
+    aside = restore(copy, path, clock).replaced
+    assert aside is not None
+    assert ByHand(path).one("SELECT count(*) FROM worker_job_queue") == 1
+    clock.advance(1)
+    restore(aside, path, clock)
+
+    assert ByHand(path).one("SELECT max(id) FROM worker_job_queue") == later
+    assert ByHand(path).one("PRAGMA journal_mode") == "wal"
+    assert path.stat().st_mode == copy.stat().st_mode or os.geteuid() == 0
+
+
+def test_a_backup_becomes_the_database_where_there_was_none(
+    path: Path, copy: Path, clock: MovableClock, tmp_path: Path
+) -> None:
+    back_up(path, copy)
+    elsewhere = tmp_path / "elsewhere" / "pagemill.db"
+
+    done = restore(copy, elsewhere, clock)
+
+    assert done.replaced is None
+    assert ByHand(elsewhere).one("PRAGMA integrity_check") == "ok"
+    assert sorted(one.name for one in elsewhere.parent.iterdir()) == ["pagemill.db"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_backup_of_an_earlier_version_is_brought_to_todays_tables(
+    version: int, path: Path, copy: Path, clock: MovableClock
+) -> None:
+    ByHand(copy).run(f"PRAGMA journal_mode = wal; {(EARLIER / f'schema_{version}.sql').read_text()}")
+    ByHand(copy)("INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('a', 'local', '{}')")
+
+    done = restore(copy, path, clock)
+
+    assert done.steps
+    store = opened(path, clock)
+    assert store.reading.get(1).job_type == "a"
+    store.close()
+
+
+def test_while_somebody_has_the_database_open_nothing_is_changed(path: Path, copy: Path, clock: MovableClock) -> None:
+    back_up(path, copy)
+    person = subprocess.Popen(["sqlite3", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert person.stdin is not None
+    assert person.stdout is not None
+    person.stdin.write("SELECT count(*) FROM worker_job_queue;\n")
+    person.stdin.flush()
+    assert person.stdout.readline() == "0\n"
+
+    with pytest.raises(StoreBusy, match="pagemill serve"):
+        restore(copy, path, clock)
+
+    person.communicate(timeout=10)
+    assert ByHand(path).one("PRAGMA journal_mode") == "wal"
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_who_opened_the_replaced_file_cannot_write_into_it_any_more(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
+    back_up(path, copy)
+    person = subprocess.Popen(
+        ["sqlite3", "-cmd", ".timeout 5000", str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert person.stdin is not None
+    assert person.stdout is not None
+    # Opened, and nothing read yet: what SQLite does not count as somebody who has it open.
+    person.stdin.write(".print here\n")
+    person.stdin.flush()
+    assert person.stdout.readline() == "here\n"
+
+    aside = restore(copy, path, clock).replaced
+    _, refused = person.communicate(
+        "INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'b');\n", timeout=20
+    )
+
+    assert aside is not None
+    rows = [ByHand(one).one("SELECT count(*) FROM worker_job_queue") for one in (aside, path)]
+    assert rows == [0, 1] or (rows == [0, 0] and refused)
+
+
+def test_a_damaged_database_is_replaced_with_all_that_is_left_of_it(
+    path: Path, copy: Path, clock: MovableClock
+) -> None:
+    back_up(path, copy)
+    path.write_bytes(b"no database" * 1000)
+    Path(f"{path}-wal").write_bytes(b"of it")
+
+    aside = restore(copy, path, clock).replaced
+
+    assert aside is not None
+    assert aside.read_bytes().startswith(b"no database")
+    assert Path(f"{aside}-wal").read_bytes() == b"of it"
+    assert ByHand(path).one("PRAGMA integrity_check") == "ok"
+
+
+def test_what_is_no_sound_backup_is_refused_and_the_database_stays(
+    path: Path, copy: Path, clock: MovableClock, tmp_path: Path
+) -> None:
+    back_up(path, copy)
+    there = path.read_bytes()
+    junk, cut, empty, other = (tmp_path / name for name in ("junk", "cut", "empty", "other"))
+    junk.write_bytes(b"junk" * 1000)
+    cut.write_bytes(copy.read_bytes()[:50_000])
+    empty.write_bytes(b"")
+    ByHand(other).run("CREATE TABLE mine (x)")
+    newer = tmp_path / "newer"
+    newer.write_bytes(copy.read_bytes())
+    ByHand(newer).run("UPDATE pagemill_schema SET version = 99")
+
+    for file, error, words in (
+        (junk, StoreDamaged, "no sound backup"), (cut, StoreDamaged, "no sound backup"),
+        (empty, StoreUnusable, "db backup"), (other, StoreUnusable, "db backup"),
+        (newer, SchemaMismatch, "upgrade pagemill"), (tmp_path / "absent", BadInput, "there is no file"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            restore(file, path, clock)
+
+    assert path.read_bytes() == there
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_a_hand_cannot_raise_a_fence_through_the_table_of_restores(path: Path) -> None:
+    by_hand = ByHand(path)
+    by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('a', 'b')")
+
+    with pytest.raises(RefusedByHand, match="fence of a job changes only when a worker claims it"):
+        by_hand("UPDATE worker_job_queue SET fence = 1000001")

@@ -1,0 +1,111 @@
+"""A head that is lost, and brought up elsewhere from a backup and a copy of the workspace."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import System
+from tests.system.test_commands import give
+from worker_service.jobs.model import Status
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[System]:
+    (tmp_path / "elsewhere").mkdir()
+    made = System(tmp_path / "elsewhere")
+    made.store.close()
+    made.database.unlink()
+    yield made
+    made.close()
+
+
+def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
+    system: System, elsewhere: System, tmp_path: Path
+) -> None:
+    backup = tmp_path / "copy.db"
+    done = [system.enqueue("chaos") for _ in range(3)]
+    running = system.enqueue("sleep")
+    daemon = system.start()
+    for job in done:
+        system.wait_for(job, Status.COMPLETED)
+    pids = system.pids_of(running)
+
+    assert give(system, "db", "backup", str(backup)).returncode == 0
+    lost = system.enqueue("chaos")
+    system.wait_for(lost, Status.COMPLETED)
+    daemon.signal(signal.SIGKILL)
+    daemon.ends()
+    shutil.copytree(system.workspace, elsewhere.workspace, symlinks=True)
+    restored = give(elsewhere, "db", "restore", str(backup), "--yes", "--json")
+
+    assert restored.returncode == 0, restored.stderr
+    answer = json.loads(restored.stdout)
+    assert (answer["restored"]["requeued"], answer["missing"]) == (1, [])
+    elsewhere.start()
+    assert elsewhere.pids_of(running, 2) != pids
+    assert elsewhere.job(running).fence > system.job(running).fence + 1
+    new = elsewhere.enqueue("chaos")
+    assert new > lost + 1, "no number is given twice"
+    elsewhere.wait_for(new, Status.COMPLETED)
+    for job in done:
+        assert (elsewhere.workspace / "objects" / f"{job}-{elsewhere.job(job).fence}" / "page.txt").exists()
+    elsewhere.assert_sound()
+
+
+def test_no_backup_takes_the_place_of_a_database_that_a_daemon_works_with(system: System, tmp_path: Path) -> None:
+    job = system.enqueue("sleep")
+    daemon = system.start()
+    system.pids_of(job)
+    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    there = system.database.stat().st_ino
+
+    refused = give(system, "db", "restore", str(tmp_path / "copy.db"), "--yes")
+
+    assert refused.returncode == 1
+    assert "systemctl stop pagemill" in refused.stderr
+    assert system.database.stat().st_ino == there
+    assert daemon.process.poll() is None
+
+
+def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: System, tmp_path: Path) -> None:
+    job = system.enqueue("chaos")
+    system.start()
+    system.wait_for(job, Status.COMPLETED)
+    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+
+    told = give(elsewhere, "db", "restore", str(tmp_path / "copy.db"), "--yes")
+
+    assert told.returncode == 1
+    assert f"1 file that it names is not in {elsewhere.workspace}" in told.stderr
+    assert f"objects/{job}-1/page.txt" in told.stderr
+
+
+def test_a_workspace_of_another_database_is_refused(system: System, elsewhere: System, tmp_path: Path) -> None:
+    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    elsewhere.workspace.mkdir()
+    (elsewhere.workspace / ".database").write_text("2020-01-01 00:00:00.000\n")
+
+    refused = give(elsewhere, "db", "restore", str(tmp_path / "copy.db"), "--yes")
+
+    assert refused.returncode == 78
+    assert "belongs to another database" in refused.stderr
+    assert not elsewhere.database.exists()
+
+
+def test_nobody_is_there_to_ask_and_a_dry_run_changes_nothing(system: System, tmp_path: Path) -> None:
+    system.enqueue("noop")
+    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    there = system.database.stat().st_ino
+
+    dry, unasked = (give(system, "db", "restore", str(tmp_path / "copy.db"), *more) for more in (["--dry-run"], []))
+
+    assert (dry.returncode, unasked.returncode) == (0, 1)
+    assert "1 job, 0 running" in dry.stdout
+    assert "--yes" in unasked.stderr
+    assert system.database.stat().st_ino == there
