@@ -370,7 +370,7 @@ CREATE TABLE worker_action (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     at         TEXT NOT NULL,
     actor      TEXT NOT NULL,
-    verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove')),
+    verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove', 'make_token', 'remove_token')),
     undone_at  TEXT,
     undone_by  TEXT,
     CONSTRAINT "at, actor, undone_at and undone_by have at most 1000 bytes"
@@ -380,7 +380,7 @@ CREATE TABLE worker_action (
 
 CREATE TABLE worker_action_item (
     action_id        INTEGER NOT NULL,
-    item_id          INTEGER NOT NULL,   -- the job, or the document that a 'remove' took away
+    item_id          INTEGER NOT NULL,   -- the job, the document that a 'remove' took away, or the token
     left_as          TEXT,               -- status, fence and priority; of what is gone, what it was
     priority_before  INTEGER,
     PRIMARY KEY (action_id, item_id),
@@ -410,6 +410,22 @@ CREATE TABLE token (
 ) STRICT;
 CREATE UNIQUE INDEX token_by_name ON token (name) WHERE kind = 'token';
 CREATE INDEX token_by_token ON token (token_id) WHERE token_id IS NOT NULL;
+
+
+-- What came by HTTP with an Idempotency-Key, and what was answered: whoever sends it again is told the same.
+CREATE TABLE request (
+    key       TEXT PRIMARY KEY NOT NULL,   -- with whose it is
+    wish      TEXT NOT NULL,               -- a digest of what was asked
+    at        TEXT NOT NULL,
+    status    INTEGER,
+    answer    TEXT,                        -- NULL: it was granted, and what was answered is not known
+    location  TEXT,
+    CONSTRAINT "key, wish, at and location have at most 5000 bytes"
+        CHECK (length(CAST(key AS BLOB)) <= 5000 AND length(CAST(wish AS BLOB)) <= 5000
+               AND length(CAST(at AS BLOB)) <= 5000 AND length(CAST(location AS BLOB)) <= 5000),
+    CONSTRAINT "answer has at most 16777216 bytes" CHECK (length(CAST(answer AS BLOB)) <= 16777216)
+) STRICT;
+CREATE INDEX request_by_time ON request (at);
 
 
 -- ── Workers, and what holds whole lanes ─────────────────────────────────────────────────────────────────────────

@@ -144,6 +144,12 @@ class Refused(PagemillError):
     exit_code = 1
 
 
+class AskedTwice(Refused):
+    """Somebody else was first with this Idempotency-Key."""
+
+    code = "asked_twice"
+
+
 class LeaseLost(PagemillError):
     """Another worker owns this job now, or the row has ended. Drop the result; write nothing."""
 

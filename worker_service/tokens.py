@@ -65,6 +65,19 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
+@dataclass(frozen=True, slots=True)
+class GrantedRequest:
+    """A wish that came with a key, and was granted."""
+
+    wish: str
+    """A digest of what was asked."""
+    at: str
+    status: int | None
+    answer: str | None
+    """None: it is not known, or not yet."""
+    location: str | None
+
+
 def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 

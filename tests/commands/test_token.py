@@ -88,3 +88,19 @@ def test_an_address_with_a_path_or_without_a_scheme_is_refused(
 
 def test_nobody_listed_is_told_what_that_means(run: Run) -> None:
     assert "whoever may write the database comes in" in run("token", "ls").stderr
+
+
+def test_who_may_come_in_is_audited_without_its_secret(run: Run) -> None:
+    word = run("token", "make", "scanner", "--scope", "operate", "--owner", "alice").stdout.strip()
+    run("token", "link", "bob")
+    run("token", "rm", "scanner")
+
+    told = run("undo", "--list", "--json").stdout
+    assert [(one["verb"], one["tokens"]) for one in json.loads(told)["items"]] == [
+        ("remove_token", "token scanner (read operate, only of alice)"),
+        ("make_token", "link bob (read operate admin)"),
+        ("make_token", "token scanner (read operate, only of alice)"),
+    ]
+    assert word.split("_", 2)[2] not in told
+    refused = run("undo", "1", "--yes", fails=1)
+    assert "was about who may come in" in refused.stderr

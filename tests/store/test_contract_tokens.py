@@ -73,7 +73,7 @@ def test_a_token_goes_with_its_sessions(store: Store, clock: MovableClock) -> No
     store.tokens.begin_session(hers, session(clock))
     stays = store.tokens.begin_session(his, session(clock))
 
-    assert store.tokens.remove([hers, 99]) == 1
+    assert store.tokens.remove([hers, 99], actor="ann") == 1
     assert [one.id for one in store.tokens.list()] == [his, stays]
 
 

@@ -272,12 +272,12 @@ def _show_actions(desk: Desk) -> int:
     rows = [
         (
             one.id, output.seconds(one.at), one.actor, one.verb, one.jobs or None, one.documents or None,
-            output.seconds(one.undone_at),
+            output.seconds(one.undone_at), one.tokens,
         )
         for one in actions
     ]  # fmt: skip
     if rows:
-        output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE (UTC)"), rows)
+        output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "TOKENS"), rows)
     else:
         output.say("nobody has changed anything yet")
     return 0

@@ -417,6 +417,8 @@ class Action:
     jobs: int
     documents: int
     """That it removed."""
+    tokens: str = ""
+    """That it made or removed, and what each is good for."""
 
     @property
     def opposite(self) -> str | None:

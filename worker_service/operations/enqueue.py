@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from worker_service.clock import PERIODS, period_of
 from worker_service.config import Settings
-from worker_service.errors import BadInput, BadPayload, JobNotFound, Refused, nearest
+from worker_service.errors import BadInput, BadPayload, nearest
 from worker_service.jobs.documents import FACTS, DeferredAction, filled
-from worker_service.jobs.model import Enqueued, Job, NewJob
+from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import IDS_AT_ONCE, require
 from worker_service.operations.words import read_job
@@ -27,11 +27,9 @@ def enqueue(
     stdin: Callable[[int], bytes],
     *,
     is_checked: bool = True,
-    request: str | None = None,
 ) -> Enqueued:
     """`words`: see `read_job`; and `once_per`, a period in which its unique key stands for one job, whatever has become
-    of it. `is_checked`: refuse a payload that no worker which lives could give to its handler. `request`: the name of a
-    wish that may come again: it stands for one job for ever, and for no other."""
+    of it. `is_checked`: refuse a payload that no worker which lives could give to its handler."""
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
@@ -41,26 +39,9 @@ def enqueue(
         for action in job.on_failure:
             refuse_unfit_action(session, action)
     require(session, job.after)
-    if request is not None:
-        return _requested(session, job, request)
     if period is None or job.unique_key is None:
         return session.store.intake.enqueue(job)
     return session.store.schedules.enqueue_once(job.unique_key, period_of(now, period, session.settings.zone), job)
-
-
-def _requested(session: Session, job: NewJob, request: str) -> Enqueued:
-    enqueued = session.store.schedules.enqueue_once(f"request:{request}", "for ever", job)
-    if enqueued.existing:
-        with suppress(JobNotFound):  # it is done with, and pruned
-            there = session.store.reading.get(enqueued.job_id)
-            # A live job of the same unique key is another one, and was asked for in another way.
-            if job.unique_key is None and _wish(there) != _wish(job):
-                raise Refused("that Idempotency-Key was used for another job: take a new one for another wish")
-    return enqueued
-
-
-def _wish(job: Job | NewJob) -> tuple[str, str, str | None, str | None, str]:
-    return job.job_type, job.platform, job.account, job.payload, job.owner
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:

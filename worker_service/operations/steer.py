@@ -188,6 +188,8 @@ def undoable(session: Session, action_id: int | None) -> Action:
         raise Refused(f"there is {which} to undo: see pagemill undo --list")
     if action.undone_at is not None:
         raise Refused(f"action {action.id} was undone already")
+    if action.tokens:
+        raise Refused(f"action {action.id} was about who may come in: `pagemill token make` and `rm` do that")
     if action.opposite is None:
         raise Refused(f"action {action.id} was a {action.verb}: what it took away is gone for good")
     return action

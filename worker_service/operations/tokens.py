@@ -125,7 +125,13 @@ def remove(session: Session, words: Sequence[str]) -> int:
             near = nearest(word, by_name)
             hint = f"did you mean {near}?" if near else "`pagemill token ls` shows what there is"
             raise TokenNotFound(f"there is no token {word!r}: {hint}")
-    return session.store.tokens.remove([by_name[word] for word in words])
+    return session.store.tokens.remove([by_name[word] for word in words], actor=session.actor)
+
+
+def end_session(session: Session, word: str) -> None:
+    """Its browser goes out."""
+    if (found := known_session(session, word)) is not None:
+        session.store.tokens.remove([found.id], actor=None)
 
 
 def note_use(session: Session, used: Mapping[int, str]) -> None:

@@ -56,6 +56,10 @@ class Incoming:
         self._digest.update(piece)
         self.size += len(piece)
 
+    @property
+    def content(self) -> str:
+        return self._digest.hexdigest()
+
     def keep(self, name: str, owner: str) -> Path:
         """Whole, and safe from a power cut; under the name that its sender gave it, made harmless."""
         self._file.flush()

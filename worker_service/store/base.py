@@ -1,4 +1,4 @@
-"""What a store promises, in sentences, in ten parts: one for each kind of caller. `Store` has them all.
+"""What a store promises, in sentences, in eleven parts: one for each kind of caller. `Store` has them all.
 
 Every write after a claim carries the lease (P2); where the fence has moved on, or the row has ended, nothing is
 written and `LeaseLost` is raised (the verbs that take many report it by lease). Each verb is one transaction.
@@ -9,6 +9,7 @@ Decisions (when to try again, who is dead) arrive as values; the store guards, i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -83,7 +84,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.names import LinkFacts, Links
 from worker_service.jobs.selector import Selector
-from worker_service.tokens import NewToken, Token
+from worker_service.tokens import GrantedRequest, NewToken, Token
 
 A = TypeVar("A", bound=Answer)
 
@@ -588,7 +589,7 @@ class Tokens(Protocol):
     """For who lets people and programs in from outside. Secrets never come here, only their digests."""
 
     def make(self, new: NewToken) -> int | None:
-        """Its id. None: a token of this name is there already."""
+        """Its id; an action of whoever made it. None: a token of this name is there already."""
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
         """A session, by a token or a link, which it uses up. None: that is gone, out of date, or used up."""
@@ -602,14 +603,30 @@ class Tokens(Protocol):
     def are_there(self) -> bool:
         """Whether there is any token, links and sessions aside."""
 
-    def remove(self, ids: Sequence[int]) -> int:
-        """With their sessions. How many were there."""
+    def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
+        """With their sessions. How many were there. Without an actor it is no action: a browser goes out."""
 
     def note_use(self, used: Mapping[int, str]) -> None:
         """When each was used last."""
 
     def forget_old(self) -> int:
         """Remove links and sessions that are out of date."""
+
+
+class Requests(Protocol):
+    """For wishes that come with a key, and may come again: each is granted once."""
+
+    def find(self, key: str) -> GrantedRequest | None: ...
+
+    def granting(self, key: str, wish: str) -> AbstractContextManager[None]:
+        """The first transaction that is committed in here tells of it; whoever comes second is refused (`AskedTwice`),
+        and nothing of theirs is done."""
+
+    def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
+        """What is told from now on, and forgotten after a month."""
+
+    def forget(self, key: str, wish: str) -> None:
+        """It was refused."""
 
 
 class Watch(Protocol):
@@ -659,6 +676,8 @@ class Store(Protocol):
     def notices(self) -> Notices: ...
     @property
     def tokens(self) -> Tokens: ...
+    @property
+    def requests(self) -> Requests: ...
 
     def watch(self) -> Watch: ...
     def close(self) -> None: ...

@@ -99,6 +99,7 @@ class Database:
         self.writing: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None
         self.is_mending = False
+        self._together: Callable[[], None] | None = None
 
     def close(self) -> None:
         for connection in (self._reading, self.writing):
@@ -173,7 +174,16 @@ class Database:
 
     def transaction(self) -> Transaction:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
-        return Transaction(lambda: self.writer, self.path, self.pauses)
+        return Transaction(lambda: self.writer, self.path, self.pauses, self._together)
+
+    @contextmanager
+    def together_with(self, write: Callable[[], None]) -> Iterator[None]:
+        """Each transaction that is begun in here writes this as well, as its last."""
+        self._together = write
+        try:
+            yield
+        finally:
+            self._together = None
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -414,11 +424,16 @@ class Transaction:
     """A class and not a generator, because this is around every claim."""
 
     def __init__(
-        self, connection: Callable[[], apsw.Connection], path: Path, pauses: WritePauses | None = None
+        self,
+        connection: Callable[[], apsw.Connection],
+        path: Path,
+        pauses: WritePauses | None = None,
+        last: Callable[[], None] | None = None,
     ) -> None:
         self._connect = connection
         self._errors = spoken_errors(path)
         self._pauses = pauses
+        self._last = last
 
     def __enter__(self) -> None:
         if self._pauses is not None:
@@ -441,6 +456,8 @@ class Transaction:
             return
         with self._errors:
             try:
+                if self._last is not None:
+                    self._last()
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()

@@ -1,4 +1,4 @@
-"""The SQLite store: ten parts over one database, and their statements; the promises are in `base.py`.
+"""The SQLite store: eleven parts over one database, and their statements; the promises are in `base.py`.
 
 Statements stand in the .sql file beside their part. ``-- name: claim`` begins a statement, ``-- fragment: lanes`` a
 piece that statements share by writing ``{lanes}``: one text for what must be the same, such as the gates that `claim`
@@ -18,13 +18,17 @@ from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLE
 from worker_service.store.library import SqliteLibrary
 from worker_service.store.notices import NOTICE_COLUMNS, SqliteNotices
 from worker_service.store.reading import JOB_COLUMNS, SqliteReading
+from worker_service.store.requests import SqliteRequests
 from worker_service.store.schedules import SqliteSchedules
 from worker_service.store.steering import SqliteSteering
 from worker_service.store.tokens import TOKEN_COLUMNS, SqliteTokens
 from worker_service.store.upkeep import SqliteUpkeep
 
 # A fragment stands before what uses it.
-_PARTS = ("leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices", "tokens")
+_PARTS = (
+    "leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices", "tokens",
+    "requests",
+)  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -44,6 +48,7 @@ class SqliteStore:
         self.upkeep = SqliteUpkeep(database)
         self.notices = SqliteNotices(database, self.intake)
         self.tokens = SqliteTokens(database)
+        self.requests = SqliteRequests(database)
 
     def watch(self) -> FileWatch:
         pauses = self.database.pauses

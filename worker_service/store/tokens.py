@@ -19,7 +19,10 @@ class SqliteTokens:
 
     def make(self, new: NewToken) -> int | None:
         with self._db.transaction():
-            return self._insert(new, None)
+            token_id = self._insert(new, None)
+            if token_id is not None:
+                self._note("make_token", new.made_by, {token_id: _titled(new.kind, new.name, new.scopes, new.owner)})
+            return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
         with self._db.transaction():
@@ -39,10 +42,13 @@ class SqliteTokens:
         [(are,)] = self._db.read("are_tokens_there")
         return bool(are)
 
-    def remove(self, ids: Sequence[int]) -> int:
+    def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
-        return sum(token_id in ids for (token_id,) in removed)
+            titles = {token_id: _titled(*what) for token_id, *what in removed if token_id in ids}
+            if titles and actor is not None:
+                self._note("remove_token", actor, titles)
+        return len(titles)
 
     def note_use(self, used: Mapping[int, str]) -> None:
         with self._db.transaction():
@@ -56,6 +62,16 @@ class SqliteTokens:
         for (token_id,) in self._db.write("make_token", **asdict(new), now=self._db.now(), token_id=by):
             return int(token_id)
         return None
+
+    def _note(self, verb: str, actor: str, titles: Mapping[int, str]) -> None:
+        [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
+        for token_id, title in titles.items():
+            item = {"action_id": action_id, "item_id": token_id, "left_as": title}
+            self._db.write("remember", **item, priority_before=None)
+
+
+def _titled(kind: str, name: str, scopes: str, owner: str | None) -> str:
+    return f"{kind} {name} ({scopes}{f', only of {owner}' if owner else ''})"
 
 
 def _token(row: Sequence[Any]) -> Token:

@@ -24,7 +24,7 @@ SELECT EXISTS (SELECT 1 FROM token WHERE kind = 'token');
 -- name: remove_tokens
 DELETE FROM token
  WHERE id IN (SELECT value FROM json_each(:ids)) OR token_id IN (SELECT value FROM json_each(:ids))
-RETURNING id;
+RETURNING id, kind, name, scopes, owner;
 
 -- name: note_use_of_token
 UPDATE token SET used_at = :at WHERE id = :id AND (used_at IS NULL OR used_at < :at);

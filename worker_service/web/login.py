@@ -65,8 +65,7 @@ def go_out(request: Request) -> Response:
     """The session is over, whoever else has its cookie."""
     word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
     with request.app.state.sessions.opened("web") as session:
-        if (found := tokens.known_session(session, word)) is not None:
-            tokens.remove(session, [str(found.id)])
+        tokens.end_session(session, word)
     answer = RedirectResponse(LOGIN, 303)
     answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
     return answer

@@ -102,6 +102,7 @@ def test_a_wish_that_comes_again_with_its_key_is_one_job_also_after_that_has_end
     site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
 
     assert ask().json()["id"] == job_id
+    assert {ask().text, ask().text} == {answers[0].text}
     assert ask("k2").json()["id"] != job_id
     other = ask(payload={"n": 1})
     assert (other.status_code, "Idempotency-Key" in other.json()["detail"]) == (409, True)

@@ -266,3 +266,15 @@ def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Se
 
     assert "undone" in undone.text
     assert session.store.reading.get(job.id).status == "pending"
+
+
+def test_who_let_in_whom_stands_in_the_activity(site: httpx.Client, session: Session) -> None:
+    made = tokens.make(session, "root", powers=[Power.ADMIN])
+    tokens.make(session, "alice", owner="alice")
+    tokens.remove(session, ["alice"])
+
+    shown = site.get("/activity", headers={"Authorization": f"Bearer {made.word}", "Accept": "text/html"}).text
+
+    assert "token alice (read, only of alice) removed" in shown
+    assert "token alice (read, only of alice) made" in shown
+    assert shown.count("/undo") == 0

@@ -23,6 +23,7 @@ from worker_service.harmless import as_json
 from worker_service.jobs.digest import digest
 from worker_service.operations.database import Session
 from worker_service.operations.objects import as_object
+from worker_service.operations.requests import Told, once
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.changes import version_of
 from worker_service.web.problems import HttpProblem, NoSuchPage
@@ -37,6 +38,7 @@ ID: Schema = {"type": "integer", "minimum": 1, "maximum": 2**53}
 YES: Schema = {"type": "boolean"}
 
 _YES = {"": True, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_KEY_MOST = 255
 _BODY_SLACK = 64 * 1024
 """Beside the payload there are other words in a body."""
 
@@ -44,6 +46,9 @@ _BODY_SLACK = 64 * 1024
 class BodyTooLarge(HttpProblem):
     code = "too_large"
     status = 413
+
+
+IDEMPOTENCY = "Idempotency-Key"
 
 
 class NotJson(HttpProblem):
@@ -61,6 +66,9 @@ class Param:
     is_many: bool = False
     """May be said several times."""
     is_needed: bool = False
+
+
+_IDEMPOTENT = Param(IDEMPOTENCY, "the same wish, sent again with it within 30 days, is granted once and answered alike")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +160,43 @@ class Endpoint:
         if state and known[0] == state:
             return _unchanged(state, known[1])
         with opened(request) as session:
-            answer = self.run(Call(request, session, visitor, query, body))
+            call = Call(request, session, visitor, query, body)
+            if self.method == "POST":
+                return granted(request, session, [dict(query), dict(body)], lambda: self._told(call))
+            answer = self.run(call)
             if isinstance(answer, Response):
                 return answer
-            if not isinstance(answer, Answer):
-                answer = Answer(answer)
-            text = as_json(as_object(answer.value), indent=None, is_ascii=False)
-        headers = dict(answer.headers)
+            text, status, headers = _written(answer)
         if is_polled:
             content = digest([text, asked])[:16]
             if known[1] == content:
                 return _unchanged(state, content)
             headers |= _kept(state, content)
-        return Response(text + "\n", answer.status, headers, media_type="application/json")
+        return Response(text + "\n", status, headers, media_type="application/json")
+
+    def _told(self, call: Call) -> Told:
+        text, status, headers = _written(self.run(call))
+        return Told(status, text, headers.get("Location"))
+
+
+def granted(request: Request, session: Session, asked: Sequence[Any], grant: Callable[[], Told]) -> Response:
+    """With an Idempotency-Key once, however often it is sent. `asked`: all that makes it this wish and no other."""
+    key = request.headers.get(IDEMPOTENCY)
+    if key is None:
+        told = grant()
+    elif not 0 < len(key) <= _KEY_MOST or not key.isprintable():
+        raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_MOST} characters")
+    else:
+        visitor = visitor_of(request)
+        told = once(session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, *asked]), grant)
+    headers = {} if told.location is None else {"Location": told.location}
+    return Response(told.answer + "\n", told.status, headers, media_type="application/json")
+
+
+def _written(answer: Any) -> tuple[str, int, dict[str, str]]:
+    if not isinstance(answer, Answer):
+        answer = Answer(answer)
+    return as_json(as_object(answer.value), indent=None, is_ascii=False), answer.status, dict(answer.headers)
 
 
 def endpoint(
@@ -185,6 +217,8 @@ def endpoint(
 ) -> Callable[[Callable[[Call], Any]], Endpoint]:
     """`power`: unless it is said, to look needs `read`, and everything else `operate`."""
     needed = power or (Power.READ if method == "GET" else Power.OPERATE)
+    if method == "POST":
+        headers, refusals = (*headers, _IDEMPOTENT), sorted({*refusals, 400, 409})
 
     def declare(run: Callable[[Call], Any]) -> Endpoint:
         return Endpoint(

@@ -79,7 +79,6 @@ ENQUEUED = {
     "properties": {"id": ID, "existing": YES, "doubt": {**TEXT, "description": "why nobody may ever run it"}},
     "required": ["id", "existing"],
 }
-IDEMPOTENCY = Param("Idempotency-Key", "the same wish, sent again with it, is answered with the job that it has made")
 _EXPECT = Param(
     "expect",
     "refuse unless it is so many jobs, as a dry run tells",
@@ -175,7 +174,6 @@ def _is_seen(call: Call, job_id: int) -> bool:
     "Put a job into the queue. Once it is answered, it survives a power cut.",
     body=WORDS,
     query=(Param("check", "false: do not ask first whether the payload fits its handler", YES),),
-    headers=(IDEMPOTENCY,),
     answer=ENQUEUED,
     statuses=(201, 200),
     refusals=(400, 403, 404, 409, 422),
@@ -183,13 +181,7 @@ def _is_seen(call: Call, job_id: int) -> bool:
 def enqueue(call: Call) -> Answer:
     words = words_of(call, call.body)
     operations.require(call.session, call.body.get("after", ()), call.visitor.owner)
-    key = call.request.headers.get("idempotency-key")
-    if key is not None and (not 0 < len(key) <= 255 or not key.isprintable() or "once_per" in words):
-        raise BadInput("an Idempotency-Key is one line of at most 255 characters, and goes with no once_per")
-    request = None if key is None else f"{call.visitor.name}:{key}"
-    made = entering.enqueue(
-        call.session, words, lambda _: b"", is_checked=call.query.get("check", True), request=request
-    )
+    made = entering.enqueue(call.session, words, lambda _: b"", is_checked=call.query.get("check", True))
     if made.existing and call.visitor.owner is not None and not _is_seen(call, made.job_id):
         raise Refused("a live job has this unique_key: take another one")
     doubt = entering.doubt(call.session, words["job_type"])

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from worker_service.errors import BadInput
 from worker_service.harmless import as_json
 from worker_service.operations import uploads as operations
+from worker_service.operations.database import Session
 from worker_service.operations.objects import as_object
+from worker_service.operations.requests import Told
 from worker_service.web.access import Visitor
 from worker_service.web.api.documents import WISHED, wished
-from worker_service.web.api.endpoint import TEXT, Endpoint, Field, streamed
+from worker_service.web.api.endpoint import TEXT, Endpoint, Field, granted, streamed
 from worker_service.web.api.jobs import own, refuse_actions
 from worker_service.web.guard import turn_of
 from worker_service.web.receiving import Received, received
@@ -51,11 +53,20 @@ _BODY: Mapping[str, Field] = {
 )
 async def upload(request: Request, visitor: Visitor, _: Mapping[str, Any]) -> Response:
     async with received(request) as form, turn_of(request):
-        items = await run_in_threadpool(bring_in, request, visitor, form)
-    return Response(as_json(as_object({"items": items})) + "\n", 201, media_type="application/json")
+        return await run_in_threadpool(_granted, request, visitor, form)
 
 
-def bring_in(request: Request, visitor: Visitor, form: Received) -> list[dict[str, Any]]:
+def _granted(request: Request, visitor: Visitor, form: Received) -> Response:
+    asked = [form.fields, [(name, incoming.content) for name, incoming in form.files]]
+
+    def grant() -> Told:
+        return Told(201, as_json(as_object({"items": bring_in(session, visitor, form)}), indent=None, is_ascii=False))
+
+    with opened(request) as session:
+        return granted(request, session, asked, grant)
+
+
+def bring_in(session: Session, visitor: Visitor, form: Received) -> list[dict[str, Any]]:
     """What becomes of each file, as JSON."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
@@ -68,11 +79,10 @@ def bring_in(request: Request, visitor: Visitor, form: Received) -> list[dict[st
     refuse_actions(visitor, words)
     is_forced = (form.one("force") or "").lower() in ("true", "1", "yes", "on")
     items: list[dict[str, Any]] = []
-    with opened(request) as session:
-        for name, incoming in files:
-            path = incoming.keep(name, owner)
-            made = operations.bring_in(session, path, words, owner=owner, is_forced=is_forced)
-            items.append({"name": path.name, **wished(made, 201).value})
+    for name, incoming in files:
+        path = incoming.keep(name, owner)
+        made = operations.bring_in(session, path, words, owner=owner, is_forced=is_forced)
+        items.append({"name": path.name, **wished(made, 201).value})
     return items
 
 

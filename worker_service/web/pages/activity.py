@@ -8,11 +8,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.operations import steer
-from worker_service.operations.steer import DONE
-from worker_service.plurals import counted
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.pages import page
-from worker_service.web.pages.asking import back_to, number, posted, told
+from worker_service.web.pages.asking import back_to, number, posted, sentence, told
 from worker_service.web.sessions import opened
 
 _MOST = 100
@@ -22,18 +20,12 @@ def activity(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
         found = steer.actions(session, most=_MOST)
-        said = [
-            counted(one.documents, "document") + " removed"
-            if one.verb == "remove"
-            else f"{counted(one.jobs, 'job')} {DONE.get(one.verb, one.verb)}"
-            for one in found
-        ]
         return page(
             request,
             "activity.html",
             title="Activity",
             told=told(session, request),
-            rows=list(zip(found, said, strict=True)),
+            rows=[(one, sentence(one)) for one in found],
         )
 
 

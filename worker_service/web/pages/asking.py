@@ -153,13 +153,21 @@ def told(session: Session, request: Request) -> Told | None:
     return _told(action, refused)
 
 
+def sentence(action: Action) -> str:
+    """What was done."""
+    if action.tokens:
+        return f"{action.tokens} {'made' if action.verb == 'make_token' else 'removed'}"
+    if action.verb == "remove":
+        return f"{counted(action.documents, 'document')} removed"
+    return f"{counted(action.jobs, 'job')} {DONE.get(action.verb, action.verb)}"
+
+
 def _told(action: Action, refused: int) -> Told:
-    what = counted(action.jobs, "job") if action.verb != "remove" else counted(action.documents, "document")
-    done = DONE.get(action.verb, "removed")
+    what = sentence(action)
     more = f"; {refused:,} refused it" if refused else ""
     if action.undone_at is not None:
-        return Told(f"{what} {done}{more}; it was undone since")
-    return Told(f"{what} {done}{more}", action.id if action.opposite else None)
+        return Told(f"{what}{more}; it was undone since")
+    return Told(f"{what}{more}", action.id if action.opposite else None)
 
 
 _SENTENCES = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -25,7 +26,7 @@ from worker_service.web.api.uploads import bring_in
 from worker_service.web.guard import turn_of
 from worker_service.web.pages import page
 from worker_service.web.pages.documents import number_of, owners_of
-from worker_service.web.receiving import received
+from worker_service.web.receiving import Received, received
 from worker_service.web.sessions import opened
 
 _JOBS_MOST = 100
@@ -91,11 +92,16 @@ def _document_of(session: Session, job: Job) -> Document | None:
     return next(iter(found), None)
 
 
+def _brought_in(request: Request, form: Received) -> list[dict[str, Any]]:
+    with opened(request) as session:
+        return bring_in(session, visitor_of(request), form)
+
+
 async def take(request: Request) -> Response:
     visitor = visitor_of(request)
     visitor.must(Power.OPERATE)
     async with received(request) as form, turn_of(request):
-        items = await run_in_threadpool(bring_in, request, visitor, form)
+        items = await run_in_threadpool(_brought_in, request, form)
     return RedirectResponse(f"/upload?{urlencode([('job', one['id']) for one in items if one['id']])}", 303)
 
 

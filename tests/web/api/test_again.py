@@ -1,0 +1,153 @@
+"""One rule for all that is sent by POST: with an Idempotency-Key it is granted once, however often it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.store.papers import work_as
+from worker_service.clock import as_text, shifted
+from worker_service.errors import AskedTwice
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import Selector
+from worker_service.operations import requests, tokens
+from worker_service.operations.database import Session
+from worker_service.operations.requests import AnswerUnknown, Told
+from worker_service.tokens import Power
+from worker_service.web.api import openapi
+
+KEY = {"Idempotency-Key": "k1"}
+
+Ask = Callable[[httpx.Client], httpx.Response]
+
+
+def batch(site: httpx.Client, name: str = "reports", **headers: str) -> httpx.Response:
+    return site.post("/api/batches", json={"name": name, "jobs": [{"job_type": "a"}]}, headers=KEY | headers)
+
+
+def file(site: httpx.Client, content: bytes = b"a,b\n") -> httpx.Response:
+    return site.post("/api/uploads", files={"file": ("a.csv", content)}, data={"force": "true"}, headers=KEY)
+
+
+def again(site: httpx.Client) -> httpx.Response:
+    return site.post("/api/jobs/1/retry", headers=KEY)
+
+
+def all_jobs(session: Session) -> list[int]:
+    return [*session.store.reading.ids(Selector())]
+
+
+@pytest.mark.parametrize("ask", [batch, file])
+def test_what_is_sent_again_and_at_the_same_time_is_done_once_and_answered_alike(
+    site: httpx.Client, session: Session, ask: Ask
+) -> None:
+    work_as(session.store)
+    with ThreadPoolExecutor(6) as together:
+        answers = [*together.map(lambda _: ask(site), range(6)), ask(site)]
+
+    assert {(one.status_code, one.text, one.headers.get("location")) for one in answers} == {
+        (201, answers[0].text, answers[0].headers.get("location"))
+    }
+    assert len(all_jobs(session)) == 1
+
+
+def test_a_retry_that_is_sent_again_is_no_second_retry(site: httpx.Client, session: Session) -> None:
+    [job_id] = [session.store.intake.enqueue(NewJob("a")).job_id]
+    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+
+    first = again(site)
+    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+
+    assert again(site).json() == first.json()
+    assert session.store.reading.get(job_id).status is Status.CANCELLED
+
+
+def test_another_wish_with_the_same_key_is_refused(site: httpx.Client) -> None:
+    assert batch(site).status_code == 201
+
+    for answer in (batch(site, "others"), file(site), again(site)):
+        assert (answer.status_code, answer.json()["detail"]) == (
+            409, "that Idempotency-Key was used for another wish: take a new one",
+        )  # fmt: skip
+
+
+def test_what_was_refused_may_be_sent_again(site: httpx.Client, session: Session) -> None:
+    assert again(site).status_code == 404
+    job_id = session.store.intake.enqueue(NewJob("a")).job_id
+    assert again(site).status_code == 409
+    session.store.steering.cancel(Selector(ids=(job_id,)), actor="test")
+
+    assert again(site).status_code == 200
+
+
+def test_a_key_is_of_the_visitor_who_sent_it(site: httpx.Client, session: Session) -> None:
+    alice, bob = (
+        {"Authorization": f"Bearer {tokens.make(session, name, [Power.OPERATE], owner=name).word}"}
+        for name in ("alice", "bob")
+    )
+
+    hers, his = batch(site, **alice).json(), batch(site, **bob).json()
+
+    assert (hers["batch"]["owner"], his["batch"]["owner"]) == ("alice", "bob")
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+def test_a_key_that_is_none_is_refused(site: httpx.Client, key: str) -> None:
+    answer = site.post("/api/batches/1/stop", headers={"Idempotency-Key": key})
+
+    assert (answer.status_code, "one line of at most 255" in answer.json()["detail"]) == (400, True)
+
+
+def test_every_post_obeys_it() -> None:
+    posts = [one for module in openapi.MODULES for one in module.ENDPOINTS if one.method == "POST"]
+
+    assert len(posts) > 15
+    assert all(any(header.name == "Idempotency-Key" for header in one.headers) for one in posts)
+
+
+def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_is_said(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_WAIT_SECONDS", 0.05)
+
+    def grant() -> Told:
+        session.store.intake.enqueue(NewJob("a"))
+        raise KeyboardInterrupt  # as good as dead: nothing more is written
+
+    with pytest.raises(KeyboardInterrupt):
+        requests.once(session, "key", "wish", grant)
+
+    with pytest.raises(AnswerUnknown, match="look for what it has made"):
+        requests.once(session, "key", "wish", grant)
+    assert len(all_jobs(session)) == 1
+
+
+def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> None:
+    first, second = session.store.requests, session.store.intake
+
+    def both() -> Any:
+        with first.granting("key", "wish"):
+            second.enqueue(NewJob("a"))
+
+    both()
+    with pytest.raises(AskedTwice):
+        both()
+
+    assert len(all_jobs(session)) == 1
+
+
+def test_a_key_is_forgotten_after_a_month(session: Session) -> None:
+    session.store.requests.answered("old", "wish", 200, "{}", None)
+    later = shifted(session.clock(), timedelta(days=31))
+    session.store.database.clock = lambda: later  # type: ignore[attr-defined]
+    session.store.requests.answered("new", "wish", 200, "{}", None)
+
+    assert session.store.requests.find("old") is None
+    found = session.store.requests.find("new")
+    assert found is not None
+    assert found.at == as_text(later)

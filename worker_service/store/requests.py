@@ -1,0 +1,48 @@
+"""What came with a key of its own: granted once, and answered as often as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from worker_service.clock import as_text
+from worker_service.errors import AskedTwice
+from worker_service.store.database import Database
+from worker_service.tokens import GrantedRequest
+
+_KEPT = timedelta(days=30)
+
+
+class SqliteRequests:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def find(self, key: str) -> GrantedRequest | None:
+        for row in self._db.read("find_request", key=key):
+            return GrantedRequest(*row)
+        return None
+
+    @contextmanager
+    def granting(self, key: str, wish: str) -> Iterator[None]:
+        is_noted = False
+
+        def note() -> None:
+            nonlocal is_noted
+            if not is_noted and not self._db.write("note_request", key=key, wish=wish, now=self._db.now()):
+                raise AskedTwice("this was asked for with the same Idempotency-Key at the same time")
+            is_noted = True
+
+        with self._db.together_with(note):
+            yield
+
+    def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
+        with self._db.transaction():
+            now = self._db.now()
+            told = {"status": status, "answer": answer, "location": location}
+            self._db.write("answer_request", key=key, wish=wish, now=now, **told)
+            self._db.write("forget_old_requests", before=as_text(self._db.clock() - _KEPT))
+
+    def forget(self, key: str, wish: str) -> None:
+        with self._db.transaction():
+            self._db.write("forget_request", key=key, wish=wish)
