@@ -32,6 +32,8 @@ class Column:
     """The field of `Selector`; empty: nobody chooses by it."""
     divides: bool = False
     """Where it is chosen by, commas stand between several."""
+    is_part: bool = False
+    """Chosen by what stands anywhere in it, in capitals or not."""
     about: str = ""
     """What the flag means there, if its name does not tell."""
 
@@ -39,8 +41,8 @@ class Column:
 # In the order of their places in lists.
 COLUMNS = (
     Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True),
-    Column("name", "--name", "TEXT", heading="NAME", is_filled=True,
-           written="What it is about, as lists show it: a file's name."),
+    Column("name", "--name", "TEXT", heading="NAME", is_filled=True, chosen_by="name", is_part=True,
+           written="What it is about, as lists show it: a file's name.", about="Jobs with this in their name."),
     Column("platform", "--platform", heading="PLATFORM", chosen_by="platforms", divides=True, is_filled=True,
            written="'local' unless given."),
     Column("account", "--account", heading="ACCOUNT", chosen_by="accounts",
@@ -67,6 +69,8 @@ class Selector:
     owners: Sequence[str] = ()
     batch_id: int | None = None
     error_code: str | None = None
+    name: str | None = None
+    """A part of it."""
     since: str | None = None
     """Created, or ended, at this time or later."""
     older_than: str | None = None

@@ -76,7 +76,7 @@ def _failures(session: Session, owner: str | None) -> Iterator[Matter]:
     """By code: whatever the type, it is the same that would help."""
     since = as_text(session.clock() - _LATELY)
     by_code: dict[str, list[ErrorCount]] = {}
-    for one in session.store.reading.errors(since=since, owner=owner):
+    for one in session.store.reading.errors(since=since, is_open=True, owner=owner):
         by_code.setdefault(one.code or "", []).append(one)
     most_first = sorted(by_code.items(), key=lambda item: -sum(one.jobs for one in item[1]))
     for code, counts in most_first[:_CODES_MOST]:

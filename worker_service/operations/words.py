@@ -66,7 +66,7 @@ def read_payload(
         return None
     text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
     _refuse_large(len(text.encode()), bytes_max)
-    value = _parse_json(text)
+    value = read_json(text)
     if not assignments:
         return text
     if not isinstance(value, dict):
@@ -82,7 +82,7 @@ def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = Fa
     """TYPE, or TYPE={"url": "…"}."""
     job_type, equals, payload = word.partition("=")
     try:
-        value = _parse_json(payload) if equals else {}
+        value = read_json(payload) if equals else {}
     except BadPayload:
         value = None
     if not job_type or not isinstance(value, dict):
@@ -128,7 +128,7 @@ def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> 
         raise BadPayload(f"the payload is not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from error
 
 
-def _parse_json(text: str) -> object:
+def read_json(text: str) -> object:
     import json
 
     try:
@@ -170,7 +170,7 @@ def _assign(value: dict[str, object], assignment: str) -> None:
             raise BadPayload(f"--set {path}: {key} is not an object in the payload")
         value = inner
     try:
-        value[keys[-1]] = _parse_json(word)
+        value[keys[-1]] = read_json(word)
     except BadPayload:
         value[keys[-1]] = word
 

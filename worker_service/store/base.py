@@ -395,10 +395,10 @@ class Reading(Protocol):
         """What pending jobs wait for that their machine lacks: with each sentence, how many do."""
 
     def errors(
-        self, *, since: str, to_retry: Collection[str] | None = None, owner: str | None = None
+        self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
     ) -> Sequence[ErrorCount]:
-        """Of the jobs that have failed since then, by code and type; the most frequent first. `to_retry`: only those
-        with one of these codes that a retry would take, because nothing newer does their work."""
+        """Of the jobs that have failed since then, by code and type; the most frequent first. `is_open`: only those
+        whose work nothing newer has done. `to_retry`: of these only those with such a code that a retry would take."""
 
     def newest_id(self) -> int:
         """Of all jobs; 0: there is none."""

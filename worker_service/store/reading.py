@@ -213,10 +213,11 @@ class SqliteReading:
         return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
 
     def errors(
-        self, *, since: str, to_retry: Collection[str] | None = None, owner: str | None = None
+        self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
     ) -> Sequence[ErrorCount]:
         codes = None if to_retry is None else json.dumps(list(to_retry))
-        return [ErrorCount(*row) for row in self._db.read("errors", since=since, codes=codes, owner=owner)]
+        asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
+        return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
 
     def newest_id(self) -> int:
         [(newest,)] = self._db.read("newest_id")
@@ -364,7 +365,9 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
     add_any("status", [str(status) for status in selector.statuses])
     for column in CHOSEN_BY:
         wanted = getattr(selector, column.chosen_by)
-        if isinstance(wanted, int | str):
+        if column.is_part and wanted is not None:
+            add(f"instr(lower({column.name}), lower(?)) > 0", wanted)
+        elif isinstance(wanted, int | str):
             add(f"{column.name} = ?", wanted)
         elif wanted:
             add_any(column.name, wanted)

@@ -226,7 +226,16 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
   FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
           FROM worker_job_queue q INDEXED BY job_failed
          WHERE status = 'failed' AND completed_at >= :since AND (:owner IS NULL OR owner = :owner)
-           -- Those that a retry would refuse are the past: something newer does their work.
+           -- What something newer has done since is the past: its document was read, or what it comes from was fetched.
+           AND (NOT :is_open
+                OR ((q.generation IS NULL
+                     OR NOT EXISTS (SELECT 1 FROM document d
+                                     WHERE d.id = q.document_id AND d.current_generation > q.generation))
+                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
+                                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
+                                       AND n.job_type = q.job_type AND n.owner = q.owner
+                                       AND n.status = 'completed')))
+           -- So are those that a retry would refuse: something newer does their work.
            AND (:codes IS NULL
                 OR (error_code IN (SELECT value FROM json_each(:codes))
                     AND (q.generation IS NULL
@@ -234,11 +243,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
                                      WHERE d.id = q.document_id AND d.index_generation = q.generation))
                     AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
                                      WHERE l.unique_key = q.unique_key AND l.unique_key IS NOT NULL
-                                       AND l.status IN ('pending', 'running'))
-                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
-                                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
-                                       AND n.job_type = q.job_type AND n.owner = q.owner
-                                       AND n.status = 'completed')))
+                                       AND l.status IN ('pending', 'running'))))
          GROUP BY error_code, job_type) e
  ORDER BY e.jobs DESC, e.error_code, e.job_type;
 

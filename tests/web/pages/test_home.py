@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import httpx
 
+from tests.commands.shelf import Shelf
+from tests.store.papers import claim, work_as
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.operations import steer
 from worker_service.operations.database import Session
 
@@ -100,3 +102,25 @@ def test_each_chart_has_its_table(site: httpx.Client, failed: Make) -> None:
     assert sum(tag == "table" for tag, _ in home.tags) == 4
     assert "Jobs ended 1 in 24 hours" in home.text
     assert "Failures 1 in 24 hours" in home.text
+
+
+def test_what_failed_of_a_document_that_was_read_since_needs_nobody(site: httpx.Client, session: Session) -> None:
+    work_as(session.store)
+    shelf = Shelf(session.store, session.settings.workspace)
+    shelf.fail("a.pdf", "PDF_DAMAGED", "it cannot be read")
+    shelf.fail("b.pdf", "PDF_DAMAGED", "it cannot be read")
+    assert "2 ingest jobs failed: PDF_DAMAGED" in look(site, "/").text
+
+    shelf.read("a.pdf", "now it can", content="c2")
+
+    assert "1 ingest job failed: PDF_DAMAGED" in look(site, "/").text
+
+
+def test_what_failed_after_its_document_was_read_still_needs_somebody(site: httpx.Client, session: Session) -> None:
+    work_as(session.store)
+    document_id = Shelf(session.store, session.settings.workspace).read("a.pdf", "text")
+    hook = session.store.intake.enqueue(NewJob("action", document_id=document_id)).job_id
+    session.store.leases.fail(claim(session.store).lease, Failure("GONE", "nobody listens"), retry_at=None)
+
+    assert session.store.reading.get(hook).status is Status.FAILED
+    assert "1 action job failed: GONE" in look(site, "/").text

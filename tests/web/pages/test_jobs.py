@@ -158,3 +158,45 @@ def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_mat
     assert "3 jobs cancelled" in done.text
     cancelled = session.store.reading.list(Selector(statuses=(Status.CANCELLED,)))
     assert sorted(job.id for job in cancelled) == [job.id for job in rare]
+
+
+def test_a_part_of_a_name_chooses_jobs_here_by_http_and_on_the_command_line(site: httpx.Client, pending: Make) -> None:
+    wanted = pending(name="Annual Report, Übersicht.pdf")
+    pending(name="invoice.pdf")
+    pending()
+
+    shown = look(site, "/jobs?name=annual+report")
+    listed = site.get("/api/jobs", params={"name": "REPORT"}).json()["items"]
+
+    assert ("Annual Report, Übersicht.pdf" in shown.links, "invoice.pdf" in shown.links) == (True, False)
+    assert "pagemill ls --name 'annual report'" in shown.text
+    assert [one["id"] for one in listed] == [wanted.id]
+
+
+def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, session: Session) -> None:
+    form = look(site, look(site, "/jobs").links["Enqueue a job…"])
+
+    done = form.press(
+        site, "Enqueue", job_type="scrape", payload='{"page": [1, 2]}', priority="2", name="the first", owner="ann"
+    )
+
+    assert "It is in the queue" in done.text
+    [job] = session.store.reading.list(Selector(), most=2)
+    assert (job.job_type, job.payload, job.priority, job.name, job.owner) == (
+        "scrape", '{"page": [1, 2]}', 2, "the first", "ann",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", ["{", "@/etc/passwd", "-", "NaN"])
+def test_a_payload_that_is_no_json_comes_back_with_what_was_typed_and_a_sentence(
+    site: httpx.Client, session: Session, payload: str
+) -> None:
+    form = look(site, "/jobs/new")
+
+    again = form.press(site, "Enqueue", job_type="scrape", payload=payload)
+
+    assert again.answer.status_code == 422
+    assert "the payload is not JSON" in again.text
+    assert payload in again.text
+    assert 'value="scrape"' in again.answer.text
+    assert not session.store.reading.list(Selector(), most=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,20 +12,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.clock import from_text
-from worker_service.errors import BadInput, BatchNotFound, JobNotFound, Refused
+from worker_service.errors import BadInput, BadPayload, BatchNotFound, JobNotFound, Refused
 from worker_service.jobs.model import AttemptRow, Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import batches, overview, steer
+from worker_service.operations import enqueue as entering
 from worker_service.operations import jobs as operations
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import JobInWhole, state_of
 from worker_service.operations.steer import ENDED, LIVE, Plan
+from worker_service.operations.words import read_json
 from worker_service.plurals import counted
-from worker_service.web.access import Visitor, visitor_of
+from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.api.jobs import own, refuse_places
 from worker_service.web.pages import page
 from worker_service.web.pages.asking import Filters, back_to, number, outcome, posted, said, told
 from worker_service.web.pages.home import follow
 from worker_service.web.pages.parts import command, length, size
+from worker_service.web.problems import NotAllowed, status_of
 from worker_service.web.sessions import opened
 
 AT_ONCE = 50
@@ -184,6 +189,48 @@ def _command(plan: Plan, filters: Filters) -> str:
     return command(plan.verb, *level, *filters.words())
 
 
+# ── A new one ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SAID = {"job_type": "", "priority": "5", "name": "", "owner": "", "payload": ""}
+
+
+def ask_for_one(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    return _form_of_one(request, _SAID | {name: request.query_params.get(name, _SAID[name]) for name in _SAID})
+
+
+def enqueue(request: Request, form: FormData) -> Response:
+    typed = {name: said(form, name) for name in _SAID}
+    try:
+        with opened(request) as session:
+            made = entering.enqueue(session, _words(visitor_of(request), typed), lambda _: b"")
+            return back_to(f"/jobs/{made.job_id}", said="existing" if made.existing else "enqueued")
+    except (BadInput, BadPayload, Refused, NotAllowed) as error:
+        # With what was typed: it may have been much.
+        return _form_of_one(request, typed, str(error), status_of(error))
+
+
+def _words(visitor: Visitor, typed: Mapping[str, str]) -> dict[str, object]:
+    words: dict[str, object] = {"job_type": typed["job_type"], "priority": number(typed["priority"], "priority")}
+    words["name"] = typed["name"].strip() or None
+    words["owner"] = own(visitor, typed["owner"].strip() or None)
+    if typed["payload"].strip():
+        # Read here, so that no word of it names a file to read instead.
+        payload = read_json(typed["payload"])
+        refuse_places(visitor, payload)
+        words["payload"] = json.dumps(payload, ensure_ascii=False)
+    return words
+
+
+def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
+    with opened(request) as session:
+        types = operations.names(session, "job_type", "") if visitor_of(request).owner is None else []
+        known = {*types, *operations.names(session, "handler", "")}
+    return page(
+        request, "job_new.html", title="Enqueue a job", said=typed, refused=refused, types=sorted(known), status=status
+    )
+
+
 # ── One ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -302,6 +349,8 @@ routes = [
     Route("/jobs", jobs),
     Route("/jobs/change", plan_change),
     Route("/jobs/change", posted(change), methods=["POST"]),
+    Route("/jobs/new", ask_for_one),
+    Route("/jobs/new", posted(enqueue), methods=["POST"]),
     Route("/jobs/{job_id}", one),
     Route("/jobs/{job_id}/{verb}", posted(act), methods=["POST"]),
 ]
