@@ -293,6 +293,7 @@ def _run(
         directory / "keep",
         commands=commands or {},
         sandbox=sandbox,
+        types=[order.job_type],
         grace_seconds=1.0,
         extra_handlers=[] if spec is None else [spec],
         is_without_installed=spec is not None,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import SABOTEURS, Desk, MakeDesk
+from tests.installed import install
 from worker_service.children.messages import Begin, ChildError, Described, How
 from worker_service.children.nursery import Nursery
 
@@ -86,3 +87,32 @@ def test_a_nursery_that_cannot_start_says_so(tmp_path: Path, monkeypatch: pytest
 
     assert not nursery.is_alive
     nursery.close()
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_those_of_one_distribution_share_a_trial_unless_something_is_wrong_with_one(
+    tmp_path: Path, is_sound: bool
+) -> None:
+    path, told = tmp_path / "path", tmp_path / "told"
+    install(path, "two-handlers", {"first": "first_of_two:handler", "second": "second_of_two:handler"})
+    source = (
+        f"import os\nopen({str(told)!r}, 'a').write(f'{{os.getpid()}}\\n')\nfrom tests.saboteurs.twice import handler\n"
+    )
+    (path / "first_of_two.py").write_text(source.replace("import handler", "import first as handler"))
+    (path / "second_of_two.py").write_text(source if is_sound else f"{source}os.abort()\n")
+    nursery = Nursery(Begin(tmp_path / "s", tmp_path / "k", types=[""]), extra_path=[path])
+
+    described = by_name(nursery.start())
+
+    nursery.close()
+    assert described["first"].set_aside is None
+    trials = told.read_text().split()
+    if is_sound:
+        assert described["silent"].set_aside is None
+        assert len(trials) == 2
+        assert len(set(trials)) == 1
+    else:
+        assert "SIGABRT" in (described["second"].set_aside or "")
+        # Together once, and then each alone.
+        assert len(trials) == 4
+        assert len(set(trials)) == 3

@@ -6,3 +6,4 @@ def _run(context: Context[dict[str, str]]) -> None:
 
 
 handler = Handler("silent", _run, dict[str, str])
+first = Handler("first", _run, dict[str, str])

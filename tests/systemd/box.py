@@ -20,7 +20,7 @@ PYTHON = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.mino
 PYTHONPATH = "/opt/checkout:/opt/packages"
 _SYSTEMD = Path("/lib/systemd/systemd")
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "journalctl", "systemd-sysusers")
-_UP_SECONDS = 20.0
+_UP_SECONDS = 60.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -18,7 +18,6 @@ from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_again
 FILES = ROOT / "systemd"
 STATE = "/var/lib/pagemill"
 DATABASE = f"{STATE}/pagemill.db"
-DEADLINE_SECONDS = 20.0
 
 SETTINGS = """
 concurrency = 1

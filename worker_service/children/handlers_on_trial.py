@@ -1,7 +1,8 @@
 """What the nursery knows of handlers: found, tried, loaded. Done once, before it serves anybody.
 
-Each entry point is imported in a child of its own first, with a limit of time: what hangs, crashes, or starts threads
-at import does so there.
+Each entry point is imported in a trial child first, with a limit of time: what hangs, crashes, or starts threads at
+import does so there. Those of one distribution share a trial, as they share their libraries; only where something is
+wrong with it does each get one of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -39,6 +41,8 @@ from worker_service.handlers.registry import FoundEntry
 from worker_service.jobs.model import HandlerFacts
 
 _LEAVING_SECONDS = 2.0
+_SHARE_TOGETHER = 0.25
+"""Of the time that an import may take: for a trial after which there may be another."""
 
 Verdict = Tried | str
 """What an entry point holds, or the sentence about why it cannot be used."""
@@ -93,8 +97,29 @@ def wants(types: Sequence[str], job_type: str) -> bool:
 def _try_all(
     found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
 ) -> dict[FoundEntry, Verdict]:
+    by_distribution: defaultdict[str, list[FoundEntry]] = defaultdict(list)
+    for one in found:
+        by_distribution[one.distribution].append(one)
+    several = [group for group in by_distribution.values() if len(group) > 1]
+    together = _try(several, settings, seconds=seconds * _SHARE_TOGETHER, control=control)
+    good = {one: together[one] for group in several if all(map(_is_good, map(together.get, group))) for one in group}
+    alone = _try([[one] for one in found if one not in good], settings, seconds=seconds, control=control)
+    return good | alone
+
+
+def _is_good(verdict: Verdict | None) -> bool:
+    return isinstance(verdict, Tried) and verdict.threads == 1
+
+
+def _try(
+    groups: Sequence[Sequence[FoundEntry]],
+    settings: Mapping[str, registry.Commands],
+    *,
+    seconds: float,
+    control: int,
+) -> dict[FoundEntry, Verdict]:
     """All at once. Ends the nursery when the daemon hangs up meanwhile."""
-    trials = [_Trial(one, settings) for one in found]
+    trials = [_Trial(group, settings) for group in groups]
     poll = select.poll()
     # Asking for nothing still tells of a hang-up.
     poll.register(control, 0)
@@ -112,7 +137,7 @@ def _try_all(
                 del running[descriptor]
     late = set(running.values())
     _end_all(trials, late)
-    return {trial.found: trial.verdict(seconds if trial in late else None) for trial in trials}
+    return {one: trial.verdict(one, seconds if trial in late else None) for trial in trials for one in trial.found}
 
 
 def _load(found: FoundEntry, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
@@ -183,11 +208,13 @@ def _schema(handler: Handler[Any]) -> str | None:
 
 
 class _Trial:
-    def __init__(self, found: FoundEntry, settings: Mapping[str, registry.Commands]) -> None:
+    """Of one entry point, or of several in turn."""
+
+    def __init__(self, found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands]) -> None:
         self.found = found
         self.pipe, far_end = os.pipe()
         self._inbox = Inbox(FRAME_BYTES_MAX)
-        self._tried: Tried | None = None
+        self._tried: list[Tried] = []
         self._garbled = ""
         self.status: int | None = None
         parent = os.getpid()
@@ -200,43 +227,48 @@ class _Trial:
         received = os.read(self.pipe, 1 << 16)
         try:
             for body in self._inbox.feed(received):
-                self._tried = from_trial(body)
+                self._tried.append(from_trial(body))
         except Garbled as error:
             self._garbled = str(error)
-        return not received or self._tried is not None or bool(self._garbled)
+        return not received or len(self._tried) >= len(self.found) or bool(self._garbled)
 
-    def verdict(self, late_after: float | None) -> Verdict:
-        name = f"{self.found.name} ({self.found.spec})"
+    def verdict(self, one: FoundEntry, late_after: float | None) -> Verdict:
+        name = f"{one.name} ({one.spec})"
         if late_after is not None:
             return f"{name} was still being imported after {late_after:g} s"
         if self._garbled:
             return f"{name} wrote nonsense while it was imported"
-        if self._tried is None:
+        number = self.found.index(one)
+        if number >= len(self._tried):
             return f"{name} crashed its interpreter when it was imported{_how(self.status)}"
-        return self._tried.reason or self._tried
+        return self._tried[number].reason or self._tried[number]
 
 
-def _live(found: FoundEntry, settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
+def _live(found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
         jail.die_with(parent)
         jail.calm_signals()
         jail.close_all_but({0, 1, 2, pipe})
-        try:
-            offer = registry.load(found, settings)
-            introduced = [_introduce(handler, found) for handler in offer.handlers]
-            introduced += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
-            said = Tried(tuple(introduced), threads())
-        except BaseException as error:  # whatever a module does at its import is told, sys.exit() included
-            last = "".join(traceback.format_exception(error))[-2000:].strip()
-            said = Tried((), 0, f"{found.name} ({found.spec}) cannot be imported:\n{last}")
-        os.write(pipe, frame(said))
+        for one in found:
+            os.write(pipe, frame(_tried(one, settings)))
         code = 0
     except BaseException:  # the outermost frame of a process
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _tried(found: FoundEntry, settings: Mapping[str, registry.Commands]) -> Tried:
+    try:
+        offer = registry.load(found, settings)
+        introduced = [_introduce(handler, found) for handler in offer.handlers]
+        introduced += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
+        return Tried(tuple(introduced), threads())
+    except BaseException as error:  # whatever a module does at its import is told, sys.exit() included
+        last = "".join(traceback.format_exception(error))[-2000:].strip()
+        return Tried((), 0, f"{found.name} ({found.spec}) cannot be imported:\n{last}")
 
 
 def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:

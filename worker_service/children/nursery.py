@@ -265,7 +265,8 @@ class Nursery:
 
     def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
         again_at = time.monotonic()
-        seconds = _START_SECONDS + self._begin.import_seconds
+        # They may be tried twice: together, and alone.
+        seconds = _START_SECONDS + 2 * self._begin.import_seconds
         deadline = again_at + seconds
         while line.hello is None:
             if time.monotonic() >= again_at:
@@ -402,7 +403,10 @@ def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tup
 def describe(commands: Mapping[str, Mapping[str, object]], sandbox: str) -> Sequence[Described]:
     """What the handlers that are installed say of themselves, here and now."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
-        begin = Begin(Path(directory) / "staging", Path(directory) / "keep", commands=commands, sandbox=sandbox)
+        # It is asked for nothing else: no handler has this name, and none is kept warm.
+        begin = Begin(
+            Path(directory) / "staging", Path(directory) / "keep", commands=commands, sandbox=sandbox, types=[""]
+        )
         with nursery_in(begin) as (_, described):
             return described
 

@@ -66,6 +66,7 @@ def run_one(
             directory / "keep",
             commands=settings.commands,
             sandbox=settings.sandbox,
+            types=[job_type],
             grace_seconds=1.0,
         )
         nursery, described = stack.enter_context(nursery_in(begin))
