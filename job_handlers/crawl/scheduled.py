@@ -1,21 +1,25 @@
-"""What a `[[schedule]]` may begin beside a job: `crawl = FOLDER`, and `batch = [SOURCE, …]`.
+"""What is asked for where nobody sits at a shell: a folder, or several sources together.
 
-Found by the entry points `worker_service.schedules`. Each makes of what stands in the file the jobs that the verbs
-would make, and only when they are due: a directory may come and go.
+A `[[schedule]]` says `crawl = FOLDER` or `batch = [SOURCE, …]` (entry points `worker_service.schedules`), HTTP and the
+page say `sources` (`together` among `worker_service.wishes`). Each makes the jobs that the verbs would make, and only
+when they are due: a directory may come and go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from job_handlers.crawl import verbs
-from job_handlers.crawl.batch import of_address
-from job_handlers.crawl.verbs import CrawlWords, crawl_job
-from job_handlers.reading.wishes import ReadWords, download_job
-from worker_service.handlers import NewJob
+from job_handlers.crawl.batch import jobs_of
+from job_handlers.crawl.verbs import CrawlWords, crawl_job, of_a_batch
+from job_handlers.download.troubles import Trouble
+from job_handlers.reading.wishes import ReadWords, read_words
+from job_handlers.sources.local.file import actual_path
+from worker_service.handlers import FILE_URL, DeferredAction, NewJob, written
 from worker_service.verbs import BadInput
 
 # Options that mean nothing in a schedule, or that it says itself.
@@ -57,18 +61,33 @@ def batch(wish: object, *, owner: str) -> list[NewJob]:
     """Folders, files and addresses; each may be a table, as of a crawl."""
     if not isinstance(wish, list) or not wish:
         raise BadInput('say which sources, such as ["/srv/reports", "https://example.org/report.pdf"]')
-    return [_of_source(source, owner) for source in wish]
+    return together(wish, {}, owner=owner)[0]
 
 
-def _of_source(source: object, owner: str) -> NewJob:
-    if not isinstance(source, str):
-        return crawl(source, owner=owner)
-    if (path := Path(source)).is_absolute():
-        return (
-            download_job(path, ReadWords(), owner=owner, is_forced=False) if path.is_file() else _folder(source, owner)
+def together(
+    sources: Sequence[object], words: Mapping[str, Sequence[str]], *, owner: str
+) -> tuple[list[NewJob], dict[str, object], list[DeferredAction], Counter[str]]:
+    """Of several sources what `batch add` makes of them: their jobs, how they are to be read, what follows, and what is
+    left out. Paths are whole ones, of places where jobs may read."""
+    of_reading = {name: values for name, values in words.items() if name != "credential"}
+    read, left_out, credential = read_words(of_reading), Counter[str](), next(iter(words.get("credential", ())), "")
+    texts = [source for source in sources if isinstance(source, str)]
+    for text in texts:
+        _refuse_no_place(text)
+    made = jobs_of(texts, read, owner=owner, credential=credential, left_out=left_out)
+    made += [of_a_batch(crawl(source, owner=owner)) for source in sources if not isinstance(source, str)]
+    return made, read.asked(), read.actions(), left_out
+
+
+def _refuse_no_place(word: str) -> None:
+    is_file = word.startswith(FILE_URL)
+    if "://" in word and not is_file:
+        return
+    if not (word.startswith("/") or is_file):
+        raise BadInput(
+            f"{word[:200]!r} is neither a whole path, such as /srv/reports, nor an address with its https://"
         )
-    return of_address(source, ReadWords(), owner=owner)
-
-
-def _folder(source: str, owner: str) -> NewJob:
-    return crawl_job(CrawlWords(source), owner=owner)
+    try:
+        actual_path(word if is_file else written(Path(word)))
+    except Trouble as error:
+        raise BadInput(error.sentence) from error

@@ -155,7 +155,7 @@ def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
         "SELECT job_type, platform, owner, priority, source_key FROM worker_job_queue WHERE batch_id = 1 ORDER BY id"
     )
     assert [(row["job_type"], row["platform"]) for row in rows] == [
-        ("drive_crawl", "local"), ("download", "local"), ("download", "https"), ("drive_crawl", "local"),
+        ("download", "local"), ("download", "https"), ("drive_crawl", "local"),
     ]  # fmt: skip
     assert {(row["owner"], row["priority"]) for row in rows} == {("ann", 7)}
     batches = ByHand(database)("SELECT name, owner, state, json_extract(asked, '$.schedule') AS of FROM batch")
@@ -167,7 +167,7 @@ def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
 
 @pytest.mark.parametrize(
     ("batch", "sentence"),
-    [("[]", "say which sources"), ('["/nowhere"]', "there is no directory /nowhere"), ('["ftp://x"]', "a source is")],
+    [("[]", "say which sources"), ('["/nowhere"]', "there is no file /nowhere"), ('["ftp://x"]', "a source is")],
 )
 @pytest.mark.usefixtures("database")
 def test_a_batch_that_cannot_be_is_told(run: Run, batch: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,3 +175,32 @@ def test_a_batch_that_cannot_be_is_told(run: Run, batch: str, sentence: str, mon
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
     assert sentence in run("schedule", "run-now", "n", fails=2).stderr
+
+
+def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = database.parent / "reports"
+    (folder / "below").mkdir(parents=True)
+    for name in ("a.pdf", "below/b.pdf", ".hidden.pdf"):
+        (folder / name).write_bytes(b"%PDF")
+    address = "https://example.org/c.pdf"
+    Path("own.toml").write_text(
+        f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\nbatch = ["{folder}", "{address}"]\n'
+    )
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    def jobs() -> list[tuple[object, ...]]:
+        return [
+            tuple(row.values())
+            for row in ByHand(database)(
+                "SELECT job_type, platform, owner, source, source_key, name, payload FROM worker_job_queue ORDER BY id"
+            )
+        ]
+
+    run("schedule", "run-now", "n")
+    scheduled = jobs()
+    run("batch", "cancel", "1", "--yes")
+    run("delete", "batch:1", "--yes")
+    run("batch", "add", folder, address, "--owner", "ann")
+
+    assert len(scheduled) == 3
+    assert scheduled == jobs()

@@ -1,9 +1,9 @@
 """A person's wish that a file be brought in, or a document be read again, in words, wherever it is said.
 
-What can be said of how to read is known to those who read. They come in by the door: functions behind the entry points
-`worker_service.wishes` that make of a wish its job, and of the words what they ask for. `bring` is for a file of this
-machine, `again` for a document. The words are those of the command line's options, each with its values; unlike there
-nothing has looked at them yet.
+What can be said of how to read is known to those who read. They come in by the door: functions behind the entry
+points `worker_service.wishes` that make of a wish its job, and of the words what they ask for. `bring` is for a file
+of this machine, `together` for several sources, `again` for a document. The words are those of the command line's
+options, each with its values; unlike there nothing has looked at them yet.
 """
 
 from __future__ import annotations
@@ -45,6 +45,24 @@ class Wished:
 
 def bring_in(session: Session, file: Path, words: Words, *, owner: str, is_forced: bool = False) -> Wished:
     return _wished(session, *_maker("bring")(file, words, owner=owner, is_forced=is_forced))
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Of several sources, for a batch."""
+
+    jobs: Sequence[NewJob]
+    lacking: Sequence[str]
+    left_out: Mapping[str, int]
+    """Of directories, by the reason."""
+
+
+def bring_together(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> Together:
+    """Folders, files and addresses; or tables, as of a crawl."""
+    jobs, asked, actions, left_out = _maker("together")(sources, words, owner=owner)
+    for action in actions:
+        refuse_unfit_action(session, action)
+    return Together(jobs, lacking(session, asked), dict(left_out))
 
 
 def read_again(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> Wished:

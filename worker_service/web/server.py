@@ -116,6 +116,8 @@ def serve(settings: Settings, told: Callable[[], None]) -> int:
     log = events.begin_logging(settings.log_format)
     with closing(open_session(settings)) as session:
         refuse_unguarded(settings, has_tokens=tokens.are_there(session))
+    # What a person asks for is read here as by the daemon: where jobs may read, say.
+    settings.hand_to_handlers()
     made = app(settings, log=log)
     with open_socket(settings.web_listen) as listening:
         log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))

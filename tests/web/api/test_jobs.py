@@ -226,14 +226,50 @@ def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.C
 
 
 def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, tmp_path: Any) -> None:
-    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    for name in ("a.pdf", "b.pdf", ".hidden.pdf", "c.txt"):
+        (folder / name).write_bytes(b"%PDF")
+    asked = {"sources": [str(folder / "a.pdf"), str(folder)], "owner": "alice", "read": {"lang": ["deu"]}}
 
-    added = site.post("/api/batches", json={"sources": [str(tmp_path / "a.pdf")], "owner": "alice"}).json()
-    [job] = site.get("/api/jobs", params={"batch": added["batch"]["id"]}).json()["items"]
+    added = site.post("/api/batches", json=asked).json()
+    jobs = site.get("/api/jobs", params={"batch": added["batch"]["id"]}).json()["items"]
 
-    assert (job["name"], job["owner"]) == ("a.pdf", "alice")
-    refused = site.post("/api/batches", json={"sources": ["ftp://example.org/x"]})
-    assert refused.status_code == 400
+    assert [(job["name"], job["owner"], job["payload"]["read"]) for job in jobs] == [
+        ("b.pdf", "alice", {"languages": ["deu"]}),
+        ("a.pdf", "alice", {"languages": ["deu"]}),
+    ]
+    assert sum(added["left_out"].values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("ftp://example.org/x", "a source is"),
+        ("./reports", "is neither a whole path, such as /srv/reports, nor an address"),
+        ("/nowhere", "there is no file /nowhere"),
+        ("/proc/self", "/proc/self may not be read by jobs"),
+    ],
+)
+def test_a_source_that_is_none_is_refused_in_words(site: httpx.Client, source: str, sentence: str) -> None:
+    refused = site.post("/api/batches", json={"sources": [source]})
+
+    assert (refused.status_code, sentence in refused.json()["detail"]) == (400, True)
+
+
+def test_where_jobs_may_not_read_nobody_looks_either(
+    site: httpx.Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "a.pdf").write_bytes(b"%PDF")
+    monkeypatch.setenv("WORKER_DOWNLOAD_ROOTS", str(inside))
+
+    refused = site.post("/api/batches", json={"sources": [str(outside)]})
+
+    assert (refused.status_code, refused.json()["detail"]) == (400, f"{outside} may not be read by jobs")
+    assert site.post("/api/batches", json={"sources": [str(inside)]}).status_code == 201
 
 
 def test_numbers_for_monitoring_are_those_of_the_database(site: httpx.Client, session: Session) -> None:

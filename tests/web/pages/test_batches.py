@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 import httpx
 import pytest
@@ -81,3 +82,21 @@ def test_its_files_are_taken_away_as_csv_in_which_nothing_is_a_formula(
 
 def test_a_batch_that_is_not_there_is_told_in_words(site: httpx.Client) -> None:
     assert "there is no batch 9" in look(site, "/batches/9", status=404).text
+
+
+def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, session: Session, tmp_path: Path) -> None:
+    for name in ("a.pdf", "b.pdf"):
+        (tmp_path / name).write_bytes(b"%PDF")
+    form = look(site, look(site, "/batches").links["Begin a batch…"])
+
+    refused = form.press(site, "Begin it", sources=f"{tmp_path}\nreports/", name="the first", owner="ann")
+    done = refused.press(site, "Begin it", sources=f"{tmp_path}\n\n{tmp_path / 'a.pdf'}")
+
+    assert "'reports/' is neither a whole path" in refused.text
+    assert f"{tmp_path} reports/" in refused.text
+    assert "The batch is in the queue" in done.text
+    [batch] = session.store.batches.list(most=2)
+    assert (batch.name, batch.owner, batch.priority) == ("the first", "ann", 3)
+    assert sorted(job.name or "" for job in session.store.reading.list(Selector(batch_id=batch.id), most=9)) == [
+        "a.pdf", "b.pdf",
+    ]  # fmt: skip

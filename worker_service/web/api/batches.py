@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,13 @@ from worker_service.jobs.model import NewJob
 from worker_service.operations import batches as operations
 from worker_service.operations import enqueue as entering
 from worker_service.operations.batches import BatchInWhole, BatchPage
+from worker_service.operations.database import Session
 from worker_service.operations.jobs import require
-from worker_service.operations.schedules import made_of
+from worker_service.operations.wishes import Together, bring_together
 from worker_service.operations.words import read_action, read_job
+from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, endpoint, schema_of_body
-from worker_service.web.api.jobs import WORDS, action_word, own, refuse_places, words_of
+from worker_service.web.api.jobs import WORDS, action_word, own, refuse_actions, refuse_places, words_of
 from worker_service.web.api.selecting import BEFORE, LIMIT, OWNERS
 
 _JOBS_MOST = 10_000
@@ -27,7 +30,11 @@ _BODY = {
     "priority": WORDS["priority"],
     "sources": Field(
         {"type": "array", "minItems": 1, "maxItems": _JOBS_MOST, "items": {}},
-        "folders, files and addresses, as a [[schedule]] takes them",
+        "folders, files and addresses, as `pagemill batch add` takes them, with whole paths; or tables, as of a crawl",
+    ),
+    "read": Field(
+        {"type": "object", "additionalProperties": {"type": "array", "items": TEXT}},
+        'how its sources are fetched and read, by the names of the options of `pagemill batch add`: {"lang": ["deu"]}',
     ),
     "jobs": Field(
         {
@@ -40,6 +47,14 @@ _BODY = {
     ),
     "then": Field(WORDS["on_failure"].schema, "once it has ended, such jobs"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(BatchAdded):
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Of directories, by the reason."""
+    lacking: Sequence[str] = ()
+    """What the machine lacks, and jobs wait for."""
 
 
 @endpoint(
@@ -88,7 +103,7 @@ def batch(call: Call) -> BatchInWhole:
     "/api/batches",
     "Begin a batch: all its jobs, or none. The owner's other active batches are stopped, or it waits for them.",
     body=_BODY,
-    answer=BatchAdded,
+    answer=Submitted,
     statuses=(201,),
     refusals=(400, 403, 404, 409, 422),
 )
@@ -98,25 +113,36 @@ def add_batch(call: Call) -> Answer:
         raise BadInput("say what belongs to it: sources, or jobs")
     if any(one.get("owner", owner) != owner for one in body.get("jobs", ())):
         raise BadInput(f"its jobs belong to whom it belongs: {owner or 'nobody'}")
-    refuse_places(call.visitor, [body.get("sources"), body.get("then")])
-    made: NewJob | Sequence[NewJob]
+    if "jobs" in body and "read" in body:
+        raise BadInput("read is about sources: a job says it in its payload")
+    refuse_places(call.visitor, [body.get("then")])
     if "sources" in body:
-        made = made_of("batch", body["sources"], owner, where="sources")
+        made = sources_of(call.session, call.visitor, body["sources"], body.get("read", {}), owner=owner)
     else:
-        made = [_job(call, {**one, "owner": owner}) for one in body["jobs"]]
+        made = Together([_job(call, {**one, "owner": owner}) for one in body["jobs"]], (), {})
     then = [read_action(action_word(one)) for one in body.get("then", ())]
     for action in then:
         entering.refuse_unfit_action(call.session, action)
     added = operations.add(
         call.session,
-        [made] if isinstance(made, NewJob) else made,
+        made.jobs,
         owner=owner,
         name=body.get("name", ""),
         priority=body.get("priority", operations.PRIORITY),
-        asked={key: body[key] for key in ("sources", "jobs") if key in body},
+        asked={key: body[key] for key in ("sources", "read", "jobs") if key in body},
         actions=body.get("then", ()),
     )
-    return Answer(added, 201, {"Location": f"/api/batches/{added.batch.id}"})
+    submitted = Submitted(added.batch, added.jobs, added.replaced, made.left_out, made.lacking)
+    return Answer(submitted, 201, {"Location": f"/api/batches/{added.batch.id}"})
+
+
+def sources_of(
+    session: Session, visitor: Visitor, sources: Sequence[object], words: Mapping[str, Sequence[str]], *, owner: str
+) -> Together:
+    """What a visitor's sources become."""
+    refuse_places(visitor, sources)
+    refuse_actions(visitor, words)
+    return bring_together(session, sources, words, owner=owner)
 
 
 def _job(call: Call, words: dict[str, Any]) -> NewJob:

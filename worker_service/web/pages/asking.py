@@ -181,6 +181,7 @@ _SENTENCES = {
     "cancelled": "What was left of the batch is cancelled",
     "forgotten": "The batch is forgotten; its jobs and documents stay",
     "begun": "It has begun",
+    "submitted": "The batch is in the queue",
     "enqueued": "It is in the queue",
     "existing": "A live job does it already",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import FormData
@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.errors import BatchNotFound
-from worker_service.jobs.batches import Batch, BatchState
+from worker_service.errors import BadInput, BadPayload, BatchNotFound, Refused
+from worker_service.jobs.batches import Batch, BatchAdded, BatchState
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
@@ -23,13 +23,15 @@ from worker_service.operations.documents import hand_over
 from worker_service.operations.jobs import look_for_jobs
 from worker_service.operations.tables import HAND_OVER_COLUMNS, csv_lines, hand_over_row
 from worker_service.plurals import counted
-from worker_service.web.access import visitor_of
+from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.api.batches import sources_of
+from worker_service.web.api.jobs import own
 from worker_service.web.handing import lines_sent
 from worker_service.web.pages import page
-from worker_service.web.pages.asking import back_to, number, posted, told
+from worker_service.web.pages.asking import back_to, number, posted, said, told
 from worker_service.web.pages.jobs import LOOK_SECONDS
 from worker_service.web.pages.parts import command, length, size
-from worker_service.web.problems import NoSuchPage
+from worker_service.web.problems import NoSuchPage, NotAllowed, status_of
 from worker_service.web.sessions import opened
 
 AT_ONCE = 20
@@ -89,6 +91,41 @@ def list_batches(request: Request) -> Response:
             is_first=before is None,
             words=_WORDS,
         )
+
+
+_SAID = {"sources": "", "name": "", "owner": "", "lang": "", "priority": str(operations.PRIORITY)}
+
+
+def ask_for_one(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    return _form_of_one(request, _SAID)
+
+
+def add(request: Request, form: FormData) -> Response:
+    typed = {name: said(form, name) for name in _SAID}
+    try:
+        with opened(request) as session:
+            added = _added(session, visitor_of(request), typed)
+    except (BadInput, BadPayload, Refused, NotAllowed) as error:
+        # With what was typed: it may have been much.
+        return _form_of_one(request, typed, str(error), status_of(error))
+    return back_to(f"/batches/{added.batch.id}", said="submitted")
+
+
+def _added(session: Session, visitor: Visitor, typed: Mapping[str, str]) -> BatchAdded:
+    sources = [line.strip() for line in typed["sources"].splitlines() if line.strip()]
+    if not sources:
+        raise BadInput("say what belongs to it: a folder, file or address on each line")
+    owner, words = own(visitor, typed["owner"].strip() or None), {"lang": [typed["lang"].strip()]}
+    made = sources_of(session, visitor, sources, words, owner=owner)
+    level = number(typed["priority"], "priority") or operations.PRIORITY
+    return operations.add(
+        session, made.jobs, owner=owner, name=typed["name"].strip(), priority=level, asked={"sources": sources}
+    )
+
+
+def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
+    return page(request, "batch_new.html", title="Begin a batch", said=typed, refused=refused, status=status)
 
 
 def one(request: Request) -> Response:
@@ -209,6 +246,8 @@ def _failures(session: Session, batch_id: int) -> Failures:
 
 routes = [
     Route("/batches", list_batches),
+    Route("/batches/new", ask_for_one),
+    Route("/batches/new", posted(add), methods=["POST"]),
     Route("/batches/{batch_id:int}.csv", hand_over_csv),
     Route("/batches/{batch_id}", one),
     Route("/batches/{batch_id}/{verb}", ask),
