@@ -2,7 +2,8 @@
 
 What comes from outside also has to be what it is said to be (`agreed`): by its source's Content-Type, else by its name.
 A PDF, an image or a spreadsheet begins with bytes of its own. A table in text does not, so that only what is said to be
-one is taken for it, and never markup or JSON, with which servers tell of errors under the status of a success.
+one is taken for it, and never markup or JSON, with which servers tell of errors under the status of a success. So it
+is with texts; a web page is one only where its name says so.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Kind(StrEnum):
     IMAGE = "image"
     SHEET = "sheet"
     CSV = "csv"
+    TEXT = "text"
+    HTML = "html"
+    MAIL = "mail"
+    EPUB = "epub"
+    DOCX = "docx"
+    PPTX = "pptx"
+    ODT = "odt"
+    ZIP = "zip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class Format:
     suffixes: tuple[str, ...]
     """The first is given to a file that has none."""
     mimes: tuple[str, ...]
+    is_by_name: bool = False
+    """Servers call so what is something else: only the name says that it is one."""
 
     @property
     def suffix(self) -> str:
@@ -67,8 +78,30 @@ CSV = Format(
     (".csv", ".tsv"),
     ("text/csv", "text/tab-separated-values", "application/csv", "text/x-csv", "text/comma-separated-values"),
 )
-FORMATS = (PDF, PNG, JPEG, TIFF, XLSX, XLS, ODS, CSV)
+DOCX = Format(
+    "a Word document",
+    Kind.DOCX,
+    (".docx", ".docm"),
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document",),
+)
+PPTX = Format(
+    "a PowerPoint presentation",
+    Kind.PPTX,
+    (".pptx", ".pptm"),
+    ("application/vnd.openxmlformats-officedocument.presentationml.presentation",),
+)
+ODT = Format("an OpenDocument text", Kind.ODT, (".odt",), ("application/vnd.oasis.opendocument.text",))
+EPUB = Format("an EPUB book", Kind.EPUB, (".epub",), ("application/epub+zip",))
+MAIL = Format("a mail", Kind.MAIL, (".eml",), ("message/rfc822",))
+HTML = Format(
+    "a web page", Kind.HTML, (".html", ".htm", ".xhtml"), ("text/html", "application/xhtml+xml"), is_by_name=True
+)
+MARKDOWN = Format("Markdown", Kind.TEXT, (".md", ".markdown"), ("text/markdown",), is_by_name=True)
+TEXT = Format("a text", Kind.TEXT, (".txt", ".text"), ("text/plain",), is_by_name=True)
+ZIP = Format("a zip archive", Kind.ZIP, (".zip",), ("application/zip", "application/x-zip-compressed"))
+FORMATS = (PDF, PNG, JPEG, TIFF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP)
 """All that can be read."""
+IN_WORDS = "PDF, PNG, JPEG, TIFF, xlsx, xls, ods, csv, docx, pptx, odt, epub, eml, html, md, txt and zip"
 SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 
 _SIGNATURES = (
@@ -87,10 +120,19 @@ _TOLD_APART = (
     (b"RIFF", "a WebP image"),
 )
 _WORKBOOK = "Workbook".encode("utf-16-le")
-_ODS_MIME = ODS.mimes[0].encode()
-_ODS_BEGINS = slice(30, 84), b"mimetype" + _ODS_MIME
-"""The first file in the archive, and what it holds."""
+_PACKED = (XLSX, ODS, DOCX, PPTX, ODT, EPUB, ZIP)
+_MIMETYPE = "mimetype"
+_SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, EPUB)}
+"""Its first file is called mimetype, and holds this."""
+_PARTS = {
+    "xl/workbook.xml": Kind.SHEET,
+    "xl/workbook.bin": Kind.SHEET,
+    "word/document.xml": Kind.DOCX,
+    "ppt/presentation.xml": Kind.PPTX,
+    "META-INF/container.xml": Kind.EPUB,
+}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
@@ -100,15 +142,17 @@ _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binar
 def agreed(head: bytes, mime: str, name: str) -> Format:
     """Of the file that begins with `head`. What it is said to be has to be what it is."""
     said = mime.partition(";")[0].strip().lower()
-    claimed = [one for one in FORMATS if said in one.mimes]
-    if not claimed or claimed == [XLS]:
-        # octet-stream says nothing, so that the name speaks; and Windows calls every table what it calls the first one.
+    claimed = [one for one in FORMATS if said in one.mimes and not one.is_by_name]
+    if not claimed or claimed in ([XLS], [ZIP]):
+        # octet-stream says nothing, so that the name speaks; Windows calls every table what it calls the first one, and
+        # much is a zip archive.
         claimed += [one for one in FORMATS if one.is_named_by(name)]
     found = _found(head, claimed)
-    if found is CSV and said and _OTHER_TEXT.search(said) and said not in (*CSV.mimes, *XLS.mimes):
+    is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
+    if found is not None and is_of_text and said not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(said):
         raise Trouble("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
     if found is None and not claimed:
-        raise Trouble("KIND_REFUSED", found=_words(head))
+        raise Trouble("KIND_REFUSED", found=_words(head), readable=IN_WORDS)
     both_images = found is not None and claimed and found.kind is claimed[0].kind is Kind.IMAGE
     if found is not None and (not claimed or found in claimed or both_images):
         return found
@@ -128,16 +172,19 @@ def kind_of(path: Path) -> Kind:
         raise Permanent("FILE_EMPTY", "the file holds nothing: download it again")
     if (signed := _signed(head)) is not None:
         return signed.kind
+    named = [one for one in FORMATS if one.is_named_by(path.name)]
     if head.startswith(_ZIP):
-        return _kind_of_zip(path)
+        return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
     if head.startswith(_OLD_OFFICE) and _holds(path, _WORKBOOK):
         return Kind.SHEET
+    if (written := _text_in(head, named)) is not None:
+        return written.kind
     if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
         return Kind.CSV
     raise Permanent(
         "KIND_UNSUPPORTED",
-        f"this is no kind of file that is read here (it begins with {head[:8]!r}): export it as PDF, PNG, JPEG, TIFF, "
-        f"xlsx, xls, ods or csv",
+        f"this is no kind of file that is read here (it begins with {head[:8]!r}): export it as PDF; {IN_WORDS} can be "
+        "read",
     )
 
 
@@ -191,19 +238,34 @@ def _found(head: bytes, claimed: list[Format]) -> Format | None:
     if (signed := _signed(head)) is not None:
         return signed
     if head.startswith(_ZIP):
-        where, begins = _ODS_BEGINS
-        return ODS if head[where] == begins else next((one for one in (XLSX, ODS) if one in claimed), None)
+        inside = head[30:].removeprefix(_MIMETYPE.encode())
+        told = next((one for begins, one in _SAID_INSIDE.items() if inside.startswith(begins)), None)
+        return told or next((one for one in _PACKED if one in claimed), ZIP)
     if head.startswith(_OLD_OFFICE):
         return XLS if XLS in claimed else None
-    return CSV if CSV in claimed and is_text(head) else None
+    return _text_in(head, claimed)
+
+
+def _text_in(head: bytes, claimed: list[Format]) -> Format | None:
+    """What any text may be, if it is said to be one of these."""
+    page = page_in(head)
+    for one in claimed:
+        if one in (HTML, MARKDOWN) and page == "a web page":
+            return one
+        is_one = one is not MAIL or _HEADER.match(decoded(head)[0])
+        if one in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_one and is_text(head):
+            return one
+    return None
 
 
 def _signed(head: bytes) -> Format | None:
     for signature, one in _SIGNATURES:
         if head.startswith(signature):
             return one
-    # Viewers look past what a mail or a server has put before it. A page that speaks of PDFs is none.
-    return PDF if b"%PDF-" in head[:_PDF_BEGINS_WITHIN] and not page_in(head) else None
+    # Viewers look past what a mail or a server has put before it. A page that speaks of PDFs is none, nor is an archive
+    # that holds one.
+    is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN] and not head.startswith(_ZIP)
+    return PDF if is_within and not page_in(head) else None
 
 
 def _words(head: bytes) -> str:
@@ -217,29 +279,28 @@ def _visible(text: str) -> str:
     return text[begin:]
 
 
-def _kind_of_zip(path: Path) -> Kind:
+def _kind_of_zip(path: Path, said: Format) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
             unpacked = sum(one.file_size for one in archive.infolist())
-            is_ods = "mimetype" in names and _begins(archive, "mimetype", _ODS_MIME)
+            inside = _beginning(archive, _MIMETYPE) if _MIMETYPE in names else b""
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Permanent(
-            "SHEET_BROKEN", f"the file begins like a spreadsheet and cannot be unpacked ({error}): download it again"
+            f"{said.kind.upper()}_BROKEN",
+            f"the file begins like {said.name} and cannot be unpacked ({error}): download it again",
         ) from error
-    if not is_ods and not names & {"xl/workbook.xml", "xl/workbook.bin"}:
-        raise Permanent(
-            "KIND_UNSUPPORTED", "this is an archive or an Office file that is no spreadsheet: export it as PDF"
-        )
-    if unpacked > _UNPACKED_BYTES_MAX:
+    told = next((one.kind for begins, one in _SAID_INSIDE.items() if inside.startswith(begins)), None)
+    kind = told or next((kind for name, kind in _PARTS.items() if name in names), Kind.ZIP)
+    if kind is Kind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked: split it")
-    return Kind.SHEET
+    return kind
 
 
-def _begins(archive: zipfile.ZipFile, name: str, words: bytes) -> bool:
+def _beginning(archive: zipfile.ZipFile, name: str) -> bytes:
     """No more of it is unpacked."""
     with archive.open(name) as file:
-        return file.read(len(words)) == words
+        return file.read(100)
 
 
 def _holds(path: Path, words: bytes) -> bool:

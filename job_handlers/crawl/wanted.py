@@ -91,8 +91,9 @@ def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
     if entry.kind == "native":
         return "a document of the place's own, without a file"
     mime = _mime(entry)
-    patterns = wanted.mime or [mime for one in FORMATS for mime in one.mimes]
-    if not any(fnmatch.fnmatchcase(mime, pattern.lower()) for pattern in patterns):
+    named = format_named(entry.name)
+    readable = [mime for one in FORMATS if one is named or not one.is_by_name for mime in one.mimes]
+    if not any(fnmatch.fnmatchcase(mime, pattern.lower()) for pattern in wanted.mime or readable):
         return f"of the kind {mime or 'unknown'}"
     if wanted.name is not None and not fnmatch.fnmatchcase(entry.name.lower(), wanted.name.lower()):
         return "its name does not match"

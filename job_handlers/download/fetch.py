@@ -235,7 +235,8 @@ class _Fetch:
                 raise Trouble("NOT_AS_EXPECTED", digest=digest, found=local, expected=right)
             raise self._wrong(digest, local, right)
         head = part.head()
-        if (page := kinds.page_in(head)) and not (facts.md5 or facts.sha256 or facts.is_of_this_machine):
+        is_sure = facts.md5 or facts.sha256 or facts.is_of_this_machine or kinds.HTML.is_named_by(facts.name)
+        if (page := kinds.page_in(head)) and not is_sure:
             part.clear()
             raise Trouble("PAGE_INSTEAD", page=page)
         return kinds.agreed(head, facts.mime, facts.name), found

@@ -90,9 +90,7 @@ RULES: Mapping[str, Rule] = {
     "LENGTH_UNKNOWN": Rule(
         "PERMANENT", "{host} does not tell how long the file is: give its expected_sha256, so that a cut is noticed"
     ),
-    "KIND_REFUSED": Rule(
-        "PERMANENT", "it is {found}, which cannot be read: PDF, PNG, JPEG, TIFF, xlsx, xls, ods and csv can"
-    ),
+    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read: {readable} can"),
     "NOT_WHAT_IT_SAYS": Rule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
     "NOT_AS_EXPECTED": Rule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
     "ABUSE_NOT_ACKNOWLEDGED": Rule(

@@ -170,7 +170,8 @@ class _Assembly:
             text = begin("text.txt", "text", ".txt")
             pages = begin("pages.json", "pages", ".pages.json")
             layouts = open_files.enter_context(self._spool.open("w", encoding="utf-8"))
-            shown = begin("pages.html", "hocr", ".hocr.html") if self.how.hocr and self.kind != Kind.SHEET else None
+            has_places = self.kind in (Kind.PDF, Kind.IMAGE)
+            shown = begin("pages.html", "hocr", ".hocr.html") if self.how.hocr and has_places else None
             if shown is not None:
                 shown.write(hocr.beginning(self._stem))
             pages.write('{"pages": [')

@@ -7,6 +7,7 @@ Looking for skew is cheap because only narrow strips of a small copy are sheared
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -34,6 +35,8 @@ _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
 """Between the paper in the darkest place and in the brightest: with more, one threshold for all loses whole lines."""
 _PAPER = 255
+_PICTURE_LEAST = 24
+_PICTURE_PIXELS_MAX = 40_000_000
 _SQUARES = [value * value for value in range(256)]
 
 
@@ -43,6 +46,22 @@ class Gray:
     height: int
     samples: bytes
     """One byte a pixel, without padding; 255 is white."""
+
+
+def gray_of(packed: bytes) -> Gray | None:
+    """A picture that stands in a text. None: it is broken, or too small or too large for words."""
+    try:
+        image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF"))
+        if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
+            return None
+        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            image = image.convert("RGBA")
+            paper = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(paper, image)
+        made = image.convert("L")
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, Image.DecompressionBombError):
+        return None
+    return Gray(made.width, made.height, made.tobytes())
 
 
 def shown_by(gray: Gray, dpi: float, size: tuple[float, float]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading import layout, ocr, pdf, sheets
+from job_handlers.reading import inside, layout, ocr, pdf, sheets, writings
 from job_handlers.reading.document import HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
 from job_handlers.reading.ocr.engine import WayToRead
@@ -26,6 +26,7 @@ from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
+    PageSource,
     Scan,
     costs_of,
     job_digest,
@@ -54,6 +55,8 @@ from worker_service.handlers import (
 _PAGE_CPU_SECONDS = 10
 """A page takes a millisecond; a map of a million lines may take seconds."""
 _TABLE_CPU_SECONDS = 600
+_WRITING_CPU_SECONDS = 300
+"""A writing is looked through as a whole."""
 _FAILED_PAGES_MAX = 20
 """Each has cost its whole limit: a file made of such pages is not a report."""
 _DIGESTS_AT_ONCE = 20_000
@@ -100,7 +103,7 @@ def run(context: Context[Payload]) -> Done:
     content = content_of(context)
     if kind in (Kind.SHEET, Kind.CSV):
         return _ingest_table(context, original, kind, content)
-    return _ingest_book(context, how, original, kind, content)
+    return _ingest_pages(context, how, original, kind, content)
 
 
 ingest = Handler(
@@ -127,20 +130,33 @@ def _bring_in(context: Context[Payload]) -> Done:
 # --- pages ------------------------------------------------------------------------------------------------
 
 
-def _ingest_book(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
+def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
     password = how.password
-    with PageProcess[Answer](lambda: _reader(original, password), Answer, cpu_seconds=_PAGE_CPU_SECONDS) as process:
+    is_writing = writings.is_writing(kind)
+    with PageProcess[Answer](
+        lambda: _leaf_reader(original, kind) if is_writing else _reader(original, password),
+        Answer,
+        cpu_seconds=_WRITING_CPU_SECONDS if is_writing else _PAGE_CPU_SECONDS,
+    ) as process:
         counted = _count(process, kind)
-        is_forced = bool(how.force_ocr)
-        to_read, to_ocr = _take_what_is_known(context, content, how.engine, counted.pages, is_forced=is_forced)
-        scans = _take_layers(context, process, content, to_read)
+        is_forced = bool(how.force_ocr) and not is_writing
+        source = PageSource(content, library_of(kind))
+        to_read, to_ocr = _take_what_is_known(context, source, how.engine, counted.pages, is_forced=is_forced)
+        scans = _take_layers(context, process, source, to_read)
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
+    found = inside.unpack(context, original, kind)
     way = [content, how.engine.languages, how.engine.quality, how.password_file]
     ranges = [
         _range(context, "ocr_pages", numbers, way)
         for numbers in parts(sorted([*to_ocr, *scans]), len(os.sched_getaffinity(0)), costs_of(scans))
     ]
-    return _done(context, kind, content, counted.pages, ranges, note)
+    note = "; ".join([*filter(None, [note]), *found.notes])
+    done = _done(context, kind, content, counted.pages, ranges, note)
+    return replace(done, files=found.files, follow_ups=[*done.follow_ups, *found.follow_ups])
+
+
+def library_of(kind: Kind) -> str:
+    return writings.LIBRARY if writings.is_writing(kind) else pdf.LIBRARY
 
 
 def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
@@ -162,15 +178,15 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
 
 
 def _take_what_is_known(
-    context: Context[Payload], content: str, wanted: WayToRead, pages: int, *, is_forced: bool
+    context: Context[Payload], source: PageSource, wanted: WayToRead, pages: int, *, is_forced: bool
 ) -> tuple[list[int], list[int]]:
     """What is left: pages to look at, and pages to recognise in any case."""
-    how = wanted.languages, wanted.quality, ocr.chosen().identity(wanted), pdf.LIBRARY
+    how = wanted.languages, wanted.quality, ocr.chosen().identity(wanted)
     left: list[int] = []
     for first in range(1, pages + 1, _DIGESTS_AT_ONCE):
         numbers = range(first, min(first + _DIGESTS_AT_ONCE, pages + 1))
-        of_ocr = {number: ocr_digest(content, number, *how) for number in numbers}
-        of_layer = {} if is_forced else {number: layer_digest(content, number, pdf.LIBRARY) for number in numbers}
+        of_ocr = {number: ocr_digest(source, number, *how) for number in numbers}
+        of_layer = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
         known = set(context.ask(KnownPages([*of_layer.values(), *of_ocr.values()])).digests)
         again: list[PageResult] = []
         for number in numbers:
@@ -186,7 +202,7 @@ def _take_what_is_known(
 
 
 def _take_layers(
-    context: Context[Payload], process: PageProcess[Answer], content: str, to_read: Sequence[int]
+    context: Context[Payload], process: PageProcess[Answer], source: PageSource, to_read: Sequence[int]
 ) -> dict[int, Scan]:
     """What is left: pages to recognise."""
     scans: dict[int, Scan] = {}
@@ -194,7 +210,7 @@ def _take_layers(
     save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
-        found = layer_digest(content, number, pdf.LIBRARY)
+        found = layer_digest(source, number)
         if isinstance(answer, Judged) and answer.scan is not None:
             scans[number] = answer.scan
         elif isinstance(answer, Judged):
@@ -245,6 +261,28 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
             return Refused(TOO_LARGE, str(error))
         except pdf.Broken as error:
             return Refused(UNREADABLE, str(error))
+
+    return read
+
+
+def _leaf_reader(original: Path, kind: Kind) -> Callable[[int], Answer]:
+    """In the process apart."""
+    pages: list[writings.Leaf] = []
+    refused: Refused | None = None
+    try:
+        pages = writings.leaves(writings.open_writing(original, kind).pieces())
+    except writings.Unreadable as error:
+        refused = Refused("BROKEN", f"the file cannot be read: {error}")
+
+    def read(number: int) -> Answer:
+        if refused is not None:
+            return refused
+        if number == 0:
+            return Counted(len(pages), was_repaired=False)
+        page = pages[number - 1]
+        if any(isinstance(piece, writings.Picture) for piece in page):
+            return Judged(Verdict.OCR, scan=Scan("", 0))
+        return Judged(Verdict.LAYER, "\n".join(map(str, page)))
 
     return read
 

@@ -6,6 +6,7 @@ page of this file, or, once it is drawn, one of any file that shows the same.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +16,24 @@ from typing import NamedTuple
 
 import msgspec
 
-from job_handlers.reading import layout, ocr, pdf
+from job_handlers.kinds import Kind, kind_of
+from job_handlers.reading import layout, ocr, pdf, writings
 from job_handlers.reading.document import HowToRead, check_current, content_of, how_to_read, original_of
-from job_handlers.reading.gray import Gray, shown_by
+from job_handlers.reading.gray import Gray, gray_of, shown_by
+from job_handlers.reading.ingest import library_of
 from job_handlers.reading.ocr.engine import Engine, WayToRead
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
+    PageSource,
     job_digest,
     ocr_digest,
     read_ranges,
     shown_digest,
 )
+from job_handlers.reading.writings import is_writing
 from worker_service.handlers import Context, Done, Handler, KnownPages, Lacking, Limits, PageResult, Retryable, counted
 
 _PAGE_CPU_SECONDS = 90
@@ -63,16 +68,19 @@ def run(context: Context[Payload]) -> Done:
     how = how_to_read(context)
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
     original, content = original_of(context), content_of(context)
+    kind = kind_of(original)
     password, engine = how.password, how.engine
     identity = ocr.chosen().identity(engine)
     if identity == "none":
         _wait_for_data(context, engine)
     with PageProcess[Drawn | Read](
-        lambda: _reader(original, password, engine), Drawn | Read, cpu_seconds=_PAGE_CPU_SECONDS
+        lambda: _leaf_reader(original, kind, engine) if is_writing(kind) else _reader(original, password, engine),
+        Drawn | Read,
+        cpu_seconds=_PAGE_CPU_SECONDS,
     ) as process:
         # The engine starts meanwhile.
         process.begin()
-        pages = _Pages(context, numbers, content, engine, identity)
+        pages = _Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done")
         pages.read_by(process)
     context.progress(100, counted(len(numbers), "page") if len(numbers) > 1 else f"page {numbers[0]}")
@@ -109,7 +117,7 @@ class _Pages:
 
     context: Context[Payload]
     numbers: Sequence[int]
-    content: str
+    source: PageSource
     engine: WayToRead
     identity: str
     recognised: int = 0
@@ -145,7 +153,7 @@ class _Pages:
             yield number
 
     def _named(self, number: int) -> str:
-        return ocr_digest(self.content, number, self.engine.languages, self.engine.quality, self.identity, pdf.LIBRARY)
+        return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
     def _known(self, *digests: str) -> Sequence[str]:
         return self.context.ask(KnownPages(digests)).digests
@@ -216,3 +224,54 @@ def read_page(engine: Engine, picture: Picture) -> Read:
     lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)
     written = layout.written(layout.Layout(size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi)))
     return Read(layout.text_of(lines), "ocr", found.confidence, written)
+
+
+# --- pictures that stand in a text -----------------------------------------------------------------------------------
+
+_PICTURE_DPI = 150.0
+_SURE = 60.0
+"""Less confident is who reads words into a photograph."""
+
+
+def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
+    """In the process apart. What a picture says stands where the picture stands."""
+    writing, engine = writings.open_writing(original, kind), ocr.chosen().engine_for(wanted)
+    pages: list[writings.Leaf] = []
+
+    def read(number: int) -> Drawn | Read:
+        nonlocal pages
+        try:
+            pages = pages or writings.leaves(writing.pieces())
+            drawn = [_drawn(writing, piece) for piece in pages[abs(number) - 1]]
+        except writings.Unreadable as error:
+            return Read("", UNREADABLE, why=str(error))
+        if number > 0:
+            return Drawn(_shown_by_leaf(drawn))
+        return _read_leaf(engine, drawn)
+
+    return read
+
+
+def _drawn(writing: writings.Writing, piece: writings.Piece) -> str | Gray | None:
+    return gray_of(writing.picture(piece.key)) if isinstance(piece, writings.Picture) else piece
+
+
+def _shown_by_leaf(drawn: Sequence[str | Gray | None]) -> str:
+    shown = [shown_by(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
+    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
+
+
+def _read_leaf(engine: Engine, drawn: Sequence[str | Gray | None]) -> Read:
+    lines: list[str] = []
+    confidences: list[float] = []
+    for one in drawn:
+        if isinstance(one, str):
+            lines.append(one)
+        elif one is not None:
+            found = recognise(engine, one, _PICTURE_DPI)
+            if (found.confidence or 0) >= _SURE:
+                confidences.append(found.confidence or 0)
+                lines.append(layout.text_of(found.lines))
+    if not confidences:
+        return Read("\n".join(lines), "layer")
+    return Read("\n".join(lines), "ocr", min(confidences))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from worker_service.handlers import Permanent, digest
 
@@ -24,14 +25,21 @@ _WORTH_IT = 0.99
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
-def layer_digest(content: str, number: int, library: str) -> str:
+class PageSource(NamedTuple):
+    content: str
+    """SHA-256 of the file."""
+    library: str
+    """What takes its pages apart."""
+
+
+def layer_digest(source: PageSource, number: int) -> str:
     """Of a page whose own text will do. Languages are not in it: they cannot change it."""
-    return digest([content, number, "layer", LAYER_RULES, library])
+    return digest([source.content, number, "layer", LAYER_RULES, source.library])
 
 
-def ocr_digest(content: str, number: int, languages: Sequence[str], quality: str, engine: str, library: str) -> str:
+def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
     """Of a page of a file, which nobody need open to know it again."""
-    return digest([content, number, "ocr", OCR_RULES, list(languages), quality, engine, library])
+    return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
 def shown_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:

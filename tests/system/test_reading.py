@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -314,6 +315,41 @@ def test_a_failed_range_names_its_pages_and_a_retry_reads_no_other_page(reading:
     assert reading.texts(document.id) == [leaf(number, "hidden") for number in range(1, 15)]
     assert reading.recognised() - before == Counter(range(1, 15))
     assert reading.system.store.library.document(document.id).error_code is None
+
+
+def test_an_archive_becomes_documents_that_are_found_like_any_other(reading: Desk) -> None:
+    inner = slips(reading.papers / "inner.pdf", 2, "glacier")
+    letter = b"Subject: the glaciers\n\nThey melt, says the moraine.\n"
+    paper = reading.papers / "delivery.zip"
+    with zipfile.ZipFile(paper, "w") as archive:
+        archive.write(inner, "2025/Ice.pdf")
+        archive.writestr("letter.eml", letter)
+    aged(paper)
+
+    reading.run("ingest", paper, "--owner", "ann", "--wait", "--timeout", "60s")
+
+    found = {one["name"]: one for one in reading.answer("documents", "--owner", "ann")["items"]}
+    assert {name: found[name]["state"] for name in ("delivery.zip", "Ice.pdf", "letter.eml")} == {
+        "delivery.zip": "success",
+        "Ice.pdf": "success",
+        "letter.eml": "success",
+    }
+    assert reading.texts(found["Ice.pdf"]["id"]) == [leaf(1, "glacier"), leaf(2, "glacier")]
+    assert [hit["name"] for hit in reading.answer("search", "moraine", "--owner", "ann")["items"]] == ["letter.eml"]
+    assert reading.texts(found["delivery.zip"]["id"]) == ["2025/Ice.pdf letter.eml"]
+
+    # The next delivery: one document has changed, and one is new.
+    with zipfile.ZipFile(paper, "w") as archive:
+        archive.write(inner, "2025/Ice.pdf")
+        archive.writestr("letter.eml", letter + b"No, says the crevasse.\n")
+        archive.writestr("note.txt", "new\n")
+    aged(paper)
+    reading.run("ingest", paper, "--owner", "ann", "--wait", "--timeout", "60s")
+
+    again = {one["name"]: one["id"] for one in reading.answer("documents", "--owner", "ann")["items"]}
+    assert {name: again[name] for name in found} == {name: one["id"] for name, one in found.items()}
+    assert [hit["name"] for hit in reading.answer("search", "crevasse", "--owner", "ann")["items"]] == ["letter.eml"]
+    assert "note.txt" in again
 
 
 # ── Nothing is read twice ───────────────────────────────────────────────────────────────────────────────────────

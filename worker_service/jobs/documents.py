@@ -127,6 +127,8 @@ class KnownDocument:
     """JSON: how its newest generation is to be read."""
     status: str = ""
     """Of its newest generation: queued, indexing, success or failed."""
+    source_key: str = ""
+    """What it is at its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class DocumentFacts:
     """What a job learned of its document. None: nothing new."""
 
     kind: str | None = None
-    """pdf, image, sheet."""
+    """pdf, image, sheet, text, mail, …"""
     pages: int | None = None
     content: str | None = None
     note: str | None = None

@@ -62,6 +62,15 @@ class Document:
         """People read it, and a newer reading failed."""
         return self.status is IndexStatus.FAILED and self.current_generation is not None
 
+    @property
+    def has_pages_to_see(self) -> bool:
+        """Of other kinds there is text alone. None: nobody has looked yet."""
+        return self.kind in (None, "pdf", "image")
+
+    @property
+    def may_hold_others(self) -> bool:
+        return self.kind in ("zip", "mail")
+
 
 @dataclass(frozen=True, slots=True)
 class Provenance:

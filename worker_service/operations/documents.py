@@ -432,8 +432,8 @@ def _file(session: Session, document: Document, role: str) -> PublishedFile | No
 def _why_none(document: Document, form: str) -> str:
     if document.current_generation is None:
         return f"it is {document.status}"
-    if document.kind == "sheet" and form in ("pdf", "hocr"):
-        return "of a spreadsheet there is none"
+    if not document.has_pages_to_see and form in ("pdf", "hocr"):
+        return f"of {'a spreadsheet' if document.kind == 'sheet' else 'what has no pages of its own'} there is none"
     if form == "hocr":
         return f"pagemill reindex {document.id} --hocr makes it"
     return document.note or "it was not made"

@@ -159,6 +159,8 @@ def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFil
     """The original; where that is newer than what people read, the PDF that was made with it."""
     if document.kind == "sheet":
         raise NotDrawn("a spreadsheet has no pages to be drawn: its rows are shown")
+    if not document.has_pages_to_see:
+        raise NotDrawn("it has no pages of its own: its text is shown")
     roles = ("original", "pdf") if document.status is IndexStatus.SUCCESS else ("pdf", "original")
     for role in roles:
         for file in files:

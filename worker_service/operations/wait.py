@@ -186,7 +186,7 @@ class ReadingProgress:
     """Of those that have not ended. None: of one, nobody has counted the pages yet."""
     failed: Sequence[Unread] = ()
     found: Sequence[Document | None] = ()
-    """For each that somebody waits for its document; None: there is none, or not yet."""
+    """For each that was asked for its document; None: there is none, or not yet."""
 
 
 WatchDocuments = Callable[[ReadingProgress], None]
@@ -201,8 +201,9 @@ def wait_for_documents(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ReadingProgress:
-    """Return once each has been read, or has failed."""
+    """Return once each has been read, or has failed, and each that was found in one of them."""
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
+    asked = len(awaited)
     seen: int | None = None
     progress, looked_seconds = ReadingProgress(len(awaited), 0, 0, 0, None), 0.0
     while True:
@@ -214,11 +215,26 @@ def wait_for_documents(
         if watch is not None:
             watch(progress)
         if progress.ended >= len(awaited):
-            return progress
+            if not (inside := _found_inside(session, awaited, progress)):
+                return replace(progress, found=progress.found[:asked])
+            awaited, seen = [*awaited, *inside], None
+            continue
         if deadline is not None and monotonic() >= deadline:
             raise WaitTimedOut(f"after {timeout}, {len(awaited) - progress.ended} of {len(awaited)} were not read")
         # To look at thousands of documents takes a while: it is not to be all that this machine does.
         sleep(max(_DOCUMENTS_POLL_SECONDS, _RESTS * looked_seconds))
+
+
+def _found_inside(
+    session: Session, awaited: Sequence[AwaitedDocument], progress: ReadingProgress
+) -> list[AwaitedDocument]:
+    """Documents that came out of an archive or a mail, and that nobody waits for yet."""
+    known = {one.id for one in progress.found if one is not None}
+    if not any(one is not None and one.may_hold_others for one in progress.found):
+        return []
+    family = session.store.reading.family([one.job_id for one in awaited if one.job_id])
+    found = {job.document_id: job.name or "" for job in jobs.each(session, family) if job.document_id}
+    return [AwaitedDocument(name, document_id=key) for key, name in found.items() if key not in known]
 
 
 def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> ReadingProgress:

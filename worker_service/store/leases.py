@@ -548,7 +548,7 @@ class SqliteLeases:
         return self._intake.insert_many(jobs, parent_id)
 
     def _tie_files(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
-        """What a download has published is the original of the document that it asks to be read."""
+        """What a job has published is the original of the document that it asks to be read."""
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None

@@ -377,7 +377,7 @@ f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
 
 -- name: known_document
 SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), ''),
-       d.kind, d.pages, d.settings, d.index_status
+       d.kind, d.pages, d.settings, d.index_status, d.source_key
   FROM document d WHERE d.id = :document_id;
 
 -- name: same_sha256
@@ -579,9 +579,10 @@ SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role 
 RETURNING id;
 
 -- name: tie_files
--- The original that a download has just published, to the document that it is of.
-UPDATE file SET document_id = :document_id
- WHERE job_id = :job_id AND fence = :fence AND document_id IS NULL AND role <> ''
+-- The original that has just been published, to the document that it is of: by a download, which works for none, or by
+-- a job that has found it inside of its own.
+UPDATE file SET document_id = :document_id, role = 'original'
+ WHERE job_id = :job_id AND fence = :fence AND (role = 'inside' OR (document_id IS NULL AND role <> ''))
    AND (:content IS NULL OR sha256 = :content)
 RETURNING id;
 

@@ -8,6 +8,7 @@ import pytest
 
 from job_handlers.reading.page_settings import (
     RANGE_PAGES_MAX,
+    PageSource,
     Scan,
     costs_of,
     layer_digest,
@@ -90,16 +91,16 @@ def test_what_names_no_pages_is_refused(text: str) -> None:
 
 
 def test_the_digest_of_a_page_with_text_knows_no_language_and_that_of_a_read_page_does() -> None:
-    assert layer_digest("c", 1, "p") != layer_digest("c", 2, "p")
-    assert layer_digest("c", 1, "p") != layer_digest("d", 1, "p")
-    base = ocr_digest("c", 1, ["eng"], "fast", "e 5", "p")
+    assert layer_digest(PageSource("c", "p"), 1) != layer_digest(PageSource("c", "p"), 2)
+    assert layer_digest(PageSource("c", "p"), 1) != layer_digest(PageSource("d", "p"), 1)
+    base = ocr_digest(PageSource("c", "p"), 1, ["eng"], "fast", "e 5")
     others = {
-        ocr_digest("d", 1, ["eng"], "fast", "e 5", "p"),
-        ocr_digest("c", 2, ["eng"], "fast", "e 5", "p"),
-        ocr_digest("c", 1, ["deu"], "fast", "e 5", "p"),
-        ocr_digest("c", 1, ["eng", "deu"], "fast", "e 5", "p"),
-        ocr_digest("c", 1, ["eng"], "best", "e 5", "p"),
-        ocr_digest("c", 1, ["eng"], "fast", "e 6", "p"),
-        ocr_digest("c", 1, ["eng"], "fast", "e 5", "q"),
+        ocr_digest(PageSource("d", "p"), 1, ["eng"], "fast", "e 5"),
+        ocr_digest(PageSource("c", "p"), 2, ["eng"], "fast", "e 5"),
+        ocr_digest(PageSource("c", "p"), 1, ["deu"], "fast", "e 5"),
+        ocr_digest(PageSource("c", "p"), 1, ["eng", "deu"], "fast", "e 5"),
+        ocr_digest(PageSource("c", "p"), 1, ["eng"], "best", "e 5"),
+        ocr_digest(PageSource("c", "p"), 1, ["eng"], "fast", "e 6"),
+        ocr_digest(PageSource("c", "q"), 1, ["eng"], "fast", "e 5"),
     }
     assert len({base, *others}) == 8

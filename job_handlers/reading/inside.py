@@ -1,0 +1,199 @@
+"""What is inside of a file, a zip archive or a mail, becomes documents of its own: published, and then read like any
+other, by the same owner, in the same batch and in the same way.
+
+Such a document is known by its container and its place in it, so that the next delivery of the same archive brings new
+generations of the same documents. What cannot be read is left out and named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import msgspec
+
+from job_handlers.download.troubles import Trouble
+from job_handlers.kinds import HEAD_BYTES, Kind, agreed
+from job_handlers.reading.document import document_of
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
+from job_handlers.reading.writings import Unreadable, mail
+from job_handlers.reading.writings.archive import Archive
+from worker_service.handlers import (
+    Context,
+    DocumentRequest,
+    File,
+    NewJob,
+    Permanent,
+    SameContent,
+    SameFile,
+    counted,
+    safe_name,
+)
+
+WITHIN = "!/"
+"""Between a container and the place in it."""
+
+_FILES_MAX = 1000
+_DEPTH_MAX = 3
+_BYTES_MAX = 2 << 30
+_ALL_BYTES_MAX = 8 << 30
+_STEP_BYTES = 1 << 20
+_CPU_SECONDS = 120
+_NAMED_MAX = 5
+"""Of what is left out, in a note."""
+
+
+class Taken(msgspec.Struct, tag=True, frozen=True):
+    place: str
+    """Its name in the container, folders included."""
+    name: str
+    file: str
+    """In the attempt's staging directory."""
+    sha256: str
+    size: int
+
+
+class LeftOut(msgspec.Struct, tag=True, frozen=True):
+    place: str
+    why: str
+
+
+class Number(msgspec.Struct, tag=True, frozen=True):
+    of_files: int
+
+
+Answer = Taken | LeftOut | Number
+
+
+@dataclass(slots=True)
+class Found:
+    files: list[File | SameFile] = field(default_factory=list)
+    follow_ups: list[NewJob] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def unpack(context: Context[Any], original: Path, kind: Kind) -> Found:
+    found = Found()
+    if kind not in (Kind.ZIP, Kind.MAIL):
+        return found
+    key = document_of(context).source_key
+    is_deep = key.count(WITHIN) >= _DEPTH_MAX
+    left_out: list[LeftOut] = []
+    seen: set[str] = set()
+    size = 0
+    with PageProcess[Answer](
+        lambda: _unpacker(original, kind, context.staging), Answer, cpu_seconds=_CPU_SECONDS
+    ) as process:
+        number = process.read(0)
+        assert isinstance(number, Number)
+        if number.of_files > _FILES_MAX:
+            raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files: split it")
+        if is_deep and number.of_files:
+            found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
+            return found
+        for at, one in process.read_all(range(1, number.of_files + 1)):
+            if isinstance(one, TooLarge | Lost):
+                left_out.append(LeftOut(f"file {at}", str(one)))
+            elif isinstance(one, LeftOut):
+                left_out.append(one)
+            elif isinstance(one, Taken) and one.sha256 not in seen:
+                # The same twice is one document.
+                seen.add(one.sha256)
+                size += one.size
+                if size > _ALL_BYTES_MAX:
+                    raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
+                _take(context, found, one, f"{key}{WITHIN}{one.place}")
+    if left_out:
+        named = ", ".join(f"{one.place} ({one.why})" for one in left_out[:_NAMED_MAX])
+        more = f", and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
+        found.notes.append(f"{counted(len(left_out), 'file')} in it left out: {named}{more}")
+    return found
+
+
+def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
+    path = context.staging / one.file
+    known = [file for file in context.ask(SameContent(sha256=one.sha256)).files if file.size == one.size]
+    if known:
+        path.unlink()
+        found.files.append(SameFile(known[0].id, role="inside", name=one.name))
+    else:
+        found.files.append(File(path, role="inside", name=one.name, sha256=one.sha256))
+    request = DocumentRequest(key, one.name, content=one.sha256, settings=document_of(context).settings)
+    found.follow_ups.append(
+        NewJob("ingest", context.platform, context.account, owner=context.owner, name=one.name, document=request)
+    )
+
+
+# --- in the process apart -----------------------------------------------------------------------------
+
+
+def _unpacker(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
+    members: Sequence[tuple[str, str, Callable[[], Any]]] = list(
+        _of_archive(Archive(original)) if kind is Kind.ZIP else _of_mail(mail.Mail(original))
+    )
+
+    def read(number: int) -> Answer:
+        if number == 0:
+            return Number(len(members))
+        place, refusal, opened = members[number - 1]
+        if refusal:
+            return LeftOut(place, refusal)
+        try:
+            with opened() as source:
+                return _unpacked(source, place, staging, number)
+        except Unreadable as error:
+            return LeftOut(place, str(error))
+        except Trouble as trouble:
+            return LeftOut(place, trouble.sentence)
+
+    return read
+
+
+def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
+    head = source.read(HEAD_BYTES)
+    if not head:
+        return LeftOut(place, "it is empty")
+    name = PurePosixPath(place.replace("\\", "/")).name
+    name = safe_name(name, agreed(head, "", name).suffixes)
+    # In many folders there is one of the same name; what it is called tells what it is.
+    target = staging / f"{number} {name}"
+    digest, size, block = hashlib.sha256(), 0, head
+    with target.open("wb") as file:
+        while block:
+            size += len(block)
+            if size > _BYTES_MAX:
+                target.unlink()
+                return LeftOut(place, f"it unpacks to more than {_BYTES_MAX >> 30} GiB")
+            digest.update(block)
+            file.write(block)
+            block = _block_of(source)
+    return Taken(place, name, target.name, digest.hexdigest(), size)
+
+
+def _block_of(source: IO[bytes]) -> bytes:
+    try:
+        return source.read(_STEP_BYTES)
+    except (OSError, ValueError, EOFError, RuntimeError) as error:
+        raise Unreadable(f"it is broken ({error})") from error
+
+
+def _of_archive(archive: Archive) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    for member in archive.members():
+        refusal = "it needs a password" if member.is_locked else ""
+        yield member.name, refusal, partial(archive.open, member.name)
+
+
+def _of_mail(message: mail.Mail) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    for name, part in message.attached():
+        yield name, "", partial(_in_memory, part)
+
+
+@contextmanager
+def _in_memory(part: Any) -> Iterator[IO[bytes]]:
+    yield BytesIO(mail.content_of(part))

@@ -1,0 +1,100 @@
+"""Files whose text flows: notes, web pages, mails, books, documents of office programs. One module for each family.
+
+A module yields paragraphs, pictures and what its author made a new page with, in their order; `leaves` makes pages of
+them. Nothing that a file names outside itself is ever looked for: no address, no other file, no entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from job_handlers.kinds import Kind
+
+LIBRARY = "writings 1"
+"""One more whenever the same file may now give another text."""
+
+NEW_PAGE = "\f"
+PAGES_MAX = 100_000
+
+_PAGE_CHARACTERS = 3000
+_PAGE_CHARACTERS_MAX = 6000
+_CHARACTERS_MAX = 200_000_000
+
+_MODULES = {
+    Kind.TEXT: "plain",
+    Kind.HTML: "web",
+    Kind.MAIL: "mail",
+    Kind.EPUB: "epub",
+    Kind.DOCX: "office",
+    Kind.PPTX: "office",
+    Kind.ODT: "office",
+    Kind.ZIP: "archive",
+}
+
+
+class Unreadable(Exception):
+    """It is broken, or holds more than anybody reads."""
+
+
+class Picture(NamedTuple):
+    """In its place among the paragraphs."""
+
+    key: str
+    """What `Writing.picture` knows it by."""
+
+
+Piece = str | Picture
+Leaf = tuple[Piece, ...]
+
+
+class Writing(Protocol):
+    """An open file. Raises `Unreadable`."""
+
+    def pieces(self) -> Iterator[Piece]: ...
+
+    def picture(self, key: str) -> bytes: ...
+
+
+def is_writing(kind: str) -> bool:
+    return kind in _MODULES
+
+
+def open_writing(path: Path, kind: Kind) -> Writing:
+    opened: Writing = import_module(f"{__name__}.{_MODULES[kind]}").open_writing(path, kind)
+    return opened
+
+
+def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
+    """Its pages: as its author made them, or, where there are none, as many paragraphs as one reads at once."""
+    made: list[Leaf] = []
+    page: list[Piece] = []
+    on_page = total = 0
+    for piece in pieces:
+        if isinstance(piece, Picture):
+            page.append(piece)
+            continue
+        for at, part in enumerate(piece.split(NEW_PAGE)):
+            for some in _bearable(part):
+                if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
+                    made.append(tuple(page))
+                    page, on_page = [], 0
+                if some:
+                    page.append(some)
+                    on_page += len(some)
+                    total += len(some)
+        if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
+            raise Unreadable("it holds more text than is read of one file: split it")
+    return [*made, tuple(page)] if page else made
+
+
+def _bearable(paragraph: str) -> Iterator[str]:
+    """A paragraph of a whole book is cut between words, where it has some."""
+    text = paragraph.strip("\n")
+    while len(text) > _PAGE_CHARACTERS_MAX:
+        end = text.rfind(" ", 1, _PAGE_CHARACTERS) + 1 or _PAGE_CHARACTERS
+        yield text[:end].rstrip()
+        text = text[end:]
+    yield text

@@ -1,0 +1,155 @@
+"""HTML as a person sees it: without scripts and styles, cells of a row by tabs. By Python's own parser, which takes
+whatever is broken."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+from job_handlers.kinds import HEAD_BYTES, Kind, decoded
+from job_handlers.reading.writings import Picture, Piece, Unreadable
+
+_STEP_CHARACTERS = 1 << 16
+_SILENT = {"script", "style", "template", "noscript", "svg", "iframe", "object", "math"}
+_BLOCKS = frozenset(
+    "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6"
+    " header hr li main nav ol option p pre section summary table tbody tfoot thead title tr ul".split()
+)
+_CELLS = {"td", "th"}
+_CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
+_DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?);base64,", re.IGNORECASE)
+_SPACES = re.compile(r"[ \t\r\n\f\v]+")
+
+Resolve = Callable[[str], str | None]
+"""What an image is known by, of the address that it is given; None: it is no part of the file."""
+
+
+class Page(HTMLParser):
+    def __init__(self, resolve: Resolve) -> None:
+        super().__init__(convert_charrefs=True)
+        self._resolve = resolve
+        self._silent: list[str] = []
+        self._kept_as_it_is = 0
+        self._line: list[str] = []
+        self._found: list[Piece] = []
+
+    def taken(self) -> list[Piece]:
+        """What has become whole since the last time."""
+        found, self._found = self._found, []
+        return found
+
+    def close(self) -> None:
+        super().close()
+        self._end_line()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._silent or tag in _SILENT:
+            if tag in _SILENT:
+                self._silent.append(tag)
+            return
+        if tag in _BLOCKS:
+            self._end_line()
+        if tag in _CELLS and self._line:
+            self._line.append("\t")
+        if tag == "pre":
+            self._kept_as_it_is += 1
+        if tag == "img":
+            self._take_image(dict(attrs))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in _SILENT:
+            self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._silent:
+            # What was opened in it and never closed ends with it.
+            del self._silent[self._silent.index(tag) :]
+        elif not self._silent and tag in _BLOCKS:
+            self._end_line()
+            if tag == "pre":
+                self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
+
+    def handle_data(self, data: str) -> None:
+        if self._silent:
+            return
+        if not self._kept_as_it_is:
+            self._line.append(_SPACES.sub(" ", data))
+            return
+        first, *others = data.split("\n")
+        self._line.append(first)
+        for line in others:
+            self._end_line()
+            self._line.append(line)
+
+    def _take_image(self, said: dict[str, str | None]) -> None:
+        if alternative := (said.get("alt") or "").strip():
+            self._line.append(f" {alternative} ")
+        if (key := self._resolve(said.get("src") or "")) is not None:
+            self._end_line()
+            self._found.append(Picture(key))
+
+    def _end_line(self) -> None:
+        text = "".join(self._line)
+        if not self._kept_as_it_is:
+            # Between cells a space is none of theirs.
+            text = "\t".join(_SPACES.sub(" ", cell).strip() for cell in text.split("\t"))
+        if text.strip():
+            self._found.append(text.rstrip())
+        self._line.clear()
+
+
+class Web:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pieces(self) -> Iterator[Piece]:
+        with self._path.open("rb") as file:
+            encoding = encoding_of(file.read(HEAD_BYTES))
+        with self._path.open(encoding=encoding, errors="replace") as file:
+            yield from pieces_of(iter(lambda: file.read(_STEP_CHARACTERS), ""), inside)
+
+    def picture(self, key: str) -> bytes:
+        return unpacked(key)
+
+
+def pieces_of(blocks: Iterator[str], resolve: Resolve) -> Iterator[Piece]:
+    page = Page(resolve)
+    for block in blocks:
+        page.feed(block)
+        yield from page.taken()
+    page.close()
+    yield from page.taken()
+
+
+def encoding_of(head: bytes) -> str:
+    """By its mark, else as it says, else as a text."""
+    text_like = decoded(head)[1]
+    if text_like == "utf-16" or head.startswith(b"\xef\xbb\xbf"):
+        return text_like
+    found = _CHARSET.search(head)
+    name = found[1].decode() if found else text_like
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError):
+        return text_like
+    return name
+
+
+def inside(address: str) -> str | None:
+    """An image that stands in the page itself."""
+    return address if _DATA.match(address) else None
+
+
+def unpacked(address: str) -> bytes:
+    try:
+        return base64.b64decode(address.partition(",")[2])
+    except (binascii.Error, ValueError) as error:
+        raise Unreadable(f"a picture in it is broken: {error}") from error
+
+
+def open_writing(path: Path, kind: Kind) -> Web:
+    return Web(path)

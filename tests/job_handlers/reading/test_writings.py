@@ -1,0 +1,369 @@
+"""Notes, web pages, mails, books, documents of office programs, and archives of all that."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+
+from job_handlers.kinds import kind_of
+from job_handlers.reading.writings import NEW_PAGE, Picture, Unreadable, leaves, open_writing
+from tests.job_handlers.reading.documents import digital, picture
+from tests.job_handlers.reading.kit import Library
+from worker_service.handlers import KnownDocument, NewJob
+from worker_service.testing import How
+
+W = 'xmlns:w="http://w" xmlns:r="http://r" xmlns:a="http://a" xmlns:mc="http://mc"'
+RELATIONS = '<Relationships xmlns="http://p">{}</Relationships>'
+CONTAINER = '<container xmlns="urn:c"><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>'
+
+
+def packed(path: Path, members: Mapping[str, str | bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, body in members.items():
+            archive.writestr(name, body)
+    return path
+
+
+def png(text: str) -> bytes:
+    made = io.BytesIO()
+    picture(text, dpi=150).save(made, "PNG")
+    return made.getvalue()
+
+
+def word(path: Path, body: str, more: Mapping[str, str | bytes] = {}) -> Path:
+    return packed(path, {"word/document.xml": f"<w:document {W}><w:body>{body}</w:body></w:document>", **more})
+
+
+def paragraph(text: str) -> str:
+    return f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def mail(path: Path, *, html: str = "", attached: Mapping[str, bytes] = {}) -> Path:
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = (
+        "Ann <ann@example.com>",
+        "bob@example.com",
+        "The report, größer",
+    )
+    message.set_content("Dear Bob,\n\nhere it is.\n")
+    if html:
+        message.set_content(html, subtype="html")
+    for name, body in attached.items():
+        message.add_attachment(body, maintype="application", subtype="octet-stream", filename=name)
+    path.write_bytes(bytes(message))
+    return path
+
+
+def pages_of(path: Path) -> list[str]:
+    read = leaves(open_writing(path, kind_of(path)).pieces())
+    return ["\n".join(one if isinstance(one, str) else f"<{one.key[:30]}>" for one in page) for page in read]
+
+
+# --- pages ---
+
+
+def test_pages_end_where_their_author_ends_them_else_between_paragraphs() -> None:
+    lines = ["x" * 1000] * 7
+
+    assert [len(page) for page in leaves(lines)] == [3, 3, 1]
+    assert leaves(["one", NEW_PAGE, "two\fthree"]) == [("one",), ("two",), ("three",)]
+    assert leaves([Picture("a"), "under it"]) == [(Picture("a"), "under it")]
+    assert leaves([]) == leaves(["", NEW_PAGE]) == []
+
+
+def test_a_paragraph_without_end_is_cut_between_words() -> None:
+    book = "word " * 5000
+
+    cut = leaves([book])
+
+    assert max(len("".join(map(str, page))) for page in cut) <= 6000
+    assert " ".join(str(piece) for page in cut for piece in page).split() == book.split()
+
+
+# --- what is read of each kind ---
+
+
+def test_a_text_is_read_line_by_line_in_whichever_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Größe\r\n\r\nzwei\n".encode("cp1252"))
+    (tmp_path / "b.md").write_text("<h1>Title</h1>\n\n- item\n\x00end\n")
+
+    assert pages_of(tmp_path / "a.txt") == ["Größe\nzwei"]
+    assert pages_of(tmp_path / "b.md") == ["<h1>Title</h1>\n- item\nend"]
+
+
+def test_a_web_page_is_read_as_a_person_sees_it(tmp_path: Path) -> None:
+    image = base64.b64encode(png("x")).decode()
+    (tmp_path / "a.html").write_bytes(
+        f"""<html><head><meta charset="iso-8859-1"><title>Climate &amp; Co</title><style>p {{}}</style></head>
+        <body><h1>Gr\xf6\xdfe</h1><script>alert("not shown")</script><template>nor this</template>
+        <p>one   <b>bold</b>
+        line<br>and another</p><pre>  kept\n    as it is</pre>
+        <table><tr><th>Scope</th><th>t CO2</th></tr><tr><td> 1 </td><td>17</td></tr></table>
+        <img alt="A chart" src="https://example.com/x.png"><img src="file:///etc/passwd">
+        <img src="data:image/png;base64,{image}"></body></html>""".encode("latin-1")
+    )
+
+    assert pages_of(tmp_path / "a.html") == [
+        "Climate & Co\nGröße\none bold line\nand another\n  kept\n    as it is\nScope\tt CO2\n1\t17\nA chart\n"
+        "<data:image/png;base64,iVBORw0K>"
+    ]
+
+
+def test_a_word_document_has_all_that_is_shown_and_nothing_that_was_deleted(tmp_path: Path) -> None:
+    cells = "".join(f"<w:tc>{paragraph(text)}</w:tc>" for text in ("a", "b &amp; c"))
+    body = (
+        f"{paragraph('Annual')}<w:p><w:r><w:t>two </w:t></w:r><w:ins><w:r><w:t>runs</w:t></w:r></w:ins>"
+        "<w:del><w:r><w:delText>gone</w:delText></w:r></w:del><w:r><w:tab/><w:t>tab</w:t></w:r></w:p>"
+        f"<w:tbl><w:tr>{cells}</w:tr></w:tbl>"
+        "<w:p><w:r><mc:AlternateContent><mc:Choice><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r></w:p></w:txbxContent>"
+        "</mc:Choice><mc:Fallback><w:p><w:r><w:t>box</w:t></w:r></w:p></mc:Fallback></mc:AlternateContent></w:r></w:p>"
+        f'<w:p><w:r><w:br w:type="page"/><w:t>next</w:t></w:r></w:p>'
+        '<w:p><w:r><a:blip r:embed="rId1"/><a:blip r:link="rId2"/></w:r></w:p>'
+        "<w:p><w:r><w:lastRenderedPageBreak/><w:t>third</w:t></w:r></w:p>"
+    )
+    related = '<Relationship Id="rId1" Type="x/image" Target="media/a.png"/>'
+    related += '<Relationship Id="rId2" Type="x/image" Target="https://example.com/b.png" TargetMode="External"/>'
+    path = word(
+        tmp_path / "a.docx",
+        body,
+        {
+            "word/_rels/document.xml.rels": RELATIONS.format(related),
+            "word/media/a.png": b"",
+            "word/footnotes.xml": f"<w:footnotes {W}>{paragraph('a footnote')}</w:footnotes>",
+            "word/header1.xml": f"<w:hdr {W}>{paragraph('a header')}</w:hdr>",
+        },
+    )
+
+    assert pages_of(path) == [
+        "Annual\ntwo runs\ttab\na\tb & c\nbox",
+        "next\n<word/media/a.png>",
+        "third\na header\na footnote",
+    ]
+
+
+def test_slides_are_pages_with_what_their_speaker_noted(tmp_path: Path) -> None:
+    def slide(text: str) -> str:
+        return f"<p:sld xmlns:p='http://p' xmlns:a='http://a'><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:sld>"
+
+    note = '<Relationship Id="rId9" Type="x/notesSlide" Target="../notesSlides/notesSlide1.xml"/>'
+    members = {f"ppt/slides/slide{number}.xml": slide(f"slide {number}") for number in (10, 2, 1)}
+    path = packed(
+        tmp_path / "a.pptx",
+        {
+            "ppt/presentation.xml": "<p/>",
+            **members,
+            "ppt/slides/_rels/slide2.xml.rels": RELATIONS.format(note),
+            "ppt/notesSlides/notesSlide1.xml": slide("say this"),
+        },
+    )
+
+    assert pages_of(path) == ["slide 1", "slide 2\nsay this", "slide 10"]
+
+
+def test_an_open_document_is_read(tmp_path: Path) -> None:
+    content = (
+        "<o:d xmlns:o='http://o' xmlns:text='http://t' xmlns:table='http://b' xmlns:draw='http://d' xmlns:x='http://x'>"
+        "<text:tracked-changes><text:p>gone</text:p></text:tracked-changes><text:h>Head</text:h>"
+        "<text:p>one<text:s text:c='2'/>two <text:span>three</text:span><text:tab/>four</text:p>"
+        "<table:table-row><table:table-cell><text:p>a</text:p></table:table-cell><table:table-cell/>"
+        "<table:table-cell><text:p>c</text:p></table:table-cell></table:table-row>"
+        "<text:p><text:soft-page-break/>second<draw:image x:href='Pictures/p.png'/></text:p></o:d>"
+    )
+    path = packed(
+        tmp_path / "a.odt",
+        {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content, "Pictures/p.png": b""},
+    )
+
+    assert pages_of(path) == ["Head\none  two three\tfour\na\t\tc", "<Pictures/p.png>\nsecond"]
+
+
+def test_a_book_is_read_chapter_by_chapter_in_its_order(tmp_path: Path) -> None:
+    package = (
+        '<package xmlns="http://o"><manifest><item id="b" href="text/b.xhtml"/><item id="a" href="a%20b.xhtml"/>'
+        '</manifest><spine><itemref idref="b"/><itemref idref="a"/><itemref idref="none"/></spine></package>'
+    )
+    path = packed(
+        tmp_path / "a.epub",
+        {
+            "mimetype": "application/epub+zip",
+            "META-INF/container.xml": CONTAINER,
+            "OPS/book.opf": package,
+            "OPS/a b.xhtml": "<html><body><p>the second</p></body></html>",
+            "OPS/text/b.xhtml": '<html><body><p>the first</p><img src="../p.png"/></body></html>',
+            "OPS/p.png": b"",
+        },
+    )
+
+    assert pages_of(path) == ["the first\n<OPS/p.png>", "the second"]
+
+
+def test_a_mail_tells_who_wrote_what_to_whom_and_what_is_attached(tmp_path: Path) -> None:
+    plain = mail(tmp_path / "a.eml", attached={"report.pdf": b"%PDF-1.4"})
+    html = mail(tmp_path / "b.eml", html="<p>Dear <b>Bob</b></p>")
+
+    assert pages_of(plain) == [
+        "From: Ann <ann@example.com>\nTo: bob@example.com\nSubject: The report, größer\n"
+        "Dear Bob,\nhere it is.\nAttached: report.pdf"
+    ]
+    assert pages_of(html)[0].endswith("Dear Bob")
+
+
+# --- through the shipped handlers, in their jail ---
+
+
+def test_a_note_is_read_at_once_and_a_picture_in_a_document_where_it_stands(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Water stress.\n")
+    library.read(tmp_path / "a.txt")
+    assert (library.text, library.methods, library.known.kind) == ("Water stress.", ["layer"], "text")
+    assert not library.jobs("ocr_pages")
+
+    said = "The board has reviewed each climate risk of the sites in the south twice."
+    related = '<Relationship Id="rId1" Type="x/image" Target="media/a.png"/>'
+    library.read(
+        word(
+            tmp_path / "a.docx",
+            f'{paragraph("Before")}<w:p><w:r><a:blip r:embed="rId1"/></w:r></w:p>{paragraph("behind")}',
+            {"word/_rels/document.xml.rels": RELATIONS.format(related), "word/media/a.png": png(said)},
+        )
+    )
+    assert library.methods == ["ocr"]
+    assert library.text.split() == ["Before", *said.split(), "behind"]
+
+
+def inside_of(library: Library, path: Path) -> tuple[list[NewJob], str]:
+    library.known = KnownDocument(source_key="/mail/box")
+    run = library.run("ingest", {}, path)
+    assert run.how is How.DONE, run.ended
+    asked = [job for job in run.ended.follow_ups if job.document is not None]
+    named = {file.sha256: file.name for file in run.ended.published}
+    assert [named[job.document.content] for job in asked if job.document] == [job.name for job in asked]
+    assert {file.role for file in run.ended.published} <= {"inside"}
+    assert run.ended.document is not None
+    return asked, run.ended.document.note or ""
+
+
+def test_an_archive_becomes_its_documents_and_names_what_is_left_out(library: Library, tmp_path: Path) -> None:
+    report = digital(tmp_path / "made.pdf", ["words"]).read_bytes()
+    path = packed(
+        tmp_path / "a.zip",
+        {
+            "2024/Report.pdf": report,
+            "2024/the same.pdf": report,
+            "../../evil.txt": "no way out",
+            "setup.exe": b"MZ\0\0",
+            "__MACOSX/2024/._Report.pdf": b"x",
+        },
+    )
+
+    asked, note = inside_of(library, path)
+
+    assert [(job.name, job.document and job.document.source_key) for job in asked] == [
+        ("Report.pdf", "/mail/box!/2024/Report.pdf"),
+        ("evil.txt", "/mail/box!/../../evil.txt"),
+    ]
+    assert note.startswith("1 file in it left out: setup.exe (it is a file of an unknown kind")
+
+
+def test_what_is_attached_to_a_mail_becomes_documents_a_mail_too(library: Library, tmp_path: Path) -> None:
+    inner = EmailMessage()
+    inner["Subject"] = "inner"
+    inner.set_content("an inner word")
+    outer = EmailMessage()
+    outer["Subject"] = "outer"
+    outer.set_content("an outer word")
+    outer.add_attachment("a;b\n1;2\n", subtype="csv", filename="table.csv")
+    outer.add_attachment(inner, filename="inner.eml")
+    (tmp_path / "a.eml").write_bytes(bytes(outer))
+
+    asked, note = inside_of(library, tmp_path / "a.eml")
+
+    assert [job.name for job in asked] == ["table.csv", "inner.eml"]
+    assert (note, library.text) == ("", "Subject: outer\nan outer word\nAttached: table.csv\nAttached: inner.eml")
+
+
+def test_an_archive_in_an_archive_in_an_archive_ends_somewhere(library: Library, tmp_path: Path) -> None:
+    path = packed(tmp_path / "a.zip", {"b.txt": "deep"})
+    library.known = KnownDocument(source_key="/a.zip!/b.zip!/c.zip!/d.zip")
+
+    run = library.run("ingest", {}, path)
+
+    assert [job.job_type for job in run.ended.follow_ups] == ["assemble"]
+    assert run.ended.document is not None
+    assert run.ended.document.note == "what is in it is left out: it is packed 3 times already"
+
+
+ENTITIES = '<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "code"),
+    [
+        ("a.docx", {"word/document.xml": f"{ENTITIES}<w:d {W}><w:p><w:t>&e;</w:t></w:p></w:d>"}, "DOCX_BROKEN"),
+        ("b.docx", {"word/document.xml": f"<w:d {W}>" + "<w:p>" * 100}, "DOCX_BROKEN"),
+        ("c.docx", {"word/document.xml": f"<w:d {W}><w:p/></w:d>"}, "DOCX_EMPTY"),
+        ("d.pptx", {"ppt/presentation.xml": "<p/>"}, "PPTX_EMPTY"),
+        ("e.epub", {"META-INF/container.xml": CONTAINER}, "EPUB_BROKEN"),
+        ("f.epub", {"META-INF/container.xml": f"{ENTITIES}<c>&e;</c>"}, "EPUB_BROKEN"),
+        ("g.odt", {"mimetype": "application/vnd.oasis.opendocument.text"}, "ODT_BROKEN"),
+        ("h.zip", {"__MACOSX/x": "x"}, "ZIP_EMPTY"),
+    ],
+)
+def test_what_is_broken_or_wants_something_else_ends_with_its_code(
+    library: Library, tmp_path: Path, name: str, members: dict[str, str], code: str
+) -> None:
+    path = packed(tmp_path / name, members)
+
+    run = library.read(path)
+
+    assert (run.how, run.ended.code) == (How.PERMANENT, code)
+    assert "root:" not in json.dumps([run.ended.message, library.text])
+
+
+@pytest.mark.parametrize("bomb", ["entities", "depth", "text", "html", "mail"])
+def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: str) -> None:
+    if bomb == "entities":
+        laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+        body = f'<!DOCTYPE d [<!ENTITY l0 "ha">{laughs}]><container>&l9;</container>'
+        path = packed(tmp_path / "a.epub", {"META-INF/container.xml": body})
+    elif bomb == "depth":
+        path = word(tmp_path / "a.docx", "<w:p>" * 1_000_000)
+    elif bomb == "text":
+        path = word(tmp_path / "a.docx", paragraph("ha " * 100_000_000))
+    elif bomb == "html":
+        path = tmp_path / "a.html"
+        path.write_text("<div><pre>" * 300_000 + "<![" * 100_000)
+    else:
+        path = tmp_path / "a.eml"
+        nested = "".join(f'--{n}\nContent-Type: multipart/mixed; boundary="{n + 1}"\n\n' for n in range(3000))
+        path.write_text(f'Subject: x\nContent-Type: multipart/mixed; boundary="0"\n\n{nested}')
+
+    run = library.read(path)
+
+    assert run.how in (How.DONE, How.PERMANENT), run.ended
+    (tmp_path / "next.txt").write_text("still here\n")
+    library.read(tmp_path / "next.txt")
+    assert library.text == "still here"
+
+
+def test_a_picture_that_unpacks_to_gigabytes_is_left_out(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from job_handlers.reading.gray import gray_of
+
+    made = io.BytesIO()
+    Image.new("1", (30_000, 30_000)).save(made, "PNG")
+
+    assert gray_of(made.getvalue()) is None
+    assert gray_of(b"\x89PNG\r\n\x1a\n, and no more") is None
+
+
+def test_what_no_limit_bears_is_refused_in_words() -> None:
+    with pytest.raises(Unreadable, match="split it"):
+        leaves("x" * 6000 for _ in range(40_000))
