@@ -94,12 +94,12 @@ CREATE TABLE worker_job_queue (
         CHECK (retry_count BETWEEN 0 AND 1000000 AND max_retries BETWEEN 0 AND 1000000
                AND requeue_count BETWEEN 0 AND 1000000),
     CONSTRAINT "created_at is a time like 2026-11-18 10:00:00 (UTC)"
-        CHECK (created_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
-               -- The form that we write, on a day that every month has, needs no calendar.
-               AND (created_at GLOB '[0-9][0-9][0-9][0-9]-0[1-9]-[01][1-9] [01][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9]'
-                    OR created_at GLOB '[0-9][0-9][0-9][0-9]-1[0-2]-[01][1-9] [01][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9]'
-                    OR (strftime('%s', created_at) IS NOT NULL
-                        AND date(substr(created_at, 1, 10), '+0 days') = substr(created_at, 1, 10)))),
+        CHECK (-- The form that we write, on a day that every month has, needs no calendar.
+               (created_at GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]' AND length(CAST(created_at AS BLOB)) = 23
+                AND substr(created_at, 9, 2) <= '28' AND julianday(created_at) IS NOT NULL)
+               OR (created_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
+                   AND strftime('%s', created_at) IS NOT NULL
+                   AND date(substr(created_at, 1, 10), '+0 days') = substr(created_at, 1, 10))),
     CONSTRAINT "run_at is a time like 2026-11-18 10:00:00 (UTC)"
         CHECK (run_at IS NULL OR (run_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
                AND strftime('%s', run_at) IS NOT NULL
@@ -1000,7 +1000,7 @@ BEGIN
                           AND r.status = 'running');
 END;
 
--- What follows from a move: its event, and the attempt that a claim opens.
+-- What follows from a move: its event.
 CREATE TRIGGER job_moved AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
 BEGIN
@@ -1010,8 +1010,14 @@ BEGIN
                      (SELECT ended_at FROM worker_job_attempt
                        WHERE OLD.status = 'running' AND job_id = NEW.id AND fence = NEW.fence),
                      strftime('%Y-%m-%d %H:%M:%f', 'now')));
+END;
+
+-- A claim opens an attempt. By itself, and with VALUES: an INSERT … SELECT costs each move, also those that open none.
+CREATE TRIGGER job_begins AFTER UPDATE OF fence ON worker_job_queue
+WHEN NEW.status = 'running' AND OLD.status <> 'running'
+BEGIN
     INSERT INTO worker_job_attempt (job_id, fence, worker_id, started_at)
-    SELECT NEW.id, NEW.fence, NEW.worker_id, NEW.started_at WHERE NEW.status = 'running';
+    VALUES (NEW.id, NEW.fence, NEW.worker_id, NEW.started_at);
 END;
 
 -- And the hold of its batch, and work for the next transaction of ours; most jobs pass by the WHEN alone.

@@ -178,13 +178,13 @@ MUTANTS = (
     Mutant("progress may fall", "P10", "simulation", (
         ("progress_percent = max(progress_percent, :percent)", "progress_percent = :percent"),)),
     Mutant("completion in two transactions", "P5", "simulation", (
-        ("            for done, work in landed.values():\n",
-         "        with self._db.transaction():\n            for done, work in landed.values():\n"),)),
+        ("            for done in once.values():\n",
+         "        with self._db.transaction():\n            for done in once.values():\n"),)),
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
-        ('            self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))',
-         "            for lost in (d for d in completions if d.lease.job_id not in landed):\n"
+        ('            if self._db.write("any_checkpoint") == [(1,)]:',
+         "            for lost in (d for d in completions if d.lease not in landed):\n"
          "                self._insert_follow_ups(1, Work(None, None, '', '', None, None, 5), lost.follow_ups)\n"
-         '            self._db.write("forget_checkpoints", job_ids=json.dumps(list(landed)))'),)),
+         '            if self._db.write("any_checkpoint") == [(1,)]:'),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("                # Last: if that cannot be written now, all is done once more, and needs the files.\n"
          "                self.publisher.retract(ended)\n", ""),)),

@@ -67,8 +67,7 @@ class NewJob:
     """Insert it only if the document is to be read; it then works for that document's next generation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     job_id: int
     """0: none was inserted, because its document needs none."""
     existing: bool = False
@@ -263,8 +262,7 @@ class Usage:
     signal: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     lease: Lease
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()

@@ -142,6 +142,11 @@ class Database:
                 raise
             return mended_rows(self.writer, sql, values)
 
+    def look(self, name: str, /, **named: object) -> list[Row]:
+        """By the writer. As of `write` with RETURNING, text that is not UTF-8 is a `UnicodeDecodeError`."""
+        sql = self.statements[name]
+        return mended_rows(self.writer, sql, named) if self.is_mending else self.writer.execute(sql, named).fetchall()
+
     @contextmanager
     def mending(self) -> Iterator[None]:
         """For a transaction that ended with a `UnicodeDecodeError`, once more. Slower, so never the first time."""

@@ -72,7 +72,7 @@ class SqliteIntake:
         self._db.write_each("enqueue", rows[whole:])
         # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
         last = self._db.writer.last_insert_rowid()
-        return [Enqueued(job_id) for job_id in range(last - len(jobs) + 1, last + 1)]
+        return list(map(Enqueued, range(last - len(jobs) + 1, last + 1)))
 
     def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
@@ -138,7 +138,7 @@ class SqliteIntake:
             name=job.name or request.name,
             unique_key=None,
         )
-        return replace(self._insert(work, parent_id, earlier), document_id=document_id, decision=decision)
+        return self._insert(work, parent_id, earlier)._replace(document_id=document_id, decision=decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
@@ -250,6 +250,8 @@ def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, obj
 def settle(db: Database) -> None:
     """Act on the jobs whose end others wait for, wave by wave; then let documents follow their jobs, and batches both.
     What is left over waits for the next claim."""
+    if db.write("is_settled") == [(1,)]:
+        return
     moved = 0
     while moved < _SETTLED_MOST and (settled := db.write("settled")):
         [(needs_id,)] = settled

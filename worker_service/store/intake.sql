@@ -319,11 +319,17 @@ UPDATE worker_job_queue
 -- name: forget_settled
 DELETE FROM worker_job_settled WHERE job_id = :needs_id;
 
+-- fragment: anything_to_settle
+EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
+       OR EXISTS (SELECT 1 FROM batch_unsettled)
+
+-- name: is_settled
+SELECT NOT ({anything_to_settle});
+
 -- name: unready
 -- Would a claim first have to settle or free something?
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
-       OR EXISTS (SELECT 1 FROM batch_unsettled)
+SELECT {anything_to_settle}
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
 

@@ -196,12 +196,20 @@ UPDATE worker_job_queue AS lane
  WHERE id = :id AND status = 'pending' AND held = 0 AND EXISTS (SELECT 1 {may_start})
 RETURNING {job_columns};
 
--- name: claim
+-- name: take
 -- They were chosen under the same write lock. Its trigger opens the attempts.
+UPDATE worker_job_queue
+   SET {taken}
+ WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: claim
 UPDATE worker_job_queue
    SET {taken}
  WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING {job_columns};
+
+-- name: taken
+SELECT {job_columns} FROM worker_job_queue WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: worker_is_known
 SELECT id FROM worker WHERE id = :worker_id;
@@ -244,11 +252,13 @@ DELETE FROM worker_job_log
 
 -- ── What an attempt writes ──────────────────────────────────────────────────────────────────────────────────────
 
+-- fragment: work_columns
+-- What a job works for; a batch that was removed is none.
+q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
+
 -- name: lease_held
--- The lease, and what it works for; a batch that was removed is none. Nothing lands after a request to stop (P7), nor of
--- an older generation (P11).
-SELECT q.document_id, q.generation, q.owner, q.platform, q.name,
-       (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
+-- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
+SELECT {work_columns}
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL
@@ -454,13 +464,17 @@ UPDATE worker_job_attempt
 -- fragment: closing
 d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox)
 
--- name: close_completed_one
-WITH {closing} AS (VALUES {closing_row})
+-- name: close_completed_1
+WITH {closing} AS (VALUES {closing_rows_1})
 {close_completed_rows};
 
--- name: close_completed
+-- name: close_completed_25
 -- Bound by position: to take each value out of JSON costs as much as the rest.
-WITH {closing} AS (VALUES {closing_rows})
+WITH {closing} AS (VALUES {closing_rows_25})
+{close_completed_rows};
+
+-- name: close_completed_100
+WITH {closing} AS (VALUES {closing_rows_100})
 {close_completed_rows};
 
 -- fragment: complete_rows
@@ -470,16 +484,22 @@ UPDATE worker_job_queue NOT INDEXED
   FROM d
  WHERE worker_job_queue.id = d.job_id AND worker_job_queue.fence = d.fence AND worker_job_queue.worker_id = d.worker_id
    AND status = 'running' AND cancel_requested_at IS NULL
-RETURNING id, fence, document_id, generation, owner, platform, name,
-          (SELECT b.id FROM batch b WHERE b.id = worker_job_queue.batch_id), priority
+RETURNING id, fence, worker_id, generation IS NOT NULL
 
--- name: complete_one
-WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_row})
+-- name: complete_1
+WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_1})
 {complete_rows};
 
--- name: complete
-WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows})
+-- name: complete_25
+WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_25})
 {complete_rows};
+
+-- name: complete_100
+WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_100})
+{complete_rows};
+
+-- name: work_of
+SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
 
 -- fragment: ended_early
 -- How fast it was and how long it would take is no longer true.
@@ -613,6 +633,9 @@ SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
 
 -- name: forget_checkpoints
 DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
+
+-- name: any_checkpoint
+SELECT EXISTS (SELECT 1 FROM checkpoint);
 
 -- name: publish
 -- P5, P11: pages were written ahead. From this row on people read them.

@@ -60,20 +60,19 @@ class SqliteStore:
 
 
 def sqlite_statements() -> dict[str, str]:
-    new_row, closing_row, completed_row = map(_row_of, (len(NEW_COLUMNS), CLOSING_WIDTH, COMPLETED_WIDTH))
+    new_row = _row_of(len(NEW_COLUMNS))
     # What only Python can know.
     fragments = {
         "new_columns": ", ".join(NEW_COLUMNS),
         "new_row": new_row,
         "new_rows": ", ".join([new_row] * ROWS_AT_ONCE),
-        "closing_row": closing_row,
-        "closing_rows": ", ".join([closing_row] * COMPLETED_AT_ONCE),
-        "completed_row": completed_row,
-        "completed_rows": ", ".join([completed_row] * COMPLETED_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
         "notice_columns": ", ".join(NOTICE_COLUMNS),
         "token_columns": ", ".join(TOKEN_COLUMNS),
     }
+    for room in COMPLETED_AT_ONCE:
+        fragments[f"closing_rows_{room}"] = ", ".join([_row_of(CLOSING_WIDTH)] * room)
+        fragments[f"completed_rows_{room}"] = ", ".join([_row_of(COMPLETED_WIDTH)] * room)
     statements: dict[str, str] = {}
     for part in _PARTS:
         pieces = _HEADING.split(files("worker_service.store").joinpath(f"{part}.sql").read_text("utf-8"))
