@@ -196,16 +196,17 @@ UPDATE worker_job_queue AS lane
  WHERE id = :id AND status = 'pending' AND held = 0 AND EXISTS (SELECT 1 {may_start})
 RETURNING {job_columns};
 
--- name: take
+-- fragment: take_rows
 -- They were chosen under the same write lock. Its trigger opens the attempts.
 UPDATE worker_job_queue
    SET {taken}
- WHERE id IN (SELECT value FROM json_each(:ids));
+ WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: take
+{take_rows};
 
 -- name: claim
-UPDATE worker_job_queue
-   SET {taken}
- WHERE id IN (SELECT value FROM json_each(:ids))
+{take_rows}
 RETURNING {job_columns};
 
 -- name: taken
