@@ -109,7 +109,7 @@ def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name
         ("live_with_unique_key", "a live job already has this unique_key: that one will do the work"),
         ("beat_leases", "INTEGER PRIMARY KEY|job_by_status"),
         ("requeue", "INTEGER PRIMARY KEY"),
-        ("complete_100", "INTEGER PRIMARY KEY"),
+        ("complete", "INTEGER PRIMARY KEY"),
         ("report", "INTEGER PRIMARY KEY"),
         ("close_attempt", "PRIMARY KEY"),
         ("prune", "INTEGER PRIMARY KEY"),

@@ -81,11 +81,11 @@ _ITEMS_MOST = 1000
 
 _order = attrgetter("priority", "created_at", "id")
 
-COMPLETED_AT_ONCE = (1, 25, 100)
-"""So many jobs a statement has room for: the smallest that holds them all is taken."""
+COMPLETED_AT_ONCE = {1: "complete_one", 25: "complete_some", 100: "complete"}
+"""The statements, by how many jobs they have room for: the smallest that holds them all is taken."""
 CLOSING_WIDTH, COMPLETED_WIDTH = 9, 4
 # The values of jobs that are not there, where a statement has room for more.
-_NOTHING = (None,) * COMPLETED_AT_ONCE[-1] * CLOSING_WIDTH
+_NOTHING = (None,) * max(COMPLETED_AT_ONCE) * CLOSING_WIDTH
 _NO_CHILD = (None, None, None)
 
 A = TypeVar("A", bound=Answer)
@@ -399,16 +399,17 @@ class SqliteLeases:
     def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
         # A lease that is named twice lands once.
         once = {done.lease: done for done in completions}
-        at_once = next((room for room in COMPLETED_AT_ONCE if room >= len(once)), COMPLETED_AT_ONCE[-1])
+        at_once = next((room for room in COMPLETED_AT_ONCE if room >= len(once)), max(COMPLETED_AT_ONCE))
+        complete = COMPLETED_AT_ONCE[at_once]
         landed: dict[tuple[int, int, str], bool] = {}
         with self._db.transaction():
             now = self._db.now()
             for some in chunks([*once.values()], at_once):
                 missing = at_once - len(some)
                 closing = chain(*map(_closing_row, some), _NOTHING[: missing * CLOSING_WIDTH])
-                self._db.write(f"close_completed_{at_once}", (*closing, now))
+                self._db.write(f"close_{complete}", (*closing, now))
                 rows = chain(*((*done.lease, done.result) for done in some), _NOTHING[: missing * COMPLETED_WIDTH])
-                ended = self._db.write(f"complete_{at_once}", (*rows, now))
+                ended = self._db.write(complete, (*rows, now))
                 landed |= {(job_id, fence, worker_id): has_document for job_id, fence, worker_id, has_document in ended}
             if self._db.write("any_checkpoint") == [(1,)]:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in landed]))

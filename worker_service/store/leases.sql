@@ -465,16 +465,16 @@ UPDATE worker_job_attempt
 -- fragment: closing
 d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox)
 
--- name: close_completed_1
+-- name: close_complete_one
 WITH {closing} AS (VALUES {closing_rows_1})
 {close_completed_rows};
 
--- name: close_completed_25
+-- name: close_complete_some
 -- Bound by position: to take each value out of JSON costs as much as the rest.
 WITH {closing} AS (VALUES {closing_rows_25})
 {close_completed_rows};
 
--- name: close_completed_100
+-- name: close_complete
 WITH {closing} AS (VALUES {closing_rows_100})
 {close_completed_rows};
 
@@ -487,15 +487,15 @@ UPDATE worker_job_queue NOT INDEXED
    AND status = 'running' AND cancel_requested_at IS NULL
 RETURNING id, fence, worker_id, generation IS NOT NULL
 
--- name: complete_1
+-- name: complete_one
 WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_1})
 {complete_rows};
 
--- name: complete_25
+-- name: complete_some
 WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_25})
 {complete_rows};
 
--- name: complete_100
+-- name: complete
 WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_100})
 {complete_rows};
 
