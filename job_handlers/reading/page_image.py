@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from PIL import WebPImagePlugin  # noqa: F401  before the child is in its jail, where Pillow may not find it any more
 
 from job_handlers.reading import pdf
 from job_handlers.reading.document import HowToRead, how_to_read, original_of

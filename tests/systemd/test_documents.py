@@ -11,7 +11,7 @@ import pytest
 from job_handlers.reading.ocr.tesseract import DATA
 from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
-from tests.systemd.conftest import Service
+from tests.systemd.conftest import FILES, Service
 from tests.systemd.sources import SAID
 
 # In a directory that children with a network may read: there lies the authority as well.
@@ -87,6 +87,30 @@ def test_within_its_hardening_documents_are_found_fetched_and_read(reader: Servi
     begun = reader.journal("PAGEMILL_EVENT=job.started")
     assert {entry["PAGEMILL_SANDBOX"] for entry in begun} == {"landlock+seccomp"}
     assert_exposure(reader.box, reader.unit, 15)
+    assert_pages_are_drawn_by_the_web(reader)
+
+
+def assert_pages_are_drawn_by_the_web(service: Service) -> None:
+    """In the same boot: within the hardening of its own unit, by a child in its jail, or not at all."""
+    unit = "pagemill-web.service"
+    service.box.write(f"/etc/systemd/system/{unit}", (FILES / unit).read_text())
+    program = f"ExecStart=\nExecStart={PYTHON} -m worker_service.commands serve\nEnvironment=PYTHONPATH={PYTHONPATH}"
+    service.box.write(
+        f"/etc/systemd/system/{unit}.d/00-program.conf", f"[Service]\n{program}\nEnvironment=WORKER_SANDBOX=strict\n"
+    )
+    service.box.must("systemctl", "daemon-reload")
+    started = service.box.run("systemctl", "start", unit)
+    assert started.returncode == 0, service.box.run("journalctl", "--no-pager", "-n", "40").stdout
+
+    ask = "import sys, urllib.request as u, urllib.error\n"
+    ask += "try:\n    a = u.urlopen('http://127.0.0.1:8470' + sys.argv[1], timeout=60)\n"
+    ask += "    print(a.headers['Content-Type'], a.read()[:4])\n"
+    ask += "except urllib.error.HTTPError as e:\n    print(e.read().decode())"
+    scans = [one for one in listed(service, "documents") if one["kind"] != "sheet"]
+    assert len(scans) == 2
+    for one in scans:
+        image = f"/api/documents/{one['id']}/pages/1/image?width=600"
+        assert service.by("pagemill", "pagemill", PYTHON, "-c", ask, image) == "image/webp b'RIFF'\n"
 
 
 def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
