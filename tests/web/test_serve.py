@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.ports import free_port
 from tests.system.conftest import wait_until
 from worker_service.config import Settings
 from worker_service.errors import ConfigError
@@ -57,11 +58,6 @@ def serving(settings: Settings, *words: str) -> Iterator[tuple[subprocess.Popen[
     finally:
         started.kill()
         started.communicate()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 # ── Where it listens ────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from email import message_from_bytes
 from email.message import Message as Received
@@ -14,6 +13,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from job_handlers.channels import notify
+from tests.ports import free_port
 from worker_service.testing import How, Run, run_handler
 
 
@@ -48,8 +48,7 @@ def inbox() -> Inbox:
 
 @pytest.fixture
 def port(inbox: Inbox) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     server = Controller(inbox, "127.0.0.1", port, authenticator=who_knows_the_password, auth_require_tls=False)
     server.start()
     yield port
