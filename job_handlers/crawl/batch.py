@@ -111,29 +111,35 @@ def add(
 
 
 def jobs_of(
-    sources: Sequence[str], read: ReadWords, *, owner: str, credential: str = "", left_out: Counter[str]
+    sources: Sequence[str],
+    read: ReadWords,
+    *,
+    owner: str,
+    credential: str = "",
+    left_out: Counter[str],
+    most: int | None = None,
 ) -> list[NewJob]:
-    """The jobs that bring them in; what two of them name is brought in once."""
+    """The jobs that bring them in; what two of them name is brought in once. `most`: see `files_at`."""
     found: dict[tuple[str, str], NewJob] = {}
     for word in sources:
-        for key, job in _of_source(word, read, owner, credential, left_out):
+        for key, job in _of_source(word, read, owner, credential, left_out, most):
             found.setdefault((job.platform, key), job)
     return list(found.values())
 
 
 def _of_source(
-    word: str, read: ReadWords, owner: str, credential: str, left_out: Counter[str]
+    word: str, read: ReadWords, owner: str, credential: str, left_out: Counter[str], most: int | None
 ) -> list[tuple[str, NewJob]]:
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
-        files = files_at(path, left_out)
+        files = files_at(path, left_out, most=most)
         jobs = [download_job(file, read, owner=owner, is_forced=False, standing=True) for file in files]
         return [(job.source_key or "", job) for job in jobs]
     if "://" not in word:
         raise BadInput(f"there is no file or directory {word!r}, and an address has its https://")
     job = of_address(word, read, owner=owner, credential=credential)
     if job.platform == "local":
-        return _of_source(str(path_of(job.source_key or "")), read, owner, credential, left_out)
+        return _of_source(str(path_of(job.source_key or "")), read, owner, credential, left_out, most)
     return [(read_reference(word)[1].key, job if job.source_key else of_a_batch(job))]
 
 

@@ -22,6 +22,9 @@ from job_handlers.sources.local.file import actual_path
 from worker_service.handlers import FILE_URL, DeferredAction, NewJob, written
 from worker_service.verbs import BadInput
 
+_LOOKED_AT_MOST = 100_000
+"""In a directory, while others wait."""
+
 # Options that mean nothing in a schedule, or that it says itself.
 _NOT_SCHEDULED = {"--owner", "--batch", "--priority", "--watch", "--dry-run", "--json", "--database", "--help"}
 
@@ -74,7 +77,7 @@ def together(
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _refuse_no_place(text)
-    made = jobs_of(texts, read, owner=owner, credential=credential, left_out=left_out)
+    made = jobs_of(texts, read, owner=owner, credential=credential, left_out=left_out, most=_LOOKED_AT_MOST)
     made += [of_a_batch(crawl(source, owner=owner)) for source in sources if not isinstance(source, str)]
     return made, read.asked(), read.actions(), left_out
 

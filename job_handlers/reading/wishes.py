@@ -218,16 +218,21 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
-def files_at(path: Path, left_out: Counter[str]) -> list[Path]:
-    """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would."""
+def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> list[Path]:
+    """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would. `most`: so
+    many things are looked at, for somebody else waits meanwhile."""
     path = Path(os.path.normpath(path.absolute()))
     if not path.is_dir():
         if not path.is_file():
             raise BadInput(f"there is no file {path}")
         return [path]
     found: list[Path] = []
+    seen = 0
     # A directory that we may not look into is refused: nothing below it is to be left out without a word.
     for folder, folders, names in os.walk(path, onerror=_refuse):
+        seen += len(folders) + len(names)
+        if most is not None and seen > most:
+            raise BadInput(f"there is too much below {path} to be looked at now: name less of it, or crawl it")
         here = {name: _why_left_out(Path(folder, name)) for name in [*folders, *names]}
         left_out.update(filter(None, here.values()))
         folders[:] = [name for name in folders if not here[name]]

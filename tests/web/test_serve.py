@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -22,6 +23,7 @@ from tests.ports import free_port
 from tests.system.conftest import wait_until
 from worker_service.config import Settings
 from worker_service.errors import ConfigError
+from worker_service.operations import serving as where
 from worker_service.operations import tokens
 from worker_service.operations.database import Session
 from worker_service.web.keys import key_beside
@@ -114,6 +116,22 @@ def test_a_link_leads_to_where_it_listens_now(settings: Settings) -> None:
 
     # It was killed, and could not tidy up.
     assert link() == ("http://127.0.0.1:8470", "nothing serves there yet: pagemill serve\n")
+
+
+def test_what_others_put_in_the_place_of_its_address_is_neither_written_nor_believed(
+    settings: Settings, tmp_path: Path
+) -> None:
+    precious, place = tmp_path / "precious", settings.database.with_name("pagemill.db.web-address")
+    precious.write_text("of somebody")
+    place.symlink_to(precious)
+    with where.told_where(settings):
+        assert (precious.read_text(), where.address(settings)) == ("of somebody", None)
+
+    place.unlink()
+    place.write_text("javascript:alert(1)")
+    with place.open() as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        assert where.address(settings) is None
 
 
 def test_what_is_reached_from_elsewhere_is_told_by_the_address() -> None:

@@ -75,14 +75,16 @@ def after(session: Session, place: Place, *, owner: str | None = None, most: int
     moves = session.store.reading.events_after(place.event_id, upto.event_id, owner=owner, most=most)
     read = [one for one in session.store.notices.after(place.notice_id, most=most) if one.id <= upto.notice_id]
     # Looked at last: what is still there was there all the time.
-    if place.event_id and session.store.reading.job_of_event(place.event_id) != place.job_id:
+    is_there = not place.event_id or session.store.reading.job_of_event(place.event_id) == place.job_id
+    # Numbers of notices never come again, unless an older copy has taken the database's place.
+    if not is_there or place.notice_id > upto.notice_id:
         return Happened(upto, [], [], is_all=True, is_lost=True)
     reached = Place(
-        read[-1].id if len(read) == most else max(place.notice_id, upto.notice_id),
+        read[-1].id if len(read) == most else upto.notice_id,
         *((moves[-1].id, moves[-1].job_id) if len(moves) == most else upto[1:]),
     )
     theirs = [one for one in read if owner is None or one.owner == owner]
-    return Happened(reached, moves, theirs, reached[1:] == upto[1:] and reached.notice_id >= upto.notice_id)
+    return Happened(reached, moves, theirs, reached == upto)
 
 
 def steps(session: Session) -> Mapping[int, Step]:

@@ -128,6 +128,8 @@ def test_who_comes_back_before_anything_has_happened_misses_nothing(address: str
 
 def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(address: str, session: Session) -> None:
     job_id = cancelled(session)
+    with listening(address, params={"after": "99999-0"}) as of_another:
+        assert next(kind for kind, _, _ in of_another.events) == "reset"
     with listening(address, params={"after": "0-99999"}) as heard:
         assert next(kind for kind, _, _ in heard.events) == "reset"
         session.store.steering.delete(Selector(ids=(job_id,)), actor="test")

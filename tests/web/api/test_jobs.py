@@ -9,9 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from job_handlers.crawl import scheduled
 from tests.store.kit import new_worker
 from worker_service.jobs.model import HandlerFacts, NewJob
+from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
+from worker_service.web.api import batches
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
 
@@ -228,7 +231,7 @@ def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.C
 def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, tmp_path: Any) -> None:
     folder = tmp_path / "reports"
     folder.mkdir()
-    for name in ("a.pdf", "b.pdf", ".hidden.pdf", "c.txt"):
+    for name in ("a.pdf", "b.pdf", ".hidden.pdf", "c.exe"):
         (folder / name).write_bytes(b"%PDF")
     asked = {"sources": [str(folder / "a.pdf"), str(folder)], "owner": "alice", "read": {"lang": ["deu"]}}
 
@@ -327,3 +330,39 @@ def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_g
         before = {"before": page["next"]}
 
     assert (found, pages) == ([rare], 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/jobs", {"job_type": "a\ud800"}),
+        ("/api/jobs", {"job_type": "a", "owner": "\ud800"}),
+        ("/api/jobs", {"job_type": "a", "unique_key": "\ud800"}),
+        ("/api/batches", {"sources": ["https://example.org/\ud800.pdf"]}),
+        ("/api/batches", {"owner": "\ud800", "jobs": [{"job_type": "a"}]}),
+        ("/api/batches", {"jobs": [{"job_type": "a"}], "then": [{"job_type": "\ud800"}]}),
+        ("/api/pauses", {"scope": "type", "name": "\ud800"}),
+        ("/api/pauses", {"scope": "all", "reason": "\ud800"}),
+    ],
+)
+def test_half_of_a_character_is_refused_in_words_wherever_it_stands(
+    site: httpx.Client, session: Session, path: str, body: dict[str, Any]
+) -> None:
+    answer = site.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+
+    assert answer.status_code in (400, 422), answer.text
+    assert session.store.reading.list(Selector(), most=1) == []
+
+
+def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
+    site: httpx.Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.pdf").write_bytes(b"%PDF")
+    monkeypatch.setattr(batches, "_JOBS_MOST", 3)
+    many = site.post("/api/batches", json={"sources": [str(tmp_path)]})
+    monkeypatch.setattr(scheduled, "_LOOKED_AT_MOST", 3)
+    more = site.post("/api/batches", json={"sources": [str(tmp_path)]})
+
+    assert (many.status_code, "it would be 4 jobs, and 3 come at once" in many.json()["detail"]) == (400, True)
+    assert (more.status_code, "name less of it, or crawl it" in more.json()["detail"]) == (400, True)

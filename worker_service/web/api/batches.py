@@ -17,6 +17,7 @@ from worker_service.operations.database import Session
 from worker_service.operations.jobs import require
 from worker_service.operations.wishes import Together, bring_together
 from worker_service.operations.words import read_action, read_job
+from worker_service.plurals import counted
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, endpoint, schema_of_body
 from worker_service.web.api.jobs import WORDS, action_word, own, refuse_actions, refuse_places, words_of
@@ -142,7 +143,13 @@ def sources_of(
     """What a visitor's sources become."""
     refuse_places(visitor, sources)
     refuse_actions(visitor, words)
-    return bring_together(session, sources, words, owner=owner)
+    made = bring_together(session, sources, words, owner=owner)
+    if len(made.jobs) > _JOBS_MOST:
+        # One transaction, for which all others wait.
+        raise BadInput(
+            f"it would be {counted(len(made.jobs), 'job')}, and {_JOBS_MOST:,} come at once: make it several"
+        )
+    return made
 
 
 def _job(call: Call, words: dict[str, Any]) -> NewJob:

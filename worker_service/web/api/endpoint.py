@@ -9,7 +9,8 @@ still the same, nothing is asked anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -159,7 +160,7 @@ class Endpoint:
         known = _etag_of(request) if is_polled else ("", "")
         if state and known[0] == state:
             return _unchanged(state, known[1])
-        with opened(request) as session:
+        with opened(request) as session, _text_only():
             call = Call(request, session, visitor, query, body)
             if self.method == "POST":
                 return granted(request, session, [dict(query), dict(body)], lambda: self._told(call))
@@ -177,6 +178,15 @@ class Endpoint:
     def _told(self, call: Call) -> Told:
         text, status, headers = _written(self.run(call))
         return Told(status, text, headers.get("Location"))
+
+
+@contextmanager
+def _text_only() -> Iterator[None]:
+    """JSON can say half of a character, and a database keeps only whole ones."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise BadInput(f"what was sent holds half of a character, which is no text: {error.object[:50]!a}") from error
 
 
 def granted(request: Request, session: Session, asked: Sequence[Any], grant: Callable[[], Told]) -> Response:

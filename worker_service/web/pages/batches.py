@@ -36,6 +36,8 @@ from worker_service.web.sessions import opened
 
 AT_ONCE = 20
 _FAILED_MOST = 500
+_TOLD_MOST = 100
+"""Of its sources, so many are kept for eyes."""
 
 _DO: dict[str, tuple[Callable[[Session, int], object], str]] = {
     "stop": (operations.stop, "stopped"),
@@ -118,9 +120,14 @@ def _added(session: Session, visitor: Visitor, typed: Mapping[str, str]) -> Batc
         raise BadInput("say what belongs to it: a folder, file or address on each line")
     owner, words = own(visitor, typed["owner"].strip() or None), {"lang": [typed["lang"].strip()]}
     made = sources_of(session, visitor, sources, words, owner=owner)
-    level = number(typed["priority"], "priority") or operations.PRIORITY
+    level = number(typed["priority"], "priority")
     return operations.add(
-        session, made.jobs, owner=owner, name=typed["name"].strip(), priority=level, asked={"sources": sources}
+        session,
+        made.jobs,
+        owner=owner,
+        name=typed["name"].strip(),
+        priority=operations.PRIORITY if level is None else level,
+        asked={"sources": sources[:_TOLD_MOST]},
     )
 
 
