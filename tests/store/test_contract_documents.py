@@ -202,13 +202,13 @@ def test_a_job_need_not_be_told_what_is_known_of_its_document(store: Store) -> N
     ask_for(store, settings=ways(lang="deu"))
     job = claim(store)
     told = ways(lang="deu").replace(" ", "")
-    assert store.leases.known_document(1) == KnownDocument(settings=told, status="indexing")
+    assert store.leases.known_document(1) == KnownDocument(settings=told, status="indexing", source_key="report.pdf")
 
     original = NewFile("a.pdf", "objects/1-1/a.pdf", "original", 3, "c" * 64)
     facts = DocumentFacts(kind="pdf", pages=3)
     store.leases.complete_many([Completion(job.lease, files=[original], document=facts, follow_ups=[NewJob("next")])])
 
-    assert store.leases.known_document(1) == KnownDocument("c" * 64, "pdf", 3, told, "indexing")
+    assert store.leases.known_document(1) == KnownDocument("c" * 64, "pdf", 3, told, "indexing", "report.pdf")
     assert store.leases.known_document(77) == KnownDocument()
 
 

@@ -40,7 +40,7 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     (folder / ".hidden").mkdir()
     for name in ("a.pdf", "2026/b.pdf", ".hidden/c.pdf"):
         _write(folder / name, pdf(5000, len(name)))
-    _write(folder / "notes.txt", b"text")
+    _write(folder / "notes.log", b"text")
     (folder / "link").symlink_to(folder)
     _write(folder / os.fsdecode(b"latin-\xe9.pdf"), pdf(5000, 11))
     _write(folder / os.fsdecode(b"in-\xe9/") / " d.pdf", pdf(5000, 12))
@@ -175,7 +175,7 @@ def _library(server: DriveServer, *, folders: int, files: int, notes: int = 0) -
     for number in range(files):
         store.add(f"{number}.pdf", pdf(2000 + number, number), parents=[below[number % folders].id])
     for number in range(notes):
-        store.add(f"{number}.txt", b"text", mime="text/plain", parents=[below[number % folders].id])
+        store.add(f"{number}.log", b"text", mime="text/plain", parents=[below[number % folders].id])
     return top
 
 

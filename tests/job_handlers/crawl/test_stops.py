@@ -161,7 +161,7 @@ def _world(crawls: Crawls) -> Item:
     store.shortcut("to far", far.id, parents=[other.id])
     store.shortcut("to top", top.id, parents=[deep.id])
     store.shortcut("to nothing", "there-is-no-such-file", parents=[other.id])
-    store.add("notes.txt", b"text", mime="text/plain", parents=[other.id])
+    store.add("notes.log", b"text", mime="text/plain", parents=[other.id])
     return top
 
 

@@ -149,7 +149,7 @@ def test_what_others_have_shared_is_crawled_with_what_is_below(crawls: Crawls) -
     [
         ({}, ["big.pdf", "old.pdf", "page.png", "strange.PDF", "table.csv"]),
         ({"mime": ["application/pdf"]}, ["big.pdf", "old.pdf", "strange.PDF"]),
-        ({"mime": ["image/*", "text/plain"]}, ["notes.txt", "page.png"]),
+        ({"mime": ["image/*", "text/plain"]}, ["notes.log", "page.png"]),
         ({"name": "*.Pdf"}, ["big.pdf", "old.pdf", "strange.PDF"]),
         ({"size_max": 100}, ["old.pdf", "page.png", "strange.PDF", "table.csv"]),
         ({"newer_than": "2025-06-01", "mime": ["application/pdf"]}, ["big.pdf", "strange.PDF"]),
@@ -166,7 +166,7 @@ def test_only_what_is_wanted_is_enqueued(crawls: Crawls, wanted: dict[str, Any],
     store.add("page.png", b"png", mime="image/png", parents=[top.id])
     store.add("table.csv", b"a,b", mime="text/csv", parents=[top.id])
     store.add("strange.PDF", PDF, mime="application/octet-stream", parents=[top.id])
-    store.add("notes.txt", b"text", mime="text/plain", parents=[top.id])
+    store.add("notes.log", b"text", mime="text/plain", parents=[top.id])
     store.add("empty.pdf", b"", parents=[top.id])
     store.add("document", mime="application/vnd.google-apps.document", parents=[top.id])
     store.add("forbidden.pdf", PDF, parents=[top.id], can_download=False)
@@ -207,7 +207,7 @@ def test_a_dry_run_says_what_a_crawl_would_do_now_and_keeps_nothing(crawls: Craw
     store = crawls.server.store
     top = store.folder("top")
     store.add("a.pdf", PDF, parents=[store.folder("inner", parents=[top.id]).id])
-    store.add("b.txt", b"b", mime="text/plain", parents=[top.id])
+    store.add("b.log", b"b", mime="text/plain", parents=[top.id])
 
     first = crawls.run(top, dry_run=True)
     nothing = (crawls.downloads(), crawls.remembered("alice"))

@@ -232,7 +232,7 @@ def test_trouble_with_the_credential_rests_all_that_use_it(
         ({"content": b""}, "EMPTY", "empty"),
         ({"content": b"MZ" * 5000}, "NOT_WHAT_IT_SAYS", "a PDF"),
         ({"content": b"<html>no report</html>"}, "NOT_WHAT_IT_SAYS", "a web page"),
-        ({"content": b"PK\3\4" * 9, "mime": "application/zip", "name": "a.zip"}, "KIND_REFUSED", "zip"),
+        ({"content": b"RIFF" * 9, "mime": "image/webp", "name": "a.webp"}, "KIND_REFUSED", "WebP"),
     ],
 )
 def test_what_no_attempt_can_change_says_what_a_person_can(
