@@ -461,7 +461,6 @@ CREATE TABLE handler (
     class           TEXT NOT NULL CHECK (class IN ('cpu', 'io')),
     missing         TEXT,                         -- a capability it needs and that is not there, in words
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
-    timeout_seconds INTEGER,                      -- of an attempt of a job that has none of its own
     payload_schema  TEXT CHECK (json_valid(payload_schema)),
     choices         TEXT CHECK (json_valid(choices)),   -- by the key of a payload: what it may be on this machine
     PRIMARY KEY (worker_id, job_type),
@@ -514,8 +513,9 @@ CREATE TABLE owner_served (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX owner_by_served ON owner_served (served);
 
--- What was begun at its time, for ever: each slot of a [[schedule]] once, also after its job is gone. schedule 'once:KEY':
--- `pagemill enqueue --unique KEY --once-per day`, and what was begun in each day.
+-- What was begun at its time: each slot of a [[schedule]] once for ever, also after its job is gone. schedule 'once:KEY':
+-- `pagemill enqueue --unique KEY --once-per day`, and what was begun in each day. The newest of each is kept, and what is
+-- younger than two months: longer than a period, and no plan goes back.
 CREATE TABLE schedule_run (
     schedule  TEXT NOT NULL,
     slot      TEXT NOT NULL,     -- the time that it was for, 'now …' if a person began it, 'day 2026-11-19' of a key
@@ -1103,10 +1103,13 @@ BEGIN
             NEW.round, NEW.note);
 END;
 
+-- And the next transaction of ours sees whether the batch of the same owner that has waited longest may begin.
 CREATE TRIGGER batch_delete_guard BEFORE DELETE ON batch
-WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE batch_id = OLD.id AND status IN ('pending', 'running'))
 BEGIN
-    SELECT RAISE(ABORT, 'this batch has jobs that have not ended: cancel them first');
+    SELECT RAISE(ABORT, 'this batch has jobs that have not ended: cancel them first')
+     WHERE EXISTS (SELECT 1 FROM worker_job_queue WHERE batch_id = OLD.id AND status IN ('pending', 'running'));
+    INSERT OR IGNORE INTO batch_unsettled (batch_id)
+    SELECT id FROM batch WHERE owner = OLD.owner AND state = 'waiting' AND id <> OLD.id ORDER BY id LIMIT 1;
 END;
 
 -- Else its jobs would belong to nobody. Who can prove that it is gone takes them back first.

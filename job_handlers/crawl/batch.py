@@ -189,6 +189,8 @@ def _follows(desk: Desk, word: str) -> Mapping[str, Any]:
     if action.job_type == "webhook" and "event" not in payload:
         payload["event"] = _BATCH_ENDED
     enqueue.refuse_unfit_action(desk.session, replace(action, payload=canonical(payload) if payload else ""))
+    for sentence in enqueue.doubts(desk.session, [action]):
+        output.say(sentence)
     return {"job_type": action.job_type, **({"payload": payload} if payload else {})}
 
 

@@ -66,7 +66,8 @@ def reading_options(function: Function) -> Function:
         words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
         for action in words.actions():
             enqueue.refuse_unfit_action(desk.session, action)
-        for sentence in enqueue.lacking(desk.session, words.asked()):
+        lacking = enqueue.lacking(desk.session, words.asked())
+        for sentence in [*lacking, *enqueue.doubts(desk.session, words.actions())]:
             output.say(sentence)
         return function(desk, *selected, read=words, **values)
 

@@ -694,3 +694,23 @@ def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shel
     assert look("a.pdf") == (10, 10)
     save(shelf.store, shelf.next_job().lease, *"four")
     assert look("a.pdf") == (10, 6)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ingest", "a.pdf", "--then", "webhok"),
+        ("ingest", "a.pdf", "--on-failure", "webhok"),
+        ("batch", "add", "a.pdf", "--then-batch", "webhok"),
+        ("then", "add", "--owner", "ann", "webhok"),
+        ("enqueue", "webhook", "--on-failure", "webhok"),
+    ],
+)
+def test_that_nobody_knows_what_is_to_follow_is_told_where_it_is_asked_for(
+    run: Run, shelf: Shelf, words: tuple[str, ...]
+) -> None:
+    papers("a.pdf")
+
+    said = run(*words).stderr
+
+    assert "what is to follow will wait: no handler here knows 'webhok': did you mean webhook?" in said

@@ -330,3 +330,7 @@ def test_status_says_which_source_rests_and_until_when_while_nothing_else_is_pen
     assert told.startswith(f"WARNING: nothing that is pending can start: {sentence} |")
     run("enqueue", "download")
     assert run("status").stdout.startswith("OK: ")
+
+
+def test_who_asks_to_see_a_batch_is_told_where(run: Run) -> None:
+    assert "of a batch: pagemill batch show batch:6" in run("show", "batch:6", fails=2).stderr

@@ -383,3 +383,18 @@ def test_what_jobs_have_made_stays_when_they_are_pruned(run: Run, shelf: Shelf) 
     assert items(run("ls", "--json")) == []
     assert run("text", "1").stdout == "what was read\n"
     assert run("export", "1").stdout == "a-1.txt\n"
+
+
+def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
+    run("enqueue", "ocr_pages", "--run-at", "+1d")
+    enqueue(run, 2)
+    assert "to have it at once: pagemill run-now 1" in run("why", 1, fails=3).stdout
+
+    assert run("run-now", 1, 2).stdout == "job 1 waits no longer\njob 2 waited for no time\n"
+
+    assert "NOT_YET" not in run("why", 1, fails=3).stdout
+    run("cancel", 3)
+    assert "job 3 is cancelled, and waits for no time: to run it again: pagemill retry 3" in (
+        run("run-now", 3, fails=1).stderr
+    )
+    assert "there is no job 9" in run("run-now", 9, fails=66).stderr

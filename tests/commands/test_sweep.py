@@ -74,6 +74,7 @@ WORDS = [
         "batch ls",
         "batch ls --owner EVIL",
         "batch show 1",
+        "run-now 1",
         "batch stop 1",
         "batch resume 1",
         "batch retry 1",

@@ -543,6 +543,15 @@ def test_replace_stops_the_owners_other_active_batch_which_can_be_resumed_and_no
     assert states(by_hand)[second.batch.id] == "stopped"
 
 
+def test_a_batch_that_is_deleted_by_hand_lets_the_next_one_of_its_owner_begin(store: Store, by_hand: ByHand) -> None:
+    first, second, third = (add(store, policy=OwnerPolicy.QUEUE) for _ in range(3))
+    store.batches.stop(third.id, actor="ann")
+    by_hand(f"DELETE FROM worker_job_queue WHERE batch_id = {first.id}")
+    by_hand(f"DELETE FROM batch WHERE id = {first.id}")
+
+    assert claimed_ids(store) == jobs_of(store, second)
+
+
 def test_queue_lets_the_newer_batch_wait_until_the_older_one_has_ended_or_is_stopped(store: Store) -> None:
     first, second, third = (add(store, policy=OwnerPolicy.QUEUE) for _ in range(3))
     assert [one.state for one in (first, second, third)] == [BatchState.ACTIVE, BatchState.WAITING, BatchState.WAITING]

@@ -9,6 +9,7 @@ from worker_service.jobs.batches import BatchOfJobs, BatchState, NewBatch, Owner
 from worker_service.jobs.model import NewJob, ScheduleRun, Taken
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
+from worker_service.store.sqlite import SqliteStore
 
 PLAN = "0 2 * * * UTC"
 HOUR = timedelta(hours=1)
@@ -150,3 +151,27 @@ def test_a_key_whose_job_of_yesterday_is_live_does_not_spend_the_day(store: Stor
 
     assert (next_day.existing, next_day.job_id) == (True, 1)
     assert (after_its_end.existing, after_its_end.job_id) == (False, 2)
+
+
+def test_what_was_begun_long_ago_is_forgotten_but_for_the_newest_and_never_begun_again(
+    store: Store, clock: MovableClock
+) -> None:
+    store.schedules.begin("nightly", PLAN)
+    slots = [START + hours * HOUR for hours in (1, 2, 3)]
+    for slot in slots:
+        store.schedules.take("nightly", PLAN, slot, JOB)
+    store.schedules.enqueue_once("key", "month 2026-11", UNIQUE)
+    clock.advance(61 * 86_400)
+    store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000"))
+    assert len(runs(store)) == 4
+
+    clock.advance(2 * 86_400)
+    store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000"))
+
+    assert runs(store) == [("nightly", "2026-11-18 13:00:00.000"), ("once:key", "month 2026-11")]
+    assert [store.schedules.take("nightly", PLAN, slot, JOB) for slot in slots] == [None] * 3
+
+
+def runs(store: Store) -> list[tuple[object, ...]]:
+    assert isinstance(store, SqliteStore)
+    return store.database.read_sql("SELECT schedule, slot FROM schedule_run ORDER BY schedule, slot", [])

@@ -47,6 +47,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "retry": ("steer", "Run ended jobs again, with a fresh budget."),
         "delete": ("steer", "Remove jobs that are not running."),
         "priority": ("steer", "Move pending jobs ahead, or back."),
+        "run-now": ("steer", "Let jobs start at once that wait for their time."),
         "batch": ("batches", "What was submitted together: how far it is; stop it, go on with it."),
         "pause": ("steer", "Start no more jobs of a type, of an owner, or at all."),
         "unpause": ("steer", "Lift a pause."),

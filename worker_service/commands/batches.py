@@ -13,7 +13,7 @@ from worker_service.commands import Verbs, group, output
 from worker_service.commands.desk import BatchId, Desk, completes, confirm, confirming, status_option, verb
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.operations import batches as operations
-from worker_service.operations.batches import BatchInWhole, in_words, titled
+from worker_service.operations.batches import BatchInWhole, in_words, paces, titled
 from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
@@ -63,9 +63,10 @@ def show(desk: Desk, batch_id: int) -> None:
     output.show(titled(found))
     output.show()
     whole = as_object(found)
-    output.show_values(_in_lines(whole["batch"]))
+    times = {"created_at": output.seconds(found.batch.created_at), "ended_at": output.seconds(found.batch.ended_at)}
+    output.show_values(_in_lines(whole["batch"] | times))
     output.show()
-    output.show_values(_in_lines(whole["progress"]))
+    output.show_values(_in_lines(whole["progress"] | paces(found.progress)))
     for sentence in _moves(found):
         output.say(sentence)
 

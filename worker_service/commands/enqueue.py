@@ -11,6 +11,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, completes, completes_type, read_stdin, verb
 from worker_service.jobs.selector import WRITTEN
 from worker_service.operations import enqueue as operations
+from worker_service.operations.words import read_action
 
 
 def _columns(function: Function) -> Function:
@@ -70,6 +71,8 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
     output.show(str(enqueued.job_id))
     if doubt:
         output.say(f"job {enqueued.job_id} waits: {doubt}")
+    for sentence in operations.doubts(desk.session, [read_action(word) for word in words["on_failure"]]):
+        output.say(sentence)
     if enqueued.existing:
         before = f" or was enqueued in this {words['once_per']}," if words["once_per"] else ""
         output.say(f"job {enqueued.job_id} is live{before} and has this unique key already: nothing was added")

@@ -75,6 +75,8 @@ def show(desk: Desk, what: str) -> None:
 
         show_document(desk, DocumentId().convert(what, None, None))
         return
+    if what.startswith("batch:"):
+        raise click.UsageError(f"show tells of one job, or of one document; of a batch: pagemill batch show {what}")
     job_id = JobId().convert(what, None, None)
     found = jobs.job_in_whole(desk.session, job_id)
     if desk.as_json:

@@ -15,6 +15,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import (
     Desk,
     Function,
+    JobId,
     completes,
     completes_type,
     confirm,
@@ -100,6 +101,22 @@ def priority(desk: Desk, selector: Selector, level: int, dry_run: bool, yes: boo
     it as well.
     """
     return _change(desk, "priority", selector, dry_run=dry_run, yes=yes, level=level)
+
+
+@verb
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=JobId(), shell_complete=completes("id"))
+def run_now(desk: Desk, ids: tuple[int, ...]) -> None:
+    """\b
+    pagemill run-now 42
+
+    Let jobs start at once that wait for their time: that of their --run-at, or of their next try. What else holds them
+    holds them still: `pagemill why 42`.
+    """
+    forward = operations.run_now(desk.session, ids)
+    if desk.answered({"ids": forward}):
+        return
+    for job_id in ids:
+        output.show(f"job {job_id} " + ("waits no longer" if job_id in forward else "waited for no time"))
 
 
 @verb

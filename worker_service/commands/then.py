@@ -9,7 +9,8 @@ import click
 from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, DocumentId, Function, completes, verb
 from worker_service.jobs.documents import DeferredAction, OnEnd
-from worker_service.operations import actions
+from worker_service.operations import actions, enqueue
+from worker_service.operations.words import read_action
 
 
 def _rule(function: Function) -> Function:
@@ -50,6 +51,8 @@ def add(desk: Desk, action: str, owner: str, on_failure: bool) -> None:
     From now on such a job follows for each document of this owner, once for each time that it is read.
     """
     is_new = actions.ask_always(desk.session, owner, action, on_failure=on_failure)
+    for sentence in enqueue.doubts(desk.session, [read_action(action)]):
+        output.say(sentence)
     if not desk.answered({"owner": owner, "is_new": is_new}) and not is_new:
         output.say("it does already: nothing was added")
 

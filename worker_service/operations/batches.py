@@ -187,6 +187,14 @@ def titled(found: BatchInWhole) -> str:
     return f"{found.batch.title}: {in_words(found)}"
 
 
+def paces(now: BatchProgress) -> Mapping[str, str]:
+    """What people are told without fractions."""
+    return {
+        "pages_a_minute": "" if now.pages_a_minute is None else f"{now.pages_a_minute:.0f}",
+        "seconds_left": "" if now.seconds_left is None else f"{now.seconds_left:.0f}",
+    }
+
+
 def _length(seconds: float) -> str:
     minutes = round(seconds / 60)
     if seconds < 60:

@@ -96,6 +96,12 @@ def doubt(session: Session, job_type: str) -> str:
     return f"no handler here knows {job_type!r}: {meant}"
 
 
+def doubts(session: Session, actions: Sequence[DeferredAction]) -> list[str]:
+    """The same of what is to follow, where it is asked for: by the time that it follows nobody looks."""
+    sentences = (doubt(session, job_type) for job_type in dict.fromkeys(action.job_type for action in actions))
+    return [f"what is to follow will wait: {sentence}" for sentence in sentences if sentence]
+
+
 # ── What machines lack ──────────────────────────────────────────────────────────────────────────────────────────
 
 

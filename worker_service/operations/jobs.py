@@ -33,7 +33,7 @@ _BY_ITSELF = {
     "BATCH_WAITING",
 }
 
-_AT_ONCE = 'to have it at once: pagemill db shell --write "UPDATE worker_job_queue SET run_at = NULL WHERE id = {id}"'
+_AT_ONCE = "to have it at once: pagemill run-now {id}"
 NEXT_MOVES = {
     "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
     "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",

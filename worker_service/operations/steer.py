@@ -116,6 +116,16 @@ def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
     return session.store.steering.bring_forward(ids)
 
 
+def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
+    """The same, where each must be there and pending."""
+    require(session, ids)
+    for job in each(session, ids):
+        if job.status is not Status.PENDING:
+            again = f": to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
+            raise Refused(f"job {job.id} is {job.status}, and waits for no time{again}")
+    return bring_forward(session, ids)
+
+
 def await_ends(
     session: Session,
     ids: Sequence[int],

@@ -30,6 +30,11 @@ _KEPT = tuple(
 _kept = attrgetter(*_KEPT)
 NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name")
 
+# Of a job that another batch goes on with, in the order of the statement that finds it.
+_HANDED_OVER = tuple(
+    "platform owner batch_id priority job_type account payload source timeout_seconds max_retries source_key".split()
+)
+
 ROWS_AT_ONCE = 50
 
 NAME_CHARACTERS_MAX = 1000
@@ -283,22 +288,9 @@ def settle(db: Database) -> None:
 
 def _hand_over(db: Database, batch_ids: str) -> None:
     """Else a batch that goes on would wait for one that does not, and may be that one for it."""
-    for platform, key, name, owner, batch_id, priority, job_type, *said in db.write("left_behind", batch_ids=batch_ids):
-        account, payload, source, timeout_seconds, max_retries, source_key = said
-        job = NewJob(
-            job_type,
-            platform,
-            account,
-            payload,
-            priority,
-            owner,
-            source,
-            timeout_seconds=timeout_seconds,
-            max_retries=max_retries,
-            source_key=source_key,
-            batch_id=batch_id,
-            document=DocumentRequest(key, name, is_standing=True),
-        )
+    for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
+        wish = DocumentRequest(key, name, is_standing=True)
+        job = NewJob(**dict(zip(_HANDED_OVER, columns, strict=True)), document=wish)
         # However long the work of anybody else has stood.
         SqliteIntake(db, Patience(math.inf, math.inf)).insert_many([job])
 

@@ -182,7 +182,7 @@ UPDATE batch SET state = 'active'
 -- Documents that stand in a batch which is stopped or waits, and that one which goes on has asked for as well: the first
 -- job of their reading, as that one would have it. Looked for where one is stopped, and where one that goes on has
 -- nothing else left to do.
-SELECT d.platform, d.source_key, d.name, d.owner, a.id, a.priority, f.job_type, f.account, f.payload, f.source,
+SELECT d.source_key, d.name, d.platform, d.owner, a.id, a.priority, f.job_type, f.account, f.payload, f.source,
        f.timeout_seconds, f.max_retries, f.source_key
   FROM (SELECT DISTINCT q.document_id
           FROM json_each(:batch_ids) i CROSS JOIN batch b ON b.id = i.value

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -139,30 +139,10 @@ class SqliteLeases:
     def register(self, worker: Worker) -> None:
         self._turns.forget()
         with self._db.transaction():
-            self._db.write(
-                "register",
-                id=worker.id,
-                host=worker.host,
-                boot_id=worker.boot_id,
-                pid=worker.pid,
-                version=worker.version,
-                cpu_slots=worker.cpu_slots,
-                io_slots=worker.io_slots,
-                now=self._db.now(),
-            )
+            self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
             self._db.write("forget_handlers", worker_id=worker.id)
             for handler in worker.handlers:
-                self._db.write(
-                    "register_handler",
-                    worker_id=worker.id,
-                    job_type=handler.job_type,
-                    job_class=handler.job_class,
-                    missing=handler.missing,
-                    at_most_once=handler.at_most_once,
-                    timeout_seconds=handler.timeout_seconds,
-                    payload_schema=handler.payload_schema,
-                    choices=handler.choices,
-                )
+                self._db.write("register_handler", worker_id=worker.id, **asdict(handler))
 
     def deregister(self, worker_id: str) -> None:
         with self._db.transaction():

@@ -13,8 +13,8 @@ VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
 DELETE FROM handler WHERE worker_id = :worker_id;
 
 -- name: register_handler
-INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, timeout_seconds, payload_schema, choices)
-VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :timeout_seconds, :payload_schema, :choices);
+INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, payload_schema, choices)
+VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :payload_schema, :choices);
 
 -- name: deregister
 DELETE FROM worker

@@ -24,5 +24,14 @@ SELECT ifnull(job_id, 0) FROM schedule_run WHERE schedule = :schedule AND slot =
 -- name: last_run
 SELECT slot, at, job_id, batch_id FROM schedule_run WHERE schedule = :schedule ORDER BY at DESC, slot DESC LIMIT 1;
 
+-- name: forget_runs
+DELETE FROM schedule_run
+ WHERE (schedule, slot) IN (SELECT r.schedule, r.slot FROM schedule_run r
+                             WHERE r.at < :before
+                               AND EXISTS (SELECT 1 FROM schedule_run n
+                                            WHERE n.schedule = r.schedule AND (n.at, n.slot) > (r.at, r.slot))
+                             LIMIT :most)
+RETURNING slot;
+
 -- name: note_missed
 INSERT INTO notice (at, kind, owner, message) VALUES (:now, 'schedule.missed', :owner, :message);

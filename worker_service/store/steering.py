@@ -23,6 +23,9 @@ UNDO_DAYS = 7
 
 _JOBS_PER_TRANSACTION = 500
 
+_RUNS_DAYS = 62
+"""So long what was begun at its time is remembered, beside the newest: a period is at most a month."""
+
 _POSSIBLE = {
     "cancel": "status IN ('pending', 'running')",
     "retry": "status IN ('completed', 'failed', 'cancelled')",
@@ -185,11 +188,19 @@ class SqliteSteering:
                 for job_id in chunk:
                     self._db.write("prune", job_id=job_id)
         self._prune_actions()
+        self._prune_runs()
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
         with self._db.transaction():
             return len(self._db.write("prune_logs", before=as_text(before), most=most))
+
+    def _prune_runs(self) -> None:
+        before = as_text(self._db.clock() - timedelta(days=_RUNS_DAYS))
+        forgotten = _JOBS_PER_TRANSACTION
+        while forgotten == _JOBS_PER_TRANSACTION:
+            with self._db.transaction():
+                forgotten = len(self._db.write("forget_runs", before=before, most=_JOBS_PER_TRANSACTION))
 
     def _prune_actions(self) -> None:
         values = {"before": as_text(self._db.clock() - timedelta(days=UNDO_DAYS))}
