@@ -1,7 +1,8 @@
 """The page and HTTP over a large database: how long each takes to answer, what open streams and an open page cost.
 
-The server is `pagemill serve` as anybody starts it, asked by one client over loopback. Beside each answer stands the
-same server's `/healthz`, which asks the database nothing: what is left is the page's own.
+The server is `pagemill serve` as anybody starts it, asked by one client over a socket. Beside each answer stands the
+same server's `/healthz`, which asks the database nothing: what is left is the page's own. Flower stands beside the same
+questions in the same turns; `peers` says how it is run. The quick form measures ours alone.
 """
 
 from __future__ import annotations
@@ -11,21 +12,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
 import apsw
 import httpx
+from starlette.routing import Route
 
-from benchmarks import noop
+from benchmarks import noop, peers
 from benchmarks.fixtures import Group, fill, fill_batches, fill_documents
 from benchmarks.own import ROOT, Own
-from benchmarks.running import cpu_seconds, stopped, wait_until, with_all_below
-from benchmarks.table import Row, at_least, at_most
+from benchmarks.running import cpu_seconds, memory_megabytes, stopped, wait_until, with_all_below
+from benchmarks.table import Goal, Row, at_least, at_most, below
 from worker_service.store.opening import initialise
+from worker_service.web.server import routes
 
 _PAST_SECONDS = 10 * 86_400
 """The jobs came in since then."""
@@ -41,19 +45,22 @@ class Sizes:
     batches: int = 1_000
     turns: int = 5
     requests: int = 100
+    walk_requests: int = 10
+    tasks: int = 100_000
+    peer_requests: int = 5
     streams: int = 32
     stream_seconds: float = 20.0
     throughput_turns: int = 5
     throughput_jobs: int = 20_000
 
 
-QUICK = Sizes(jobs=2_000, documents=100, batches=20, turns=1, requests=3, streams=2, stream_seconds=0.5,
-              throughput_turns=1, throughput_jobs=100)  # fmt: skip
+QUICK = Sizes(jobs=2_000, documents=100, batches=20, turns=1, requests=3, walk_requests=1, streams=2,
+              stream_seconds=0.5, throughput_turns=1, throughput_jobs=100)  # fmt: skip
 
 # What, and where it is asked for.
 ANSWERS = {
     "home": ("home", "/"),
-    "jobs_filtered": ("a list of jobs with a filter", "/jobs?status=failed&type=blocked"),
+    "jobs_filtered": ("a list of jobs with a filter", "/jobs?status=failed&type=blocked1"),
     "job": ("one job", "/jobs/{job}"),
     "documents": ("the documents", "/documents"),
     "search": ("a search over all pages", "/documents?q=quarterly+risk"),
@@ -61,14 +68,79 @@ ANSWERS = {
     "metrics": ("`/metrics`", "/metrics"),
 }
 
+_CHOSEN = (
+    "status=pending", "status=failed", "status=completed", "status=failed&type=blocked1", "type=ready3",
+    "type=nothing", "owner=7", "owner=7&status=failed", "owner=nobody", "error=CODE_1", "error=CODE_1&since=1d",
+    "error=NOTHING", "since=1h", "since=1d&status=failed", "older_than=9d", "platform=instagram", "platform=nothing",
+    "account=user123", "account=user123&platform=nothing", "batch=10", "match=payload.scrape_type%3Dpart",
+)  # fmt: skip
+_FOUND = ("q=quarterly+risk", "q=wind", "q=w*", "q=a*", "q=%22water+7%22", "q=nothing", "q=q*&owner=owner7")
+_COUNTED = "terms=quarterly%0Awater%0Awind%0Arisk%0Aa*%0Amills%0At*"
+
+# What people ask of a page or an endpoint beside it itself.
+QUERIES: Mapping[str, Sequence[str]] = {
+    "/documents": ("", *_FOUND, "owner=owner7", "status=failed", "name=report+77", "name=nothing"),
+    "/documents/{document_id}": ("", "q=water"),
+    "/jobs": ("", *_CHOSEN, "before={job}"),
+    "/jobs/change": (
+        "verb=delete&scope=all", "verb=cancel&scope=all", "verb=priority&priority=1&scope=all&owner=7",
+        *(f"verb=delete&scope=all&{one}" for one in _CHOSEN), "verb=retry&scope=all&status=failed",
+    ),
+    "/errors": ("", "since=9d"),
+    "/keywords": ("", "terms=water%0Awind", "terms=a*", _COUNTED, f"{_COUNTED}&owner=owner7"),
+    "/api/jobs": ("", *_CHOSEN, "before={job}"),
+    "/api/documents": ("", "owner=owner7", "status=failed"),
+    "/api/search": _FOUND,
+    "/api/keywords": ("term=water&owner=owner7",),
+    "/api/errors": ("", "since=9d"),
+}  # fmt: skip
+UNMEASURED = {
+    "/api/events": "goes on for ever: it has a row of its own",
+    "/session": "lets one browser in",
+    "/keywords.csv": "is as long as there are documents: it has rows of its own",
+    "/keywords.xlsx": "is as long as there are documents",
+    "/batches/{batch_id:int}.csv": "is as long as the batch",
+    "/api/documents/{id:int}/pages/{number:int}/image": "is drawn by a child, of a file that is not there",
+    "/documents/{document_id}/pages/{number}/image": "is drawn by a child, of a file that is not there",
+    "/api/documents/{id:int}/files/{form}": "is a file",
+    "/documents/{document_id}/files/{file_id}": "is a file",
+    "/api/jobs/{id:int}/files/{number:int}": "is a file",
+}
+
+_FLOWERS_COLUMNS = "&".join(
+    f"columns[{at}][data]={name}" for at, name in enumerate(("name", "uuid", "state", "received", "runtime", "worker"))
+)
+_FLOWERS_LIST = f"/tasks/datatable?draw=1&start=0&length=50&order[0][column]=3&order[0][dir]=desc&{_FLOWERS_COLUMNS}"
+
+# What, where we are asked for it, and where Flower is.
+BESIDE_FLOWER = {
+    "list": ("the newest 50, as the page loads them", ("/jobs",), ("/tasks", _FLOWERS_LIST)),
+    "failed": ("50 of those that failed", ("/jobs?status=failed",), (f"{_FLOWERS_LIST}&search[value]=state:FAILURE",)),
+    "one": ("one of them", ("/jobs/{job}",), ("/task/{task}",)),
+    "metrics": ("`/metrics`", ("/metrics",), ("/metrics",)),
+    "api": ("50 by the API", ("/api/jobs?limit=50",), ("/api/tasks?limit=50",)),
+}
+
 
 def measure(is_quick: bool) -> Iterator[Row]:
     sizes = QUICK if is_quick else Sizes()
+    if not is_quick and (sentence := peers.missing()) is not None:
+        raise SystemExit(f"benchmarks: {sentence}")
     with tempfile.TemporaryDirectory(prefix="pagemill-bench-", dir="/var/tmp") as directory:
         place = Path(directory)
         database = _large(place, sizes)
         with _serving(place, database) as server:
             yield from _answers(server, sizes, job=sizes.jobs // 2)
+            asked = list(addresses(sizes))
+            programs = [one for one in asked if one.startswith(("/api/", "/metrics", "/healthz", "/readyz"))]
+            yield _slowest("slowest_page", "pages", server, sizes, [one for one in asked if one not in programs])
+            yield _slowest("slowest_endpoint", "answers to programs", server, sizes, programs)
+        yield _counted_anew(place, database, sizes)
+        with _serving(place, database) as server:
+            yield from _keywords_of_all(server, sizes)
+        with ExitStack() as stack:
+            flower = None if is_quick else stack.enter_context(_flower(place, sizes))
+            yield from _beside_flower(stack.enter_context(_serving(place, database)), flower, sizes)
         with _serving(place, database) as server:
             yield _streams(server, sizes)
         yield _daemon_beside_a_page(place, sizes)
@@ -110,13 +182,102 @@ def _answers(server: Server, sizes: Sizes, *, job: int) -> Iterator[Row]:
 
 
 def _p95(server: Server, address: str, requests: int) -> float:
-    def took() -> float:
-        begin = time.perf_counter()
-        server.ask(address)
-        return (time.perf_counter() - begin) * 1000
+    figures = [_milliseconds(partial(server.ask, address)) for _ in range(requests)]
+    return quantiles(figures, n=20, method="inclusive")[-1] if len(figures) > 1 else figures[0]
 
-    figures = [took() for _ in range(requests)]
-    return quantiles(figures, n=20)[-1] if len(figures) > 1 else figures[0]
+
+def _milliseconds(do: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    do()
+    return (time.perf_counter() - begin) * 1000
+
+
+def _slowest(key: str, what: str, server: Server, sizes: Sizes, asked: Sequence[str]) -> Row:
+    """By the median of its turns: of so many, one is always disturbed."""
+    for address in asked:
+        server.ask(address)
+    turns = [[_p95(server, address, sizes.walk_requests) for address in asked] for _ in range(sizes.turns)]
+    by_address = dict(zip(asked, zip(*turns, strict=True), strict=True))
+    slowest = max(asked, key=lambda address: median(by_address[address]))
+    said = f"the slowest of {len(asked)} {what}, p95: `{slowest}`"
+    return Row(key, said, "", "ms", by_address[slowest], [], at_most(50, "ms"))
+
+
+def addresses(sizes: Sizes) -> Iterator[str]:
+    """Everything that can be asked for without sending anything: a route that is added is measured as well."""
+    job = sizes.jobs // 2
+    for route in routes():
+        if not isinstance(route, Route) or "GET" not in (route.methods or ()) or route.path in UNMEASURED:
+            continue
+        one = job if route.path.startswith("/api/jobs/") else 5
+        values = {"job_id": job, "id": one, "document_id": 5, "batch_id": 10, "number": 1, "verb": "cancel"}
+        path = route.path.replace(":int", "").format(**values)
+        for query in QUERIES.get(route.path, ("",)):
+            yield f"{path}?{query.format(job=job)}" if query else path
+
+
+def _counted_anew(place: Path, database: Path, sizes: Sizes) -> Row:
+    """The first answer of a server: later ones it keeps for ten times as long as they took it."""
+    took = []
+    for _ in range(sizes.turns):
+        with _serving(place, database) as server:
+            server.ask("/api/pauses")
+            took.append(_milliseconds(partial(server.ask, "/api/stats")))
+    return Row("stats_anew", "`/api/stats`, all jobs counted anew", "", "ms", took, [], at_most(50, "ms"))
+
+
+def _keywords_of_all(server: Server, sizes: Sizes) -> Iterator[Row]:
+    """Of all documents, by a client that reads as fast as it can."""
+    begun, took, grown = [], [], []
+    for _ in range(sizes.turns):
+        before, begin, first = memory_megabytes([server.pid]), time.perf_counter(), 0.0
+        with server.client.stream("GET", "/keywords.csv?terms=water%0Aw*") as answer:
+            for _ in answer.iter_bytes():
+                first = first or time.perf_counter() - begin
+        took.append(time.perf_counter() - begin)
+        begun.append(first * 1000)
+        grown.append(memory_megabytes([server.pid]) - before)
+    what = f"two keywords counted in {sizes.documents:,} documents, to CSV"
+    yield Row("keywords_begin", f"{what}: until it begins", "", "ms", begun, [], Goal())
+    yield Row("keywords_all", f"{what}: until it is there", "", "s", took, [], Goal())
+    yield Row("keywords_memory", f"{what}: memory that the server has gained", "", "MB", grown, [], at_most(30, "MB"))
+
+
+# ── Flower ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _beside_flower(server: Server, flower: Server | None, sizes: Sizes) -> Iterator[Row]:
+    """Ours over all jobs, Flower over as many tasks as it keeps unless it is told otherwise."""
+    name = f"Flower over {sizes.tasks:,}"
+    job, task = sizes.jobs // 2, sizes.tasks // 2
+    for key, (what, ours, theirs) in BESIDE_FLOWER.items():
+        own, peer = [], []
+        for _ in range(sizes.turns):
+            if flower is not None:
+                paths = [path.replace("{task}", f"{task:08d}-0000-4000-8000-000000000000") for path in theirs]
+                peer.append(_median_of(flower, paths, sizes.peer_requests))
+            own.append(_median_of(server, [path.format(job=job) for path in ours], sizes.requests))
+        yield Row(f"flower_{key}", f"{what}, over {sizes.jobs:,}", name, "ms", own, peer, below(1))
+    memory = [memory_megabytes([server.pid])]
+    of_peer = [] if flower is None else [memory_megabytes([flower.pid])]
+    yield Row("flower_memory", "memory (PSS) of the server after that", name, "MB", memory, of_peer, below(1))
+
+
+def _median_of(server: Server, paths: Sequence[str], requests: int) -> float:
+    """Of all these together, one after the other, as a browser needs them."""
+
+    def ask() -> None:
+        for path in paths:
+            server.ask(path)
+
+    ask()
+    return median(_milliseconds(ask) for _ in range(requests))
+
+
+@contextmanager
+def _flower(place: Path, sizes: Sizes) -> Iterator[Server]:
+    with peers.room(place / "peers"), peers.flower(sizes.tasks) as (pid, socket), _client(socket) as client:
+        yield Server(pid, client)
 
 
 # ── Streams ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,8 +369,12 @@ def _serving(place: Path, database: Path) -> Iterator[Server]:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
         wait_until(lambda: socket.exists() or process.poll() is not None, "the server listens")
-        transport = httpx.HTTPTransport(uds=str(socket), limits=httpx.Limits(max_connections=None))
-        with httpx.Client(transport=transport, base_url="http://localhost", timeout=60) as client:
+        with _client(socket) as client:
             yield Server(process.pid, client)
     finally:
         stopped(process)
+
+
+def _client(socket: Path) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=str(socket), limits=httpx.Limits(max_connections=None))
+    return httpx.Client(transport=transport, base_url="http://localhost", timeout=60)

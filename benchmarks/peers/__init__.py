@@ -75,7 +75,7 @@ def told_now() -> None:
 
 def missing() -> str | None:
     """What has to be installed before peers can be measured, in a sentence; None: nothing."""
-    absent = [name for name in ("huey", "rq", "celery", "redis") if importlib.util.find_spec(name) is None]
+    absent = [name for name in ("huey", "rq", "celery", "flower", "redis") if importlib.util.find_spec(name) is None]
     if absent:
         return f"the peers {', '.join(absent)} are not installed: {sys.executable} -m pip install -e '.[bench]'"
     if shutil.which("redis-server") is None:
@@ -147,6 +147,28 @@ def working(peer: Peer, *, jobs_first: int = 0) -> Iterator[Worker]:
             raise Failed(f"{peer.name} ended by itself: {log_file.read_text()[-1000:]}")
     finally:
         stopped(process)
+
+
+@contextmanager
+def flower(tasks: int) -> Iterator[tuple[int, Path]]:
+    """Flower over so many tasks that have ended: its process, and the socket on which it answers. No worker runs."""
+    kept, socket = place() / "flower.db", place() / "flower.sock"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FLOWER_UNAUTHENTICATED_API": "true"}
+    write = [sys.executable, "-m", "benchmarks.peers.flower_tasks", str(tasks), str(kept)]
+    subprocess.run(write, check=True, env=environment)
+    command = [
+        str(Path(sys.executable).with_name("celery")), "-A", "benchmarks.peers.celery_jobs", "flower",
+        f"--unix-socket={socket}", "--persistent=True", f"--db={kept}", f"--max-tasks={tasks}",
+    ]  # fmt: skip
+    with (place() / "flower.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=place(), env=environment, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: socket.exists() or process.poll() is not None, "Flower listens")
+        yield process.pid, socket
+    finally:
+        # It would write all of it once more.
+        process.kill()
+        process.communicate()
 
 
 def rate(peer: Peer, count: int) -> float:
