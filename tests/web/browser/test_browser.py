@@ -156,6 +156,22 @@ def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site, script: b
     assert job(site.session, waiting).status.value == "pending"
 
 
+def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site) -> None:
+    for _ in range(5):
+        enqueue(site.session, {"job_type": _NO_WORD_OF_IT, "owner": "eve"}, lambda _: b"", is_checked=False)
+    page = look("/jobs?owner=eve")
+    boxes = page.locator("td.pick input")
+
+    boxes.nth(1).click()
+    boxes.nth(3).click(modifiers=["Shift"])
+
+    assert [box.is_checked() for box in boxes.all()] == [False, True, True, True, False]
+    expect(page.locator("option[value=ticked]")).to_have_text("the 3 ticked")
+    boxes.nth(3).click()
+    boxes.nth(2).click(modifiers=["Shift"])
+    assert [box.is_checked() for box in boxes.all()] == [False, True, False, False, False]
+
+
 @pytest.mark.parametrize("script", [True, False], ids=["with scripts", "without"])
 def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site, script: bool) -> None:
     page = look("/upload", script=script)

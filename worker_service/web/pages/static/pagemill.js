@@ -44,7 +44,7 @@
     nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
   }
 
-  // ── Choosing all on a page ──
+  // ── Choosing all on a page, or from one to another with Shift ──
 
   function pickers() {
     for (const box of document.querySelectorAll("input[data-picks]")) {
@@ -52,14 +52,34 @@
       box.closest("label").hidden = false;
     }
   }
+  function count() {
+    const chosen = document.querySelectorAll("td.pick input:checked").length;
+    for (const option of document.querySelectorAll("option[value=ticked]")) {
+      option.textContent = chosen ? `the ${chosen} ticked` : "the ticked ones";
+    }
+  }
   document.addEventListener("change", (event) => {
     const box = event.target;
     if (box.matches && box.matches("input[data-picks]")) {
       for (const one of document.getElementsByName(box.dataset.picks)) one.checked = box.checked;
     }
+    count();
+  });
+  let last = null;
+  document.addEventListener("click", (event) => {
+    const box = event.target;
+    if (!box.matches || !box.matches("td.pick input")) return;
+    const boxes = [...document.getElementsByName(box.name)];
+    if (event.shiftKey && boxes.includes(last)) {
+      const ends = [boxes.indexOf(last), boxes.indexOf(box)];
+      for (const one of boxes.slice(Math.min(...ends), Math.max(...ends))) one.checked = box.checked;
+    }
+    last = box;
   });
   pickers();
-  document.addEventListener("htmx:load", pickers);
+  // A browser that goes back to a page keeps what was ticked on it.
+  window.addEventListener("pageshow", count);
+  document.addEventListener("htmx:load", () => { pickers(); count(); });
 
   // ── A log is read from its end, and followed as long as nobody has scrolled away ──
 
