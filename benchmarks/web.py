@@ -46,7 +46,7 @@ class Sizes:
     turns: int = 5
     requests: int = 100
     walk_requests: int = 10
-    tasks: int = 100_000
+    peer_jobs: int = 100_000
     peer_requests: int = 5
     streams: int = 32
     stream_seconds: float = 20.0
@@ -257,13 +257,13 @@ def _keywords_of_all(server: Server, sizes: Sizes) -> Iterator[Row]:
 
 def _beside_flower(server: Server, flower: Server | None, sizes: Sizes) -> Iterator[Row]:
     """Ours over all jobs, Flower over as many tasks as it keeps unless it is told otherwise."""
-    name = f"Flower over {sizes.tasks:,}"
-    job, task = sizes.jobs // 2, sizes.tasks // 2
+    name = f"Flower over {sizes.peer_jobs:,}"
+    job, peer_job = sizes.jobs // 2, sizes.peer_jobs // 2
     for key, (what, ours, theirs) in BESIDE_FLOWER.items():
         own, peer = [], []
         for _ in range(sizes.turns):
             if flower is not None:
-                paths = [path.replace("{task}", f"{task:08d}-0000-4000-8000-000000000000") for path in theirs]
+                paths = [path.replace("{task}", f"{peer_job:08d}-0000-4000-8000-000000000000") for path in theirs]
                 peer.append(_median_of(flower, paths, sizes.peer_requests))
             own.append(_median_of(server, [path.format(job=job) for path in ours], sizes.requests))
         yield Row(f"flower_{key}", f"{what}, over {sizes.jobs:,}", name, "ms", own, peer, below(1))
@@ -285,7 +285,7 @@ def _median_of(server: Server, paths: Sequence[str], requests: int) -> float:
 
 @contextmanager
 def _flower(place: Path, sizes: Sizes) -> Iterator[Server]:
-    with peers.room(place / "peers"), peers.flower(sizes.tasks) as (pid, socket), _client(socket) as client:
+    with peers.room(place / "peers"), peers.flower(sizes.peer_jobs) as (pid, socket), _client(socket) as client:
         yield Server(pid, client)
 
 

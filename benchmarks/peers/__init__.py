@@ -150,15 +150,15 @@ def working(peer: Peer, *, jobs_first: int = 0) -> Iterator[Worker]:
 
 
 @contextmanager
-def flower(tasks: int) -> Iterator[tuple[int, Path]]:
+def flower(jobs: int) -> Iterator[tuple[int, Path]]:
     """Flower over so many tasks that have ended: its process, and the socket on which it answers. No worker runs."""
     kept, socket = place() / "flower.db", place() / "flower.sock"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FLOWER_UNAUTHENTICATED_API": "true"}
-    write = [sys.executable, "-m", "benchmarks.peers.flower_tasks", str(tasks), str(kept)]
+    write = [sys.executable, "-m", "benchmarks.peers.flower_jobs", str(jobs), str(kept)]
     subprocess.run(write, check=True, env=environment)
     command = [
         str(Path(sys.executable).with_name("celery")), "-A", "benchmarks.peers.celery_jobs", "flower",
-        f"--unix-socket={socket}", "--persistent=True", f"--db={kept}", f"--max-tasks={tasks}",
+        f"--unix-socket={socket}", "--persistent=True", f"--db={kept}", f"--max-tasks={jobs}",
     ]  # fmt: skip
     with (place() / "flower.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=place(), env=environment, stdout=log, stderr=log)

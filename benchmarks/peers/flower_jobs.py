@@ -1,4 +1,4 @@
-"""What Flower keeps of a Celery that has run so many tasks: ``python -m benchmarks.peers.flower_tasks COUNT FILE``.
+"""What Flower keeps of a Celery that has run so many tasks: ``python -m benchmarks.peers.flower_jobs COUNT FILE``.
 
 The events are those that a worker sends of each task, taken in by Flower's own state and kept in the file from which
 it starts (`--persistent`). To run a million tasks first would take ten minutes, and Flower would know no more of them.
