@@ -65,7 +65,7 @@ CREATE TABLE worker_job_queue (
     worker_id            TEXT,
     retry_count          INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,
     max_retries          INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 3,
-    requeue_count        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- how often its worker died under it
+    requeue_count        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- how often its worker or node died under it
     timeout_seconds      INTEGER,                             -- of one attempt; NULL = the handler's own
     progress_percent     INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,
     batch_id             INTEGER,
@@ -199,10 +199,12 @@ CREATE TABLE worker_job_attempt (
     cpu_seconds        REAL,
     memory_peak_bytes  INTEGER,
     heard_at           TEXT,      -- when its handler last said something
+    node               TEXT,      -- the machine that it ran on, by its name in table node; NULL = the worker's own
     PRIMARY KEY (job_id, fence),
     CHECK ((ended_at IS NULL) = (outcome IS NULL)),
-    CONSTRAINT "error_code, error_message, sandbox, signal, worker_id and each time have at most 100000 bytes"
+    CONSTRAINT "error_code, error_message, sandbox, signal, worker_id, node and each time have at most 100000 bytes"
         CHECK (length(CAST(error_code AS BLOB)) <= 100000 AND length(CAST(error_message AS BLOB)) <= 100000
+               AND length(CAST(node AS BLOB)) <= 100000
                AND length(CAST(sandbox AS BLOB)) <= 100000 AND length(CAST(signal AS BLOB)) <= 100000
                AND length(CAST(worker_id AS BLOB)) <= 100000 AND length(CAST(started_at AS BLOB)) <= 100000
                AND length(CAST(ended_at AS BLOB)) <= 100000 AND length(CAST(heard_at AS BLOB)) <= 100000)
@@ -442,10 +444,14 @@ CREATE TABLE worker (
     disk_low      INTEGER NOT NULL DEFAULT 0,   -- 1: too little free space to begin anything
     started_at    TEXT NOT NULL,
     heartbeat_at  TEXT NOT NULL,
+    node_slots    INTEGER NOT NULL DEFAULT 0,   -- of all nodes that it can use now, together
+    node_patience_seconds  REAL NOT NULL DEFAULT 0,   -- so long what it runs there may live on without it
     -- Its lock and its staging are found by it.
     CONSTRAINT "id is a plain name: letters, digits and signs without a slash, at most 500, and no dot first"
         CHECK (id <> '' AND id NOT GLOB '*[^ -.0-~]*' AND id NOT GLOB '.*' AND instr(id, char(0)) = 0
                AND length(CAST(id AS BLOB)) <= 500),
+    CONSTRAINT "node_slots is 0 to 1000000" CHECK (node_slots BETWEEN 0 AND 1000000),
+    CONSTRAINT "node_patience_seconds is 0 to 3600" CHECK (node_patience_seconds BETWEEN 0 AND 3600),
     CONSTRAINT "host, boot_id and version have at most 1000 bytes"
         CHECK (length(CAST(host AS BLOB)) <= 1000 AND length(CAST(boot_id AS BLOB)) <= 1000
                AND length(CAST(version AS BLOB)) <= 1000),
@@ -458,7 +464,7 @@ CREATE TABLE worker (
 CREATE TABLE handler (
     worker_id       TEXT NOT NULL,
     job_type        TEXT NOT NULL,
-    class           TEXT NOT NULL CHECK (class IN ('cpu', 'io')),
+    class           TEXT NOT NULL CHECK (class IN ('cpu', 'io', 'node')),   -- whose slots it takes
     missing         TEXT,                         -- a capability it needs and that is not there, in words
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
     payload_schema  TEXT CHECK (json_valid(payload_schema)),
@@ -466,6 +472,31 @@ CREATE TABLE handler (
     PRIMARY KEY (worker_id, job_type),
     CONSTRAINT "job_type and missing have at most 30000 bytes"
         CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(missing AS BLOB)) <= 30000)
+) STRICT, WITHOUT ROWID;
+
+-- The machines that run attempts for a worker, as it sees them. By hand, a wish works: 'drain' (it finishes what it has),
+-- 'remove' (it is left alone), '' (neither).
+CREATE TABLE node (
+    name              TEXT PRIMARY KEY NOT NULL,
+    worker_id         TEXT NOT NULL,              -- the daemon that told this last
+    state             TEXT NOT NULL,
+    slots             INTEGER NOT NULL DEFAULT 0,
+    running           INTEGER NOT NULL DEFAULT 0,
+    heard_at          TEXT,                       -- when it last said something; NULL = it never has
+    version           TEXT NOT NULL DEFAULT '',
+    reason            TEXT NOT NULL DEFAULT '',   -- why it is not up
+    bytes_sent        INTEGER NOT NULL DEFAULT 0,
+    bytes_received    INTEGER NOT NULL DEFAULT 0,
+    pages_per_minute  REAL NOT NULL DEFAULT 0,
+    wish              TEXT NOT NULL DEFAULT '' CONSTRAINT "wish is drain, remove or nothing" CHECK (wish IN ('', 'drain', 'remove')),
+    CONSTRAINT "state is up, draining, silent, down, refused or removed"
+        CHECK (state IN ('up', 'draining', 'silent', 'down', 'refused', 'removed')),
+    CONSTRAINT "slots and running are 0 to 100000" CHECK (slots BETWEEN 0 AND 100000 AND running BETWEEN 0 AND 100000),
+    CONSTRAINT "heard_at is a time like 2026-11-18 10:00:00.000 (UTC)"
+        CHECK (heard_at IS strftime('%Y-%m-%d %H:%M:%f', heard_at, '+0 days')),
+    CONSTRAINT "name, worker_id, version and reason have at most 10000 bytes"
+        CHECK (length(CAST(name AS BLOB)) <= 10000 AND length(CAST(worker_id AS BLOB)) <= 10000
+               AND length(CAST(version AS BLOB)) <= 10000 AND length(CAST(reason AS BLOB)) <= 10000)
 ) STRICT, WITHOUT ROWID;
 
 -- How many may run at once. kind 'owner', name '*': each owner that has no row of its own.
@@ -1257,7 +1288,7 @@ SELECT platform, job_type, sum(held = 0) AS ready, sum(held <> 0) AS held, min(c
 CREATE VIEW v_workers AS
 SELECT w.id, w.host, w.pid, w.heartbeat_at,
        (SELECT count(*) FROM worker_job_queue q WHERE q.status = 'running' AND q.worker_id = w.id) AS running,
-       w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.version
+       w.cpu_slots, w.io_slots, w.node_slots, w.draining, w.disk_low, w.version
   FROM worker w;
 
 -- Why the newest generation of a document failed: the first of its jobs that did, and of which pages.

@@ -23,11 +23,12 @@ FLOORS = (
     ("clock", "events", "filenames", "plurals", "supervisor"),
     ("jobs",),
     ("config_values",),
-    ("programs", "schedules", "notify", "tokens"),
+    ("programs", "schedules", "notify", "tokens", "cluster"),
     ("config",),
     ("store", "handlers"),
     ("liveness", "workspace"),
     ("children",),
+    ("nodes",),
     ("operations", "testing"),
     ("daemon", "web"),
     ("commands",),
@@ -37,7 +38,10 @@ FLOORS = (
 HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 
 # What the floors alone would allow.
-NEVER = {("children", "store"): "a child holds no database"}
+NEVER = {
+    ("children", "store"): "a child holds no database",
+    ("nodes", "store"): "what speaks with other machines holds no database",
+}
 ABOVE_OPERATIONS = {"commands", "web", "verbs"}
 
 SHIPPED = {"worker_service", "job_handlers", "cli"}

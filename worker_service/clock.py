@@ -6,6 +6,7 @@ Times are kept as UTC text, with milliseconds: ``2026-11-18 10:00:00.000``. Text
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -24,6 +25,11 @@ _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 
 def wall_clock() -> datetime:
     return datetime.now(UTC)
+
+
+def boot_clock() -> float:
+    """Seconds. Goes on while the machine sleeps, and never jumps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def as_text(moment: datetime) -> str:

@@ -22,6 +22,7 @@ from worker_service.config_values import Kind, Setting, length
 from worker_service.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
+    from worker_service.cluster import Cluster
     from worker_service.notify import Rule
     from worker_service.schedules import Schedule
 
@@ -69,6 +70,14 @@ def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
     from worker_service.notify import read_addresses
 
     return read_addresses(raw, label)
+
+
+def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
+    if raw in ("", {}):
+        return None
+    from worker_service.cluster import read_cluster  # only where there is one
+
+    return read_cluster(raw, label)
 
 
 def _told(rules: Sequence[Rule]) -> dict[str, str]:
@@ -180,6 +189,14 @@ class Settings:
         "how long ended jobs, by status, and log lines are kept; `never`: for ever",
         otherwise="90d; logs 30d",
         table="[prune]",
+    )
+
+    cluster = Setting(
+        Kind("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
+        "",
+        "other machines that run attempts, such as `ssh:box2*8,box3*8`; or `[cluster]` with `engine` and more: "
+        "[cluster.md](cluster.md)",
+        otherwise="this machine alone",
     )
 
     notify = Setting(
@@ -312,6 +329,9 @@ def load_settings(
             (None if setting.table else environ.get(setting.variable) or None, setting.variable, directory),
             (from_file.get(key), str(file), directory if file is None else file.parent),
         ]
+        if key == "cluster" and isinstance(places[-1][0], dict) and places[1][0]:
+            # The variable says which machines; the file may say more of how.
+            places[1] = ({**places[-1][0], "engine": places[1][0]}, *places[1][1:])
         given = [place for place in places if place[0] is not None]
         raw, origins[key], base = given[0] if given else (setting.default, "default", directory)
         values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origins[key]})", base)

@@ -255,8 +255,8 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
             name: _JOBS.read(most, f"{of_kind}.{name}") for name, most in read_table(table, of_kind).items()
         }
     for name in limits.get("class", {}):
-        if name not in ("cpu", "io"):
-            raise ConfigError(f"{label}: limits.class.{name}: the classes are cpu and io")
+        if name not in ("cpu", "io", "node"):
+            raise ConfigError(f"{label}: limits.class.{name}: the classes are cpu, io and node")
     return limits
 
 

@@ -48,6 +48,7 @@ WORKER_RESCUED = "worker.rescued"
 BEAT_FAILED = "beat.failed"
 
 NURSERY_DIED = "nursery.died"
+GATEWAY_DIED = "gateway.died"
 NURSERY_RESTARTED = "nursery.restarted"
 HANDLER_SET_ASIDE = "handler.set_aside"
 

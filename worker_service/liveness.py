@@ -81,7 +81,11 @@ class LifeLock:
             raise StoreReadOnly(
                 f"{path.parent} cannot be written ({error.strerror}): a daemon keeps its lock beside its database"
             ) from error
-        fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.fd)
+            raise
 
     def remove(self) -> None:
         """The worker's row is gone, too. Else the file stays, for whoever takes its jobs back."""

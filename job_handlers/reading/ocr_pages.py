@@ -95,6 +95,9 @@ ocr_pages = Handler(
     missing=ocr.missing,
     offers=ocr.offers,
     choices=ocr.choices,
+    identity=lambda: [*ocr.identity(), pdf.LIBRARY],
+    # What opens an encrypted file is a credential, and only asked for there.
+    travels=True,
     credentials=["password*"],
 )
 

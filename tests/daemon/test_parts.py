@@ -220,7 +220,7 @@ def session(store: Store, database: Path, clock: Clock = lambda: START) -> Sessi
 
 def worker(state: str = "alive") -> CheckedWorker:
     at = "2026-11-18 09:59:50.000"
-    return CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1, state)
+    return CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, at, at, 1, state=state)
 
 
 @pytest.mark.parametrize(

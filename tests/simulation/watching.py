@@ -192,9 +192,9 @@ class _WatchedLeases(SqliteLeases):
         with self._db.doing(Deed("confirm_cancel", frozenset([lease]))):
             super().confirm_cancel(lease, usage)
 
-    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None, but_nodes: bool = False) -> list[Job]:
         with self._db.doing(Deed("requeue", requeued=worker_id)):
-            return super().requeue(worker_id, last_beat=last_beat)
+            return super().requeue(worker_id, last_beat=last_beat, but_nodes=but_nodes)
 
 
 class _WatchedSteering(SqliteSteering):

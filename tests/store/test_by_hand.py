@@ -633,12 +633,12 @@ def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, by_hand: ByH
         ("INSERT INTO source_rest VALUES ('s', '0000-01-01 00:00:00.000', NULL)", "until is a time"),
         ("INSERT INTO pause (scope, until) VALUES ('all', '0000-01-01 00:00:00.000')", "until is a time"),
         ("INSERT INTO pause (scope, until) VALUES ('all', 'tomorrow')", "until is a time"),
-        ("INSERT INTO worker VALUES ('../x', '', '', 1, '', 1, 1, 0, 0, '{now}', '{now}')", "id is a plain name"),
+        ("INSERT INTO worker VALUES ('../x', '', '', 1, '', 1, 1, 0, 0, '{now}', '{now}', 0, 0)", "id is a plain name"),
         (
-            "INSERT INTO worker VALUES ('w' || char(0), '', '', 1, '', 1, 1, 0, 0, '{now}', '{now}')",
+            "INSERT INTO worker VALUES ('w' || char(0), '', '', 1, '', 1, 1, 0, 0, '{now}', '{now}', 0, 0)",
             "id is a plain name",
         ),
-        ("INSERT INTO worker VALUES ('w', '', '', 1, '', 1, 1, 0, 0, '{now}', 'then')", "heartbeat_at are times"),
+        ("INSERT INTO worker VALUES ('w', '', '', 1, '', 1, 1, 0, 0, '{now}', 'then', 0, 0)", "heartbeat_at are times"),
         ("INSERT INTO worker_job_log VALUES (9223372036854775807, 1, 1, '{now}', 'x')", "the table chooses the id"),
         (
             "INSERT INTO worker_job_event VALUES (9223372036854775807, 1, 1, '', '', '{now}')",

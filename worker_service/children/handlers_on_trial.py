@@ -186,6 +186,8 @@ def _introduce(handler: Handler[Any], found: FoundEntry) -> Introduced:
         distribution=found.distribution,
         spec=found.spec,
         declared=declared,
+        identity=tuple(handler.identity()) if handler.identity is not None else (),
+        travels=bool(handler.travels),
     )
     return Introduced(described, tuple(handler.environment))
 

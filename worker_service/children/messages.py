@@ -37,9 +37,9 @@ from worker_service.jobs.documents import (
     PageResult,
     Question,
 )
-from worker_service.jobs.model import LOG_LINES_MOST, HandlerFacts, NewJob, Usage
+from worker_service.jobs.model import LOG_LINES_MOST, HandlerFacts, NewJob, NodeState, Usage
 
-VERSION = 5
+VERSION = 6
 FRAME_BYTES_MAX = 8 << 20
 """Of what a child may say at once."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
@@ -98,6 +98,8 @@ class Order:
     generation: int | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """The published files of its document by their role; absolute, and readable for this attempt."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """Their SHA-256, as far as it is known: who carries them to another machine knows them again by it."""
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
@@ -137,6 +139,10 @@ class Described:
     spec: str = ""
     declared: Declared | None = None
     """None: it was set aside before it could say anything."""
+    identity: Sequence[str] = ()
+    """What its results depend on beside what it is given."""
+    travels: bool = False
+    """It may run on a node."""
 
 
 # --- what a child says ------------------------------------------------------------------------------
@@ -151,6 +157,12 @@ class Said(msgspec.Struct, tag=True, frozen=True):
     @property
     def key(self) -> Key:
         return self.job_id, self.fence
+
+
+class Placed(Said, tag=True, frozen=True):
+    """A gateway has chosen the node where it will run. Said before that node hears of it."""
+
+    node: str
 
 
 class Started(Said, tag=True, frozen=True):
@@ -255,10 +267,28 @@ class Ended(Said, tag=True, frozen=True):
         return [one.path for one in self.published]
 
 
-Happening = Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
+Happening = Placed | Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
 
 
 # --- daemon to nursery; orders and replies go on to the child ---------------------------------------
+
+
+class GatewayBegin(msgspec.Struct, frozen=True):
+    house: str
+    """What its nodes know the head by, whoever is its daemon."""
+    engine: str
+    """``ssh``, ``pipe`` or ``ray``."""
+    places: tuple[str, ...]
+    """As they were written behind it."""
+    local_slots: int
+    """Of the node that this machine is itself."""
+    patience_seconds: float
+    objects: Path
+    """Where published files live: all that it may read."""
+    fit: Mapping[str, Sequence[str]] = {}
+    """The types that it will be asked for, and what the results of each depend on here."""
+    is_shared: bool = False
+    """The nodes see the same files by the same paths."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
@@ -284,6 +314,8 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     is_without_installed: bool = False
     house: str = ""
     credentials: Path | None = None
+    gateway: GatewayBegin | None = None
+    """What a gateway is to be, which does the nursery's work by nodes."""
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
@@ -300,6 +332,20 @@ class Stop(msgspec.Struct, tag=True, frozen=True):
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
     """Is it still turning?"""
+
+
+class Leash(msgspec.Struct, tag=True, frozen=True):
+    """Nothing that it runs may live beyond this moment of the boot clock, unless it hears of a later one. For a node,
+    whose head gives its attempts up when it hears nothing for too long."""
+
+    until: float
+
+
+class Wishes(msgspec.Struct, tag=True, frozen=True):
+    """Of people, for a gateway: nodes that get nothing new, and nodes that are to be left alone."""
+
+    draining: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
@@ -339,6 +385,14 @@ class Pong(msgspec.Struct, tag=True, frozen=True):
     pass
 
 
+class NodesSeen(msgspec.Struct, tag=True, frozen=True):
+    """All nodes that a gateway knows, and how each is."""
+
+    nodes: tuple[NodeState, ...]
+    fault: str = ""
+    """Why the engine cannot tell of any."""
+
+
 class Gone(msgspec.Struct, tag=True, frozen=True):
     """An attempt is over, with its last word as it was said. What that says of usage and time is not believed."""
 
@@ -347,10 +401,13 @@ class Gone(msgspec.Struct, tag=True, frozen=True):
     took_seconds: float | None = None
 
 
-ToNursery = Begin | Launch | Stop | Ping | Reply
+ToNursery = Begin | Launch | Stop | Ping | Reply | Leash | Wishes
 ToChild = Launch | Reply
 FromChild = Started | Progressed | PagesRead | Checkpointed | Asked | Ended
-FromNursery = Hello | Pong | Gone | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
+FromNode = Gone | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
+FromNursery = (
+    Hello | Pong | NodesSeen | Gone | Placed | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
+)
 
 
 # --- frames -----------------------------------------------------------------------------------------
@@ -376,6 +433,7 @@ _from_nursery: msgspec.json.Decoder[FromNursery] = msgspec.json.Decoder(FromNurs
 _from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild, dec_hook=_decode_other)
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild, dec_hook=_decode_other)
 _tried: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried, dec_hook=_decode_other)
+_from_node: msgspec.json.Decoder[FromNode] = msgspec.json.Decoder(FromNode, dec_hook=_decode_other)
 _ended: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended, dec_hook=_decode_other)
 
 
@@ -407,6 +465,41 @@ def from_child(body: bytes, order: Order) -> FromChild:
     """What the child that works for this order says. It may be broken, or worse: what no honest one would say is
     garbled."""
     said = _read(_from_child, body)
+    _check_said(said, order)
+    if isinstance(said, Ended) and said.how not in _OWN_WORDS:
+        raise Garbled(f"a child cannot say {said.how}")
+    return said
+
+
+def from_node(body: bytes, orders: Mapping[Key, Order]) -> tuple[FromNode, Said]:
+    """What a node says of one of its attempts: its child's words, or the nursery's; and with an end its last word."""
+    said = _read(_from_node, body)
+    word: Said = _read(_ended, memoryview(said.ended)) if isinstance(said, Gone) else said
+    if word.key not in orders:
+        raise Garbled("it speaks of an attempt that it does not have")
+    _check_said(word, orders[word.key])
+    if isinstance(word, Ended):
+        for file in word.published:
+            if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts:
+                raise Garbled("a file outside its staging")
+            _check_digests(file)
+        _check_words((file.role for file in word.published), is_needed=False)
+    elif isinstance(word, Logged):
+        word = replace(word, lines=[text(line, LINE_CHARACTERS_MAX) for line in word.lines[-LOG_LINES_MOST:]])
+    elif isinstance(word, Started):
+        word = replace(word, sandbox=text(word.sandbox, _WORD_CHARACTERS_MAX))
+    return said, word
+
+
+def hello_from(body: bytes) -> Hello:
+    """What the nursery of a node has said."""
+    said = _read(_from_nursery, body)
+    if not isinstance(said, Hello):
+        raise Garbled("this is not what a nursery begins with")
+    return said
+
+
+def _check_said(said: Said, order: Order) -> None:
     if said.key != order.key:
         raise Garbled("it speaks for another attempt")
     if isinstance(said, Checkpointed):
@@ -420,11 +513,8 @@ def from_child(body: bytes, order: Order) -> FromChild:
         except ValueError as error:
             raise Garbled(str(error)) from error
     elif isinstance(said, Ended):
-        if said.how not in _OWN_WORDS:
-            raise Garbled(f"a child cannot say {said.how}")
         _check_json(said.result)
         _check_words((file.role for file in said.published_again), is_needed=False)
-    return said
 
 
 def check_files(ended: Ended, staging: Path) -> None:
@@ -433,12 +523,16 @@ def check_files(ended: Ended, staging: Path) -> None:
         path = staging / file.path
         if not (path.resolve().is_relative_to(staging.resolve()) and path.is_file() and not path.is_symlink()):
             raise Garbled("a file outside its staging")
-        if not _DIGEST.fullmatch(file.sha256) or not _MD5.fullmatch(file.md5):
-            raise Garbled("a digest that is none")
+        _check_digests(file)
     _check_words((file.role for file in ended.published), is_needed=False)
 
 
-def from_nursery(body: bytes, staging_root: Path) -> Hello | Pong | Happening:
+def _check_digests(file: Publication) -> None:
+    if not _DIGEST.fullmatch(file.sha256) or not _MD5.fullmatch(file.md5):
+        raise Garbled("a digest that is none")
+
+
+def from_nursery(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | Happening:
     """As the daemon takes it: files with their whole path, and words that are fit to be shown."""
     message = _read(_from_nursery, body)
     if isinstance(message, Gone):

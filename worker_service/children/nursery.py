@@ -40,6 +40,8 @@ from worker_service.children.messages import (
     Inbox,
     Key,
     Launch,
+    Leash,
+    NodesSeen,
     Order,
     Ping,
     Pong,
@@ -100,6 +102,9 @@ class _Line:
 
 
 class Nursery:
+    module = "worker_service.children.nursery_main"
+    """The program at the other end of the line. Whatever else speaks its words may take its place."""
+
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
         """`extra_path` is for tests, where nothing is installed."""
         if begin.sandbox not in ("strict", "best-effort", "off"):
@@ -141,6 +146,11 @@ class Nursery:
         return self._epoll.fileno()
 
     @property
+    def look_at(self) -> float | None:
+        """When to ask what has happened although nothing is readable, by the monotonic clock. None: never."""
+        return None
+
+    @property
     def pid(self) -> int | None:
         return self._line.process.pid if self._line is not None else None
 
@@ -155,15 +165,19 @@ class Nursery:
 
     def launch(self, order: Order) -> None:
         """Ask for a child. What becomes of it, its refusal too, is heard by `happened`."""
-        line = self._line
+        wanted = self._environment.get(order.job_type, ())
+        self.pass_launch(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
+
+    def pass_launch(self, launch: Launch) -> None:
+        """The same, with an environment that somebody else has chosen."""
+        line, order = self._line, launch.order
         if line is not None and order.key in line.keys:
             raise ValueError(f"attempt {name_of(order.key)} has been launched already")
         if line is None or line.is_broken:
             # Nothing was begun.
             self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
             return
-        wanted = self._environment.get(order.job_type, ())
-        framed = frame(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
+        framed = frame(launch)
         if len(framed) > RELAY_BYTES_MAX:
             message = f"its row takes {len(framed)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
             self._notice([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
@@ -177,6 +191,20 @@ class Nursery:
         comes. Of an attempt that has ended already nothing more is heard."""
         if self._line is not None and (job_id, fence) in self._line.keys:
             self._send(self._line, Stop(job_id, fence, now))
+
+    def hold(self, until: float) -> None:
+        """Nothing that it runs lives beyond this moment of the boot clock, whatever becomes of us."""
+        if self._line is not None:
+            self._send(self._line, Leash(until))
+
+    def pass_on(self, reply: Reply) -> None:
+        """An answer that somebody else has made."""
+        if self._line is not None and (reply.job_id, reply.fence) in self._line.keys:
+            self._send(self._line, reply)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._line is None or not self._line.keys
 
     def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
         """To a child that waits for it; to none if it has ended. Without an answer: why there is none."""
@@ -236,17 +264,12 @@ class Nursery:
         lock = self._begin.lock_fd
         passed = [far.fileno(), *([] if lock is None else [lock])]
         path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **jail.basic_environment(),
-            # Libraries that start a thread for each core would start them in every child.
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
+        environment = self._surroundings()
         if path:
             environment["PYTHONPATH"] = os.pathsep.join(path)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "worker_service.children.nursery_main", *map(str, passed)],
+                [sys.executable, "-P", "-m", self.module, *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=passed,
@@ -262,6 +285,15 @@ class Nursery:
         self._epoll.register(near, select.EPOLLIN)
         self._send(line, self._begin)
         return line
+
+    def _surroundings(self) -> dict[str, str]:
+        """Its environment."""
+        return {
+            **jail.basic_environment(),
+            # Libraries that start a thread for each core would start them in every child.
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
 
     def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
         again_at = time.monotonic()
@@ -330,11 +362,16 @@ class Nursery:
             line.hello = message
         elif isinstance(message, Pong):
             line.unanswered = 0
+        elif isinstance(message, NodesSeen):
+            self._see(message)
         elif message.key in line.keys:
             # Nothing is heard of an attempt after its end.
             if isinstance(message, Ended):
                 line.keys.discard(message.key)
             yield message
+
+    def _see(self, seen: NodesSeen) -> None:
+        raise Garbled("a nursery has no nodes")
 
     def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
         """End what is left of a dead nursery; only then its attempts have ended. Looks again at the next call."""

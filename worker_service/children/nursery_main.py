@@ -43,6 +43,7 @@ from worker_service.children.messages import (
     Inbox,
     Key,
     Launch,
+    Leash,
     Ping,
     Pong,
     Reply,
@@ -51,6 +52,7 @@ from worker_service.children.messages import (
     frame,
     to_nursery,
 )
+from worker_service.clock import boot_clock
 from worker_service.jobs.model import Usage
 
 _READ_BYTES = 1 << 16
@@ -112,6 +114,8 @@ class _Nursery:
         self._forks = 0
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
+        self._leash = math.inf
+        """Beyond this moment of the boot clock nothing of it may live."""
         self._begin: Begin
 
     def serve(self) -> None:
@@ -140,6 +144,8 @@ class _Nursery:
             else:
                 self._read(key.fd, key.data)
         now = time.monotonic()
+        if boot_clock() >= self._leash and self._attempts:
+            self._close("nobody has held it for too long")
         self._wake_resting_pipes(now)
         self._reap()
         for attempt in self._attempts.values():
@@ -158,6 +164,8 @@ class _Nursery:
         times += [until for _, until in self._resting.values()]
         times += [self._goes_back_at(queue[0]) for queue in self._waiting.values() if queue]
         times.append(self._flush_at)
+        if self._attempts:
+            times.append(now + self._leash - boot_clock())
         times += [child.idle_since + self._begin.idle_seconds for child in self._idle[:1]]
         # No system call waits for as long as a row may ask for.
         return min(max(min(times, default=math.inf) - now, 0.0), _PATIENCE_SECONDS)
@@ -194,11 +202,16 @@ class _Nursery:
                 self._obey(body)
             return
         # The daemon is gone, or wants us to go.
+        self._close("the daemon is gone")
+
+    def _close(self, reason: str) -> None:
+        if self._is_closing:
+            return
         self._is_closing = True
         self._selector.unregister(self._control)
         self._waiting.clear()
         for attempt in self._attempts.values():
-            attempt.stop(How.STOPPED, "STOPPED", "the daemon is gone", grace=0.0, now=time.monotonic())
+            attempt.stop(How.STOPPED, "STOPPED", reason, grace=0.0, now=time.monotonic())
 
     def _obey(self, body: bytes) -> None:
         message = to_nursery(body)
@@ -206,6 +219,8 @@ class _Nursery:
             self._launch(message, body)
         elif isinstance(message, Ping):
             self._unsent += frame(Pong())
+        elif isinstance(message, Leash):
+            self._leash = message.until
         elif isinstance(message, Reply):
             asking = self._attempts.get((message.job_id, message.fence))
             if asking is not None:

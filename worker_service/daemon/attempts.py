@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,6 +66,8 @@ class Attempt:
     message: str | None = None
     lines: Newest = field(default_factory=Newest)
     child: Child | None = None
+    node: str | None = None
+    """Where it runs, if not in our own nursery."""
     has_news: bool = False
     refused: Failure | None = None
     unwritten: deque[Kept] = field(default_factory=deque)
@@ -89,6 +91,10 @@ class Attempt:
     @property
     def has_words(self) -> bool:
         return self.percent is not None or self.message is not None or bool(self.lines)
+
+    def placed(self, node: str) -> None:
+        self.node = node
+        self.has_news = True
 
     def started(self, child: Child) -> None:
         self.child = child
@@ -158,7 +164,7 @@ class Attempt:
 
     def take_report(self, lines_most: int) -> Report:
         """What has come since the last report, as one; lines that are more stay for the next."""
-        report = Report(self.lease, self.percent, self.message, self.lines.take(lines_most), self.child)
+        report = Report(self.lease, self.percent, self.message, self.lines.take(lines_most), self.child, self.node)
         self.child = None
         self.percent, self.message, self.has_news = None, None, bool(self.lines)
         return report
@@ -179,7 +185,7 @@ class Slots:
     """As many attempts of a class run at once as it has slots. What is claimed beyond that waits for a child that
     serves several, or comes back."""
 
-    sizes: Mapping[str, int]
+    sizes: dict[str, int]
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
 
     def __len__(self) -> int:

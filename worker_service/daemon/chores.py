@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from worker_service import events
-from worker_service.clock import as_text, from_text, parse_duration
+from worker_service.clock import as_text, boot_clock, from_text, parse_duration
 from worker_service.config_values import NEVER
 from worker_service.daemon.attempts import Tools
-from worker_service.daemon.heartbeat import boot_clock
 from worker_service.jobs.model import Counts, Notice, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted

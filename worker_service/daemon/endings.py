@@ -74,6 +74,13 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Requeue:
+    """What ran it is gone, and the attempt with it."""
+
+    why: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class ConfirmCancel:
     pass
 
@@ -83,7 +90,7 @@ class Drop:
     """The lease is lost: nothing may be written."""
 
 
-Uncompleted = Fail | Snooze | Release | ConfirmCancel | Drop
+Uncompleted = Fail | Snooze | Release | Requeue | ConfirmCancel | Drop
 Verdict = Complete | Uncompleted
 
 
@@ -110,6 +117,8 @@ def verdict(
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
         # However a child ends that we stopped: it is not its fault, and costs no retry.
         return Release()
+    if ended.how is How.CRASHED and ended.code == "NODE_LOST":
+        return Requeue(Failure(ended.code, ended.message, ended.usage))
     if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
         if not attempt.is_at_most_once:
             # Most likely another's fault. Not for ever: it may be the one that brings the nursery down.
@@ -285,6 +294,9 @@ class Landing:
         elif isinstance(chosen, Release):
             leases.release(lease)
             log.info(events.JOB_RELEASED, **_named(attempt))
+        elif isinstance(chosen, Requeue):
+            status = leases.requeue_one(lease, chosen.why)
+            log.warning(events.JOB_REQUEUED, **_named(attempt), status=status.value, reason=chosen.why.message)
         elif isinstance(chosen, ConfirmCancel):
             leases.confirm_cancel(lease, ended.usage)
             log.info(events.JOB_CANCELLED, **_named(attempt))
@@ -304,6 +316,7 @@ class Landing:
             ended.document,
             ended.publishes,
             attempt.child,
+            attempt.node,
         )
 
     def _landed(self, attempt: Attempt, landed: list[Attempt]) -> None:
@@ -331,6 +344,8 @@ class Vanished(Exception):
 class Publisher:
     workspace: Path
     staging: Path
+    staging_of_nodes: Path | None = None
+    """Where what comes from nodes lies: below the other one."""
 
     def publish(self, ended: Ended) -> None:
         """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
@@ -345,7 +360,7 @@ class Publisher:
             if not file.exists():
                 if to.exists():
                     continue
-                if self.staging.is_dir():
+                if self._root(file).is_dir():
                     raise Vanished(f"{file.name} was removed from the staging directory before it could be published")
             to.parent.mkdir(parents=True, exist_ok=True)
             folders.add(to.parent)
@@ -376,11 +391,15 @@ class Publisher:
 
     def _forget_staging(self, ended: Ended) -> None:
         """Where files are named, the nursery leaves the attempt's directory to us."""
-        attempt = ended.files[0].relative_to(self.staging).parts[0]
-        shutil.rmtree(self.staging / attempt, ignore_errors=True)
+        root = self._root(ended.files[0])
+        shutil.rmtree(root / ended.files[0].relative_to(root).parts[0], ignore_errors=True)
 
     def _target(self, ended: Ended, file: Path) -> Path:
-        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self.staging).parts[1:])
+        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self._root(file)).parts[1:])
+
+    def _root(self, file: Path) -> Path:
+        far = self.staging_of_nodes
+        return far if far is not None and file.is_relative_to(far) else self.staging
 
     def place(self, job_id: int, fence: int) -> Path:
         return self.workspace / "objects" / f"{job_id}-{fence}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from worker_service import VERSION, events
 from worker_service.children.messages import Described
+from worker_service.clock import boot_clock
 from worker_service.daemon.attempts import Tools
 from worker_service.errors import LeaseLost, WorkerUnknown
-from worker_service.jobs.model import Beat, Lease, Worker
+from worker_service.jobs.model import NODE, Beat, Lease, Worker
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ class BeatAnswer:
     beat: Beat
     is_known: bool = True
     """False: the worker has no row any more, so it owns nothing."""
-
-
-def boot_clock() -> float:
-    """Goes on while the machine sleeps, and never jumps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)
@@ -209,4 +204,15 @@ def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
     """As this worker registers itself."""
     own, sizes = tools.identity, tools.slots.sizes
     facts = [described.facts for described in handlers]
-    return Worker(own.worker_id, own.host, own.boot_id, own.pid, VERSION, sizes["cpu"], sizes["io"], facts)
+    return Worker(
+        own.worker_id,
+        own.host,
+        own.boot_id,
+        own.pid,
+        VERSION,
+        sizes["cpu"],
+        sizes["io"],
+        facts,
+        sizes.get(NODE, 0),
+        tools.settings.cluster.patience_seconds if tools.settings.cluster else 0.0,
+    )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from worker_service import events
 from worker_service.children.handlers_on_trial import wants
@@ -28,6 +29,7 @@ from worker_service.children.messages import (
     How,
     Logged,
     Order,
+    Placed,
     Progressed,
     Started,
 )
@@ -37,10 +39,14 @@ from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
-from worker_service.jobs.model import Child, Job, Status
+from worker_service.jobs.model import NODE, Child, Job, Status
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.store.base import Watch
 from worker_service.supervisor import Notifier
+
+if TYPE_CHECKING:
+    from worker_service.daemon.far import Far
+    from worker_service.nodes.routes import Children
 
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
@@ -55,7 +61,7 @@ EXIT_IO = 74
 @dataclass(slots=True)
 class Loop:
     tools: Tools
-    nursery: Nursery
+    nursery: Nursery | Children
     described: Mapping[str, Described]
     landing: Landing
     heartbeat: Heartbeat
@@ -65,6 +71,8 @@ class Loop:
     is_draining_queue: bool = False
     """End when nothing is left that could run now, or will soon."""
     chores: Mapping[str, Chore] = field(default_factory=dict)
+    far: Far | None = None
+    """What runs on nodes; None: there are none."""
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
@@ -118,6 +126,7 @@ class Loop:
         self._hear_heart()
         self._hear_others()
         self._hear_children()
+        self._follow_nodes()
         # The last words of an attempt go out before its end does: after it nothing lands.
         self._reporter.report(self.landing.untold())
         self._land()
@@ -203,6 +212,10 @@ class Loop:
         if not self._reporter.is_full:
             hear(self.nursery.happened(), self.tools, self.landing)
 
+    def _follow_nodes(self) -> None:
+        if self.far is not None and self.far.follow():
+            self._claiming.again()
+
     # ── What is written ──
 
     def _land(self) -> None:
@@ -230,6 +243,8 @@ class Loop:
             self.tools.log.error(events.NURSERY_DIED, reason=str(error))
             return
         self.described = wanted(described, self.tools.settings.types)
+        if self.far is not None:
+            self.described = self.far.described(self.described)
         self.tools.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
         self._register()
 
@@ -300,6 +315,7 @@ class Loop:
     def _seconds_to_wait(self) -> float:
         now = self.tools.monotonic()
         moments = [self._poll_at, self._deadline_at, self.watch.look_at, self.landing.again_at, self._reporter.next_at]
+        moments += [self.nursery.look_at, None if self.far is None else self.far.look_at]
         moments.append(self._stopping.next_at())
         moments += self._due_at.values()
         if not self.nursery.is_alive:
@@ -328,7 +344,9 @@ def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> Non
         attempt = tools.slots.get(happening.key)
         if attempt is None:
             continue
-        if isinstance(happening, Progressed):
+        if isinstance(happening, Placed):
+            attempt.placed(happening.node)
+        elif isinstance(happening, Progressed):
             attempt.progressed(happening.percent, happening.message)
         elif isinstance(happening, Logged):
             attempt.logged(happening.lines)
@@ -351,35 +369,34 @@ def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> Non
 
 # ── Claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-CLASSES = ("cpu", "io")
-
 
 @dataclass(slots=True)
 class Claiming:
     tools: Tools
-    nursery: Nursery
+    nursery: Nursery | Children
     landing: Landing
     ownership: Ownership
     is_deadline_known: bool = False
     """Since it was last looked up, nothing of ours has moved it."""
-    _should_claim: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CLASSES, True))
+    _should_claim: dict[str, bool] = field(default_factory=dict)
     _ahead: Ahead = field(init=False)
 
     def __post_init__(self) -> None:
+        self.again()
         self._ahead = Ahead(self.tools.slots)
 
     @property
     def is_worthwhile(self) -> bool:
         """There may be something that could run."""
-        return any(self._should_claim[one] for one in CLASSES if self.tools.slots.sizes[one])
+        return any(self._should_claim[one] for one, size in self.tools.slots.sizes.items() if size)
 
     @property
     def has_room(self) -> bool:
-        return any(self._should_claim[one] and self.tools.slots.free(one) for one in CLASSES)
+        return any(self._should_claim[one] and self.tools.slots.free(one) for one in self.tools.slots.sizes)
 
     def again(self) -> None:
         """Something has changed: there may be more to start, or something due."""
-        self._should_claim = dict.fromkeys(CLASSES, True)
+        self._should_claim = dict.fromkeys(self.tools.slots.sizes, True)
         self.is_deadline_known = False
 
     def ended(self, attempts: Iterable[Attempt]) -> None:
@@ -388,7 +405,7 @@ class Claiming:
     def fill(self, described: Mapping[str, Described]) -> bool:
         """Whether anything was started."""
         before = len(self.tools.slots)
-        for job_class in CLASSES:
+        for job_class in self.tools.slots.sizes:
             free = self.tools.slots.free(job_class)
             if free and self._should_claim[job_class]:
                 for job in self._claim(job_class, free):
@@ -465,6 +482,7 @@ class Claiming:
             document_id=job.document_id,
             generation=job.generation,
             inputs={file.role: self.tools.settings.workspace.absolute() / file.path for file in files},
+            contents={file.role: file.sha256 for file in files if file.sha256},
             owner=job.owner,
             document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
             parent_id=job.parent_id,
@@ -493,8 +511,10 @@ class Ahead:
                 self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _WEIGHT
 
     def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
-        """The types of which more may wait, and how many."""
-        room = {}
+        """The types of which more may wait, and how many. Not on nodes: there they could wait for others than here."""
+        room: dict[str, int] = {}
+        if job_class == NODE:
+            return room
         for job_type, number in self.slots.by_type(job_class).items():
             most = self._most(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
             if number <= most // 2:
@@ -578,7 +598,7 @@ class Signals:
 @dataclass(slots=True)
 class Stopping:
     tools: Tools
-    nursery: Nursery
+    nursery: Nursery | Children
     ownership: Ownership
     signals: Signals
     at: float | None = None

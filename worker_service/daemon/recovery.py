@@ -16,11 +16,12 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from worker_service import events
 from worker_service.children.processes import house_of, sweep_until_gone
+from worker_service.clock import boot_clock
 from worker_service.daemon.attempts import Tools
-from worker_service.daemon.heartbeat import boot_clock
 from worker_service.jobs.model import WorkerState
 from worker_service.liveness import (
     Fate,
@@ -34,6 +35,9 @@ from worker_service.liveness import (
     staging_root,
 )
 
+if TYPE_CHECKING:
+    from worker_service.daemon.far import Far
+
 DYING_SECONDS_MOST = 5.0
 """How long the children of a dead daemon may take to follow it."""
 _SOON_SECONDS = 0.1
@@ -44,6 +48,10 @@ _SWEEP_SECONDS = 2.0
 class Recovery:
     tools: Tools
     clock: Callable[[], float] = boot_clock
+    far: Far | None = None
+    """Our own nodes."""
+    _gone_since: dict[str, float] = field(default_factory=dict)
+    """Of those whose processes here are gone, and which may live on on nodes for a while."""
     _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     _dying_since: dict[str, float] = field(default_factory=dict)
 
@@ -54,7 +62,10 @@ class Recovery:
         fates = [self._look(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
-        return _SOON_SECONDS if Fate.DYING in fates else self.tools.settings.recovery_interval_seconds
+        self._gone_since = {name: since for name, since in self._gone_since.items() if name in there}
+        return (
+            _SOON_SECONDS if Fate.DYING in fates or self._gone_since else self.tools.settings.recovery_interval_seconds
+        )
 
     def _look(self, worker: WorkerState) -> Fate:
         found = fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
@@ -89,7 +100,9 @@ class Recovery:
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
         # One that stood still may have woken since it was looked at, and works again.
-        jobs = self.tools.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
+        jobs = self.tools.store.leases.requeue(
+            worker.id, last_beat=worker.heartbeat_at, but_nodes=self._may_live_on(worker)
+        )
         self._dying_since.pop(worker.id, None)
         if not jobs and any(known.id == worker.id for known in self.tools.store.reading.workers()):
             return
@@ -99,6 +112,14 @@ class Recovery:
         self.tools.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
         for job in jobs:
             self.tools.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
+
+    def _may_live_on(self, worker: WorkerState) -> bool:
+        """Whether what it ran on nodes may still be there: neither time nor a node has proven yet that it is not."""
+        if not worker.node_patience_seconds:
+            return False
+        since = self._gone_since.setdefault(worker.id, self.clock())
+        is_over = self.clock() - since > worker.node_patience_seconds
+        return not is_over and not (self.far is not None and self.far.has_begun_anew(worker.id))
 
     def _sweep(self, worker: WorkerState) -> bool:
         """Stop what is left of its attempts; whether it is gone."""

@@ -34,7 +34,9 @@ from worker_service.supervisor import Notifier
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:
+    from worker_service.daemon.far import Far
     from worker_service.events import Log
+    from worker_service.nodes.routes import Children
 
 _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 
@@ -78,9 +80,10 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     lock = LifeLock(lock_path(settings.database, own.worker_id))
     stack.callback(lock.close)
     settings.hand_to_handlers()
-    nursery = Nursery(
-        Begin(staging, keep, lock.fd, settings.commands, settings.sandbox, slots=slots.sizes, types=settings.types)
+    begin = Begin(
+        staging, keep, lock.fd, settings.commands, settings.sandbox, slots={**slots.sizes}, types=settings.types
     )
+    nursery = Nursery(begin)
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)
     recovery = Recovery(tools)
@@ -88,6 +91,14 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     known = nursery.start(partial(_recover, recovery, log))
     described = wanted(known, settings.types)
     _tell_set_aside(described, log)
+    children: Nursery | Children = nursery
+    far: Far | None = None
+    if settings.cluster is not None:
+        from worker_service.daemon.far import far_of  # only where there are nodes
+
+        far = far_of(tools, settings.cluster, nursery, begin, described, staging / "far")
+        close_children.callback(far.children.far.close)
+        children, described, recovery.far = far.children, far.described(described), far
 
     heartbeat = Heartbeat(
         partial(open_as_set, settings, is_durable=False, on_long_wait=told),
@@ -97,8 +108,10 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     watch = store.watch()
     stack.callback(watch.close)
-    landing = Landing(tools, Publisher(settings.workspace, staging))
-    loop = Loop(tools, nursery, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain)
+    landing = Landing(tools, Publisher(settings.workspace, staging, staging / "far" if far else None))
+    loop = Loop(
+        tools, children, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, far=far
+    )
     handlers = {one.facts.job_type for one in known}
     # Recovery comes first: what it takes back can start in the same turn.
     loop.chores = {

@@ -252,6 +252,13 @@ class Handler(Generic[P]):
     """Says what it found on this machine that people may choose from ("trained data for deu, eng")."""
     choices: Callable[[], Mapping[str, Choices]] | None = None
     """By the key of the payload. Asked once, as `missing` is."""
+    identity: Callable[[], Sequence[str]] | None = None
+    """What its results depend on beside what it is given ("tesseract 5.3.0", "eng 4113088"). Asked once. A node that
+    lacks one of them is not used."""
+    travels: bool | None = None
+    """Whether it may run on a node: it takes what it needs from its inputs and its payload, asks for nothing but pages
+    of its document, and publishes no document. None: if its class is `cpu`, it may run twice, and it needs no
+    credential, variable, file or directory of its machine."""
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()
@@ -282,6 +289,10 @@ class Handler(Generic[P]):
             raise ValueError(f"{self.job_type}: job_class is cpu or io, not {self.job_class!r}")
         if self.reuse < 0:
             raise ValueError(f"{self.job_type}: reuse is a number of attempts, not {self.reuse}")
+        if self.travels is None:
+            needs = (self.credentials, self.environment, self.reads, self.writes, self.keep_key, self.reads_payload)
+            is_plain = self.job_class == "cpu" and self.sandbox != "off" and not self.at_most_once
+            object.__setattr__(self, "travels", is_plain and not any(needs))
         # A jail that is shut once cannot have been cut for one payload; and who is counted may not wait in line.
         hindrances = {
             "reads_payload": self.reads_payload is not None,

@@ -183,6 +183,9 @@ class Worker:
     cpu_slots: int
     io_slots: int
     handlers: Sequence[HandlerFacts] = ()
+    node_slots: int = 0
+    node_patience_seconds: float = 0.0
+    """How long what it runs on nodes may live on without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,51 @@ class WorkerState:
     started_at: str
     heartbeat_at: str
     running: int
+    node_slots: int = 0
+    node_patience_seconds: float = 0.0
+
+
+NODE = "node"
+"""The class of what runs on nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as its gateway sees it."""
+
+    name: str
+    state: str
+    """up, draining, silent, down, refused or removed."""
+    slots: int = 0
+    """That may be filled now."""
+    running: int = 0
+    heard_seconds: float | None = None
+    """How long ago it said something. None: it never has."""
+    version: str = ""
+    reason: str = ""
+    """Why it is not up."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    pages_per_minute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as its row has it."""
+
+    name: str
+    worker_id: str
+    state: str
+    slots: int
+    running: int
+    heard_at: str | None
+    version: str
+    reason: str
+    bytes_sent: int
+    bytes_received: int
+    pages_per_minute: float
+    wish: str
+    """Of a person: '', drain or remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +299,8 @@ class Report:
     lines: Sequence[str] = ()
     child: Child | None = None
     """Told once, when the child has begun."""
+    node: str | None = None
+    """Where, if not in this daemon's own nursery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +323,7 @@ class Completion(NamedTuple):
     """The generation of the document that the job is for becomes the one that people read."""
     child: Child | None = None
     """Where no report has told it before."""
+    node: str | None = None
 
     @property
     def brings(self) -> bool:
@@ -314,6 +365,8 @@ class AttemptRow:
     sandbox: str | None
     heard_at: str | None
     """When its handler last said something."""
+    node: str | None
+    """The node that it ran on; None: in a nursery of its daemon's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ NEXT_MOVES = {
     "KEY_BUSY": "to see what runs: pagemill ls --status running",
     "TYPE_FULL": "to see what runs: pagemill ls --status running --type {job_type}",
     "SLOTS_FULL": "to see what runs: pagemill ls --status running",
+    "NO_NODE": "to see how they are, and why: pagemill cluster",
     "CAPABILITY_MISSING": "install what is missing, then restart the worker; what says when it starts again needs "
     "no restart",
     "UNKNOWN_TYPE": "install a handler for {job_type}; or, if the name is wrong: pagemill delete {id}",

@@ -37,7 +37,7 @@ _BEATS_MOST = 3
 class CheckedWorker(WorkerState):
     """A worker, and in a word how it is."""
 
-    state: str
+    state: str = ""
     """dead, dying, silent, no row, draining, disk low or alive."""
 
     @property

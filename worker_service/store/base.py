@@ -70,6 +70,8 @@ from worker_service.jobs.model import (
     LiveCounts,
     LogLine,
     NewJob,
+    NodeRow,
+    NodeState,
     Notice,
     Pause,
     PlatformCount,
@@ -149,6 +151,9 @@ class Leases(Protocol):
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
         """Say that the worker claims no more: while it drains, or while its disk is too full."""
 
+    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
+        """How the nodes of this worker are, all of them; their slots together are its own of class `node`."""
+
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
         """Replace all limits of a kind ('type', 'class', 'owner', 'payload') with these."""
 
@@ -206,11 +211,15 @@ class Leases(Protocol):
     def confirm_cancel(self, lease: Lease, usage: Usage = ...) -> None:
         """The job's processes are proven gone: the row may now say cancelled (P7)."""
 
-    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None, but_nodes: bool = False) -> list[Job]:
         """Take back every job of a worker that is proven gone, and its row; return the jobs as they are now.
 
         Pending again; or cancelled, if that was asked; or failed, after too many requeues or if at most once. With
-        `last_beat`: unless it has beaten since then; what it has claimed meanwhile nobody has looked at."""
+        `last_beat`: unless it has beaten since then; what it has claimed meanwhile nobody has looked at. `but_nodes`:
+        what it ran on nodes may still run there, and waits with its row."""
+
+    def requeue_one(self, lease: Lease, why: Failure) -> Status:
+        """Take back one job whose attempt is gone with what ran it, as `requeue` does; return what it is now."""
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
         """No job of this source starts before then."""
@@ -243,6 +252,9 @@ class Steering(Protocol):
 
     def unpause(self, scope: str, name: str = "") -> bool:
         """Return whether it was paused."""
+
+    def wish_of_node(self, name: str, wish: str) -> bool:
+        """'drain': it gets nothing new; 'remove': it is left alone; '': neither. False: there is no such node."""
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         """Remove up to `most` ended jobs and all that was kept about them. Call again until it returns 0."""
@@ -337,6 +349,9 @@ class Reading(Protocol):
         """The jobs that this one waits for, with what they are: a status, or 'gone'."""
 
     def pauses(self) -> Sequence[Pause]: ...
+
+    def nodes(self) -> Sequence[NodeRow]:
+        """By their names."""
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         """The newest first."""

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from math import isfinite
@@ -62,6 +62,7 @@ from worker_service.jobs.model import (
     Job,
     Lease,
     NewJob,
+    NodeState,
     Report,
     Status,
     Usage,
@@ -83,7 +84,7 @@ _order = attrgetter("priority", "created_at", "id")
 
 COMPLETED_AT_ONCE = {1: "complete_one", 25: "complete_some", 100: "complete"}
 """The statements, by how many jobs they have room for: the smallest that holds them all is taken."""
-CLOSING_WIDTH, COMPLETED_WIDTH = 9, 4
+CLOSING_WIDTH, COMPLETED_WIDTH = 10, 4
 # The values of jobs that are not there, where a statement has room for more.
 _NOTHING = (None,) * max(COMPLETED_AT_ONCE) * CLOSING_WIDTH
 _NO_CHILD = (None, None, None)
@@ -149,11 +150,24 @@ class SqliteLeases:
             if not self._db.write("deregister", worker_id=worker_id):
                 raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
             self._db.write("forget_handlers", worker_id=worker_id)
+            self._db.write("leave_nodes", worker_id=worker_id)
 
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
         with self._db.transaction():
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
+
+    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
+        self._turns.forget()
+        with self._db.transaction():
+            slots = sum(node.slots for node in nodes)
+            if not self._db.write("set_node_slots", worker_id=worker_id, slots=slots):
+                raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
+            self._db.write("forget_nodes", names=json.dumps([node.name for node in nodes]))
+            now = self._db.clock()
+            for node in nodes:
+                heard = None if node.heard_seconds is None else as_text(now - timedelta(seconds=node.heard_seconds))
+                self._db.write("keep_node", worker_id=worker_id, heard_at=heard, **asdict(node))
 
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
         with self._db.transaction():
@@ -234,9 +248,8 @@ class SqliteLeases:
                     continue
                 now, child = self._db.now(), report.child
                 known = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
-                self._db.write(
-                    "heard", **of(lease), now=now, **dict(zip(("pid", "pid_started", "sandbox"), known, strict=True))
-                )
+                place = dict(zip(("pid", "pid_started", "sandbox", "node"), (*known, report.node), strict=True))
+                self._db.write("heard", **of(lease), now=now, **place)
                 if report.lines:
                     lines = [
                         {"job_id": lease.job_id, "fence": lease.fence, "now": now, "line": line}
@@ -427,30 +440,42 @@ class SqliteLeases:
             self._end_cancelled(lease, usage)
             settle(self._db)
 
-    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None, but_nodes: bool = False) -> list[Job]:
+        gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
             if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
                 return []
-            orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
+            asked = {"worker_id": worker_id, "requeues_max": REQUEUES_MAX, "but_nodes": but_nodes}
+            orphans = self._db.write("orphans", **asked)
             for job_id, fence, _, fate in orphans:
-                self._requeue_one(Lease(job_id, fence, worker_id), fate)
-            self._db.write("forget_handlers", worker_id=worker_id)
-            self._db.write("forget_worker", worker_id=worker_id)
+                self._requeue_one(Lease(job_id, fence, worker_id), fate, gone)
+            if not (but_nodes and self._db.write("runs_on_nodes", worker_id=worker_id)):
+                self._db.write("forget_handlers", worker_id=worker_id)
+                self._db.write("forget_worker", worker_id=worker_id)
+                self._db.write("leave_nodes", worker_id=worker_id)
             settle(self._db)
             return [job_from(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 
-    def _requeue_one(self, lease: Lease, fate: str) -> None:
-        gone = f"worker {lease.worker_id} died while it ran this job"
+    def requeue_one(self, lease: Lease, why: Failure) -> Status:
+        with self._db.transaction():
+            values = {**by(lease), "requeues_max": REQUEUES_MAX}
+            for (fate,) in self._db.write("fate_of", **values):
+                self._requeue_one(lease, fate, why)
+                settle(self._db)
+                return {"pending": Status.PENDING, "cancelled": Status.CANCELLED}.get(fate, Status.FAILED)
+            raise self._why_lost(lease)
+
+    def _requeue_one(self, lease: Lease, fate: str, why: Failure) -> None:
         if fate == "pending":
-            self._close(lease, "requeued", failure=Failure("WORKER_DIED", gone))
+            self._close(lease, "requeued", failure=why)
             self._db.write("requeue", **of(lease))
         elif fate == "cancelled":
-            self._end_cancelled(lease, Usage())
+            self._end_cancelled(lease, why.usage)
         else:
             failure = (
-                Failure("WORKER_DIED", f"{gone}, and it may run at most once")
+                Failure(why.code, f"{why.message}, and it may run at most once", why.usage)
                 if fate == "at most once"
-                else Failure("REQUEUED_TOO_OFTEN", f"{gone}, for the {REQUEUES_MAX + 1}th time")
+                else Failure("REQUEUED_TOO_OFTEN", f"{why.message}, for the {REQUEUES_MAX + 1}th time", why.usage)
             )
             self._end_failed(lease, failure)
 
@@ -594,7 +619,7 @@ def _closing(
 def _closing_row(done: Completion) -> Row:
     usage, child = done.usage, done.child
     place = (child.pid, child.pid_started, child.sandbox) if child else _NO_CHILD
-    return (*done.lease, usage.signal, usage.cpu_seconds, usage.memory_peak_bytes, *place)
+    return (*done.lease, usage.signal, usage.cpu_seconds, usage.memory_peak_bytes, *place, done.node)
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:

@@ -4,9 +4,10 @@
 -- ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: register
-INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, started_at, heartbeat_at)
-VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :now, :now)
+INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, node_slots, node_patience_seconds, started_at, heartbeat_at)
+VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :node_slots, :node_patience_seconds, :now, :now)
     ON CONFLICT (id) DO UPDATE SET host = excluded.host, boot_id = excluded.boot_id, pid = excluded.pid, cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
+       node_slots = excluded.node_slots, node_patience_seconds = excluded.node_patience_seconds,
        version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
 
 -- name: forget_handlers
@@ -24,6 +25,26 @@ RETURNING id;
 
 -- name: set_worker_state
 UPDATE worker SET draining = :draining, disk_low = :disk_low WHERE id = :worker_id RETURNING id;
+
+-- name: set_node_slots
+UPDATE worker SET node_slots = :slots WHERE id = :worker_id RETURNING id;
+
+-- name: keep_node
+INSERT INTO node (name, worker_id, state, slots, running, heard_at, version, reason, bytes_sent, bytes_received, pages_per_minute)
+VALUES (:name, :worker_id, :state, :slots, :running, :heard_at, :version, :reason, :bytes_sent, :bytes_received, :pages_per_minute)
+    ON CONFLICT (name) DO UPDATE
+   SET worker_id = excluded.worker_id, state = excluded.state, slots = excluded.slots, running = excluded.running,
+       heard_at = ifnull(excluded.heard_at, heard_at), version = excluded.version, reason = excluded.reason,
+       bytes_sent = excluded.bytes_sent, bytes_received = excluded.bytes_received,
+       pages_per_minute = excluded.pages_per_minute;
+
+-- name: forget_nodes
+-- Those that nobody tells of any more.
+DELETE FROM node WHERE name NOT IN (SELECT value FROM json_each(:names));
+
+-- name: leave_nodes
+-- Whoever told of them is gone.
+UPDATE node SET state = 'down', slots = 0, running = 0, reason = 'its daemon has ended' WHERE worker_id = :worker_id;
 
 -- name: forget_limits
 DELETE FROM job_limit WHERE kind = :kind;
@@ -60,6 +81,13 @@ SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at
 SELECT count(*) FROM worker_job_queue r CROSS JOIN handler c ON c.worker_id = r.worker_id AND c.job_type = r.job_type
                 WHERE r.status = 'running'
 
+-- fragment: no_node
+-- How the nodes of worker w are, that none of them takes anything: in numbers, and of the one that was heard last.
+ifnull('none of ' || nullif((SELECT count(*) FROM node m WHERE m.worker_id = w.id), 0) || ' nodes is up', 'worker ' || w.id || ' knows no node yet')
+       || ifnull((SELECT '; ' || m.name || ' is ' || m.state || iif(m.reason = '', '', ' (' || m.reason || ')')
+                         || ifnull(', and was heard ' || max(0, CAST(strftime('%s', :now) - strftime('%s', m.heard_at) AS INTEGER)) || ' s ago', '')
+                    FROM node m WHERE m.worker_id = w.id ORDER BY m.heard_at DESC, m.name LIMIT 1), '')
+
 -- fragment: worker_gates
 -- Why worker w may not start a job of this lane now. The rank is the order in which `why` prints.
 SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail
@@ -68,12 +96,15 @@ SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten s
 SELECT 4, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more'
  WHERE w.draining
  UNION ALL
-SELECT 11, 'SLOTS_FULL', 'all ' || h.class || ' slots of worker ' || w.id || ' are taken'
+SELECT 11,
+       CASE WHEN h.class = 'node' AND w.node_slots = 0 THEN 'NO_NODE' ELSE 'SLOTS_FULL' END,
+       CASE WHEN h.class = 'node' AND w.node_slots = 0 THEN {no_node}
+            ELSE 'all ' || h.class || ' slots of worker ' || w.id || ' are taken' END
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type
    -- Those that wait behind another one in the same slot take none: the worker that claims knows how many.
    AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
-       >= CASE h.class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END
+       >= CASE h.class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END
  UNION ALL
 SELECT 12, 'CAPABILITY_MISSING', h.missing
   FROM handler h
@@ -178,7 +209,7 @@ SELECT kind, CAST(name AS BLOB), most FROM job_limit WHERE kind IN ('type', 'own
 
 -- name: class_room
 -- How many more jobs of this class may run, here and anywhere (P8).
-SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots ELSE w.io_slots END + :behind
+SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END + :behind
                - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
            ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
                      FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), 1000000))
@@ -239,7 +270,7 @@ RETURNING id;
 -- name: heard
 UPDATE worker_job_attempt
    SET heard_at = :now, pid = ifnull(:pid, pid), pid_started = ifnull(:pid_started, pid_started),
-       sandbox = ifnull(:sandbox, sandbox)
+       sandbox = ifnull(:sandbox, sandbox), node = ifnull(:node, node)
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL;
 
 -- name: log
@@ -455,7 +486,7 @@ UPDATE worker_job_attempt
    SET ended_at = ?, outcome = 'completed', signal = d.signal, cpu_seconds = d.cpu_seconds,
        memory_peak_bytes = d.memory_peak_bytes, pid = ifnull(d.pid, worker_job_attempt.pid),
        pid_started = ifnull(d.pid_started, worker_job_attempt.pid_started),
-       sandbox = ifnull(d.sandbox, worker_job_attempt.sandbox)
+       sandbox = ifnull(d.sandbox, worker_job_attempt.sandbox), node = ifnull(d.node, worker_job_attempt.node)
   FROM d
   CROSS JOIN worker_job_queue q NOT INDEXED
     ON q.id = d.job_id AND q.fence = d.fence AND q.worker_id = d.worker_id AND q.status = 'running'
@@ -463,7 +494,7 @@ UPDATE worker_job_attempt
  WHERE worker_job_attempt.job_id = q.id AND worker_job_attempt.fence = q.fence AND ended_at IS NULL
 
 -- fragment: closing
-d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox)
+d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox, node)
 
 -- name: close_complete_one
 WITH {closing} AS (VALUES {closing_rows_1})
@@ -557,7 +588,18 @@ CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'
 -- name: orphans
 SELECT q.id AS job_id, q.fence, q.worker_id, {orphan_fate} AS fate
   FROM worker_job_queue q
- WHERE q.status = 'running' AND q.worker_id = :worker_id;
+ WHERE q.status = 'running' AND q.worker_id = :worker_id
+   AND NOT (:but_nodes AND EXISTS (SELECT 1 FROM handler n WHERE n.worker_id = q.worker_id AND n.job_type = q.job_type
+                                                            AND n.class = 'node'));
+
+-- name: fate_of
+SELECT {orphan_fate} FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
+
+-- name: runs_on_nodes
+SELECT 1 FROM worker_job_queue q
+ CROSS JOIN handler n ON n.worker_id = q.worker_id AND n.job_type = q.job_type AND n.class = 'node'
+ WHERE q.status = 'running' AND q.worker_id = :worker_id LIMIT 1;
 
 -- name: requeue
 UPDATE worker_job_queue

@@ -32,6 +32,7 @@ from worker_service.jobs.model import (
     LeaseRow,
     LiveCounts,
     LogLine,
+    NodeRow,
     Pause,
     PlatformCount,
     Status,
@@ -59,7 +60,9 @@ _NAMED = {
 
 AHEAD_MOST = 1000
 
-_STANDING = ("WORKER_DOWN", "PAUSED", "DRAINING", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING")
+_STANDING = (
+    "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
+)  # fmt: skip
 """Behind these a job stands although nothing is wrong with it: until somebody does something, or a source has rested.
 Behind others it waits its turn, or for its own time."""
 
@@ -124,6 +127,9 @@ class SqliteReading:
 
     def pauses(self) -> Sequence[Pause]:
         return [Pause(*row) for row in self._db.read("pauses", now=self._db.now())]
+
+    def nodes(self) -> Sequence[NodeRow]:
+        return [NodeRow(*row) for row in self._db.read("nodes")]
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         return [Action(*row) for row in self._db.read("actions", most=most)]

@@ -116,7 +116,7 @@ SELECT id FROM family ORDER BY id;
 
 -- name: attempts
 SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
-       memory_peak_bytes, pid, pid_started, sandbox, heard_at
+       memory_peak_bytes, pid, pid_started, sandbox, heard_at, node
   FROM worker_job_attempt WHERE job_id = :job_id ORDER BY fence;
 
 -- name: events
@@ -160,8 +160,13 @@ SELECT count(*),
 -- name: workers
 SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.started_at,
        w.heartbeat_at,
-       (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id)
+       (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id), w.node_slots,
+       w.node_patience_seconds
   FROM worker w ORDER BY w.started_at, w.id;
+
+-- name: nodes
+SELECT name, worker_id, state, slots, running, heard_at, version, reason, bytes_sent, bytes_received, pages_per_minute, wish
+  FROM node ORDER BY name;
 
 -- name: absent_workers
 -- Whom running jobs name, and who has no row: for them nobody beats. What is no time is long ago.

@@ -181,6 +181,10 @@ class SqliteSteering:
         with self._db.transaction():
             return bool(self._db.write("unpause", scope=scope, name=name))
 
+    def wish_of_node(self, name: str, wish: str) -> bool:
+        with self._db.transaction():
+            return bool(self._db.write("wish_of_node", name=name, wish=wish))
+
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         job_ids = self._reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):

@@ -1,6 +1,6 @@
 """Read the pixels of a page. Here is chosen by which engine: another one is a file more, and its place in `ENGINES`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from job_handlers.reading.ocr import tesseract
 from job_handlers.reading.ocr.engine import Maker
@@ -23,6 +23,11 @@ def missing() -> str | None:
 def offers() -> str | None:
     """What people may choose from on this machine."""
     return chosen().offers()
+
+
+def identity() -> Sequence[str]:
+    """By what pages are read on this machine, as far as it is told without looking into it."""
+    return [] if missing() else chosen().identities()
 
 
 def choices() -> Mapping[str, Choices]:

@@ -90,6 +90,17 @@ def identity(wanted: WayToRead) -> str:
     return " ".join([_engine_name(), *(_sum_of(data / f"{one}.traineddata") for one in wanted.languages)])
 
 
+def identities() -> list[str]:
+    """The engine, and of each language the size of its data."""
+    data = [
+        file
+        for quality in DATA
+        for place in _data_directories(quality)
+        for file in sorted(place.rglob("*.traineddata"))
+    ]
+    return [_engine_name(), *(f"{file.stem} {file.stat().st_size}" for file in data)]
+
+
 def _sum_of(path: Path) -> str:
     """Bit by bit: to find room for all of it takes longer than to add it up."""
     found = 0

@@ -1,0 +1,189 @@
+"""What is lost when a node, its agent, the gateway or the daemon goes: nothing. And nothing runs twice at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.nodes.conftest import MakeNodes, Nodes
+from tests.system.conftest import is_running, wait_until
+from worker_service.jobs.model import Status
+
+
+def sleeping(nodes: Nodes, **payload: object) -> tuple[int, int]:
+    """A job that runs on a node, and the process of its handler."""
+    job = nodes.system.enqueue("sleep", **payload)
+    [pid] = nodes.system.pids_of(job)
+    return job, pid
+
+
+def test_jobs_run_on_nodes_and_their_attempts_say_where(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes()
+    system = nodes.system
+    nodes.start()
+
+    jobs = [system.enqueue("sleep", seconds=0.2) for _ in range(4)]
+
+    for job in jobs:
+        system.wait_for(job, Status.COMPLETED)
+    assert {attempt.node for job in jobs for attempt in system.store.reading.attempts(job)} == {"n1", "n2"}
+    system.assert_sound()
+
+
+def test_files_follow_ups_and_pages_come_back_from_a_node(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 2})
+    system = nodes.system
+    nodes.write(types=["chaos", "fetch"])
+    nodes.start()
+
+    job = system.enqueue("chaos")
+
+    system.wait_for(job, Status.COMPLETED)
+    [file] = system.store.library.job_files(job)
+    assert (system.workspace / file.path).read_text() == str(job)
+    wait_until(lambda: system.job(job + 1).status is Status.COMPLETED, "what it asked for has run")
+    assert nodes.node_of(job) == "n1"
+    system.assert_sound()
+
+
+@pytest.mark.parametrize("what", ["agent", "node"])
+def test_when_a_node_dies_its_jobs_move_and_no_retry_is_spent(make_nodes: MakeNodes, what: str) -> None:
+    nodes = make_nodes()
+    system = nodes.system
+    nodes.start()
+    job, pid = sleeping(nodes)
+    first = nodes.node_of(job)
+
+    if what == "node":
+        nodes.switch_off(first)
+    else:
+        os.kill(nodes.agent(first), signal.SIGKILL)
+
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+    assert not is_running(pid)
+    attempt = system.store.reading.attempts(job)[0]
+    assert (attempt.outcome, attempt.error_code, attempt.node) == ("requeued", "NODE_LOST", first)
+    assert (system.job(job).retry_count, system.job(job).requeue_count) == (0, 1)
+    if what == "node":
+        assert nodes.node_of(job) != first
+    system.assert_sound()
+
+
+def test_an_agent_that_stands_still_has_lost_its_children_before_the_head_gives_it_up(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(patience_seconds=3.0)
+    system = nodes.system
+    nodes.start()
+    job, pid = sleeping(nodes)
+    first = nodes.node_of(job)
+
+    os.kill(nodes.agent(first), signal.SIGSTOP)
+    gone_at = given_up_at = 0.0
+    while not (gone_at and given_up_at):
+        now = time.monotonic()
+        gone_at = gone_at or (0.0 if is_running(pid) else now)
+        given_up_at = given_up_at or (now if system.job(job).fence > 1 or system.status(job) is Status.PENDING else 0.0)
+        time.sleep(0.005)
+
+    assert gone_at < given_up_at
+    wait_until(lambda: nodes.node_of(job) != first, "it goes on elsewhere")
+    os.kill(nodes.agent(first), signal.SIGCONT)
+    nodes.wait_for(first)
+    assert system.job(job).retry_count == 0
+    system.assert_sound()
+
+
+def test_a_gateway_that_is_killed_costs_nothing_but_the_attempts_that_it_had(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes()
+    system = nodes.system
+    daemon = nodes.start()
+    job, pid = sleeping(nodes)
+    here = system.enqueue("fetch", n=1)
+
+    os.kill(nodes.gateway(daemon), signal.SIGKILL)
+
+    system.wait_for(here, Status.COMPLETED)
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+    assert not is_running(pid)
+    assert (system.outcomes(job)[0], system.job(job).retry_count) == ("released", 0)
+    nodes.node_of(job)
+    system.assert_sound()
+
+
+def test_after_a_kill_of_the_daemon_the_next_one_takes_the_jobs_back_when_nothing_of_them_is_left(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes(patience_seconds=30.0)
+    system = nodes.system
+    first = nodes.start()
+    job, pid = sleeping(nodes)
+
+    first.signal(signal.SIGKILL)
+    first.ends()
+    nodes.start()
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again, long before the patience is over")
+
+    assert not is_running(pid)
+    assert system.outcomes(job)[0] == "requeued"
+    system.assert_sound()
+
+
+def test_another_daemon_waits_for_the_patience_while_a_child_on_a_node_still_runs(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 1}, patience_seconds=3.0)
+    system = nodes.system
+    first = nodes.start()
+    job, pid = sleeping(nodes)
+    # Its node does not hear that the head is gone.
+    os.kill(nodes.agent("n1"), signal.SIGSTOP)
+
+    first.signal(signal.SIGKILL)
+    first.ends()
+    system.start()
+    seen_together = False
+    while system.status(job) is Status.RUNNING and system.job(job).fence == 1:
+        time.sleep(0.005)
+    seen_together = is_running(pid)
+
+    assert not seen_together
+    wait_until(lambda: system.outcomes(job)[0] == "requeued", "it was taken back")
+    os.kill(nodes.agent("n1"), signal.SIGCONT)
+
+
+def test_a_cancelled_job_of_a_silent_node_is_cancelled_once_its_processes_are_proven_gone(
+    make_nodes: MakeNodes,
+) -> None:
+    nodes = make_nodes({"n1": 1}, patience_seconds=3.0)
+    system = nodes.system
+    nodes.start()
+    job, pid = sleeping(nodes)
+
+    os.kill(nodes.agent("n1"), signal.SIGSTOP)
+    system.sqlite3(f"UPDATE worker_job_queue SET status = 'cancelled' WHERE id = {job}")
+    while system.status(job) is Status.RUNNING:
+        time.sleep(0.005)
+
+    assert not is_running(pid)
+    assert system.status(job) is Status.CANCELLED
+    os.kill(nodes.agent("n1"), signal.SIGCONT)
+
+
+def test_without_a_node_nothing_is_claimed_and_why_says_so(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 2})
+    system = nodes.system
+    nodes.start()
+    nodes.wait_for("n1")
+
+    nodes.switch_off("n1")
+    nodes.wait_for("n1", "down")
+    job = system.enqueue("noop")
+    wait_until(lambda: system.store.reading.workers()[0].node_slots == 0, "its slots are gone")
+
+    [gate] = system.store.reading.explain(job)
+    assert gate.code == "NO_NODE"
+    assert gate.detail.startswith("none of 1 nodes is up; n1 is down")
+    assert "was heard" in gate.detail
+    assert system.job(job).fence == 0
+    nodes.switch_on("n1")
+    system.wait_for(job, Status.COMPLETED)

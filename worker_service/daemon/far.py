@@ -1,0 +1,138 @@
+"""What the daemon does about its nodes: its slots follow them, their rows tell of them, and people's wishes reach them.
+
+One daemon of a database has the nodes at a time, the one that holds the lock of them; another one that could have them
+waits until it is gone. So the nodes know one head by one name, and whoever takes them over ends what the one before it
+has left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from worker_service import events
+from worker_service.children.messages import Begin, Described, Wishes
+from worker_service.children.nursery import Nursery
+from worker_service.cluster import Cluster
+from worker_service.daemon.attempts import Tools
+from worker_service.errors import StoreError, WorkerUnknown
+from worker_service.jobs.model import NODE, NodeState
+from worker_service.liveness import LifeLock, lock_path
+from worker_service.nodes.routes import Children, FarNursery, gateway_begin, of_nodes, outbound
+
+_TELL_SECONDS, _BUSY_SECONDS = 10.0, 2.0
+_LOOK_SECONDS = 0.5
+_LOCK = "nodes"
+
+
+@dataclass(slots=True)
+class Far:
+    tools: Tools
+    children: Children
+    types: Collection[str]
+    before: Mapping[str, Collection[str]]
+    """By the id of a worker: the nodes that it had."""
+    _lock: LifeLock | None = None
+    _told: tuple[NodeState, ...] | None = None
+    _tell_at: float = 0.0
+    _look_at: float = 0.0
+    _wished: Wishes = field(default_factory=Wishes)
+
+    def __post_init__(self) -> None:
+        self.children.may_begin = self._has_lock
+
+    @property
+    def look_at(self) -> float:
+        return self._look_at
+
+    def described(self, described: Mapping[str, Described]) -> dict[str, Described]:
+        return of_nodes(described, self.types)
+
+    def follow(self) -> bool:
+        """Asked in each turn. Whether there is more room than before."""
+        now = self.tools.monotonic()
+        seen = self.children.far.seen
+        nodes = seen.nodes if seen is not None and self.children.far.is_alive else ()
+        before = self.tools.slots.sizes.get(NODE, 0)
+        self.tools.slots.sizes[NODE] = sum(node.slots for node in nodes)
+        if self._lock is None or self.tools.must_wait_for_store:
+            return False
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._pass_on_wishes()
+        has_changed = self._told is None or list(map(_shape, nodes)) != list(map(_shape, self._told))
+        if has_changed or now >= self._tell_at:
+            is_busy = any(node.running for node in nodes)
+            self._told, self._tell_at = nodes, now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
+            self._write(nodes)
+        return self.tools.slots.sizes[NODE] > before
+
+    def has_begun_anew(self, worker_id: str) -> bool:
+        """Whether all nodes that this worker had are ours now: nothing of it is left there."""
+        names = self.before.get(worker_id, ())
+        return bool(names) and self.children.far.is_alive and self.children.far.has_begun_anew(names)
+
+    def _write(self, nodes: tuple[NodeState, ...]) -> None:
+        try:
+            self.tools.quick_store.leases.set_nodes(self.tools.identity.worker_id, nodes)
+        except WorkerUnknown:
+            # Whoever claims next hears of it.
+            self._told = None
+        except StoreError as error:
+            self._told = None
+            self.tools.store_failed(error)
+
+    def _pass_on_wishes(self) -> None:
+        with suppress(StoreError):
+            rows = self.tools.store.reading.nodes()
+            wished = Wishes(
+                tuple(row.name for row in rows if row.wish == "drain"),
+                tuple(row.name for row in rows if row.wish == "remove"),
+            )
+            if wished != self._wished and self.children.far.is_alive:
+                self._wished = wished
+                self.children.far.wish(wished)
+
+    def _has_lock(self) -> bool:
+        if self._lock is None:
+            try:
+                self._lock = LifeLock(lock_path(self.tools.settings.database, _LOCK))
+            except BlockingIOError:
+                return False
+        self._wished = Wishes()
+        return True
+
+
+def _shape(node: NodeState) -> tuple[object, ...]:
+    return node.name, node.state, node.slots, node.version, node.reason
+
+
+def far_of(
+    tools: Tools, cluster: Cluster, near: Nursery, begin: Begin, described: Mapping[str, Described], staging: Path
+) -> Far:
+    """`begin` is that of the nursery beside it."""
+    settings, types = tools.settings, outbound(described, cluster)
+    gateway = gateway_begin(
+        cluster,
+        described,
+        types,
+        database_id=tools.store.reading.database_id(),
+        local_slots=settings.concurrency,
+        objects=(settings.workspace / "objects").absolute(),
+    )
+    declared = {job_type: described[job_type].declared for job_type in types}
+    environment = {job_type: one.environment for job_type, one in declared.items() if one is not None}
+    begin = msgspec.structs.replace(begin, staging_root=staging, gateway=gateway, commands={}, slots={})
+    before: dict[str, set[str]] = {}
+    for row in tools.store.reading.nodes():
+        before.setdefault(row.worker_id, set()).add(row.name)
+
+    def tell(reason: str) -> None:
+        tools.log.error(events.GATEWAY_DIED, reason=reason)
+
+    tools.slots.sizes[NODE] = 0
+    return Far(tools, Children(near, FarNursery(begin, environment), types, tell), types, before)

@@ -1,0 +1,118 @@
+"""What a node keeps of input files: each by its content, carried once however many attempts read it, bounded.
+
+A name is the SHA-256, with the suffix that the file had. A file grows in pieces, goes on where it was cut off, and is
+there only once its digest was right. What nobody has used for longest goes first when all together are too large.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from worker_service.children.messages import Garbled
+
+BYTES_MOST = 20 << 30
+_KEY = re.compile(r"([0-9a-f]{64})(\.[a-z0-9]{1,10})?")
+_SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
+_PART = ".part"
+
+
+def key_of(path: Path, sha256: str) -> str:
+    suffix = path.suffix.lower()
+    return sha256 + (suffix if _SUFFIX.fullmatch(suffix) and suffix != _PART else "")
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Inputs:
+    def __init__(self, place: Path, *, bytes_most: int = BYTES_MOST) -> None:
+        self._place = place
+        self._bytes_most = bytes_most
+        self._used: Counter[str] = Counter()
+        """By how many attempts: those are not removed."""
+        self._hashed: dict[str, tuple[int, Any]] = {}
+        """Of those that grow: how far, and the digest of that."""
+        self._guard = threading.Lock()
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise Garbled(f"{key[:80]!r} is no name of an input")
+        return self._place / key
+
+    def has(self, key: str, size: int) -> int:
+        """How many bytes of it are there."""
+        whole = self.path(key)
+        if whole.is_file() and whole.stat().st_size == size:
+            os.utime(whole)
+            return size
+        part = self._part(key)
+        there = part.stat().st_size if part.is_file() else 0
+        if there >= size:
+            part.unlink(missing_ok=True)
+            return 0
+        if there and self._hashed.get(key, (0,))[0] != there:
+            # It was cut off in an earlier life.
+            with part.open("rb") as file:
+                hashed = hashlib.file_digest(file, "sha256")
+            with self._guard:
+                self._hashed[key] = there, hashed
+        return there
+
+    def put(self, key: str, size: int, at: int, body: bytes) -> int:
+        """How many bytes are there now. What turns out to be something else is thrown away: 0."""
+        part = self._part(key)
+        with self._guard:
+            if at == 0:
+                self._make_room(size)
+                self._hashed[key] = 0, hashlib.sha256()
+            known, hashed = self._hashed.get(key, (0, None))
+            with part.open("r+b" if part.exists() and at else "wb") as file:
+                there = file.seek(0, os.SEEK_END)
+                if not there == at == known or at + len(body) > size:
+                    return there
+                file.write(body)
+            hashed.update(body)
+            self._hashed[key] = at + len(body), hashed
+            if at + len(body) < size:
+                return at + len(body)
+            del self._hashed[key]
+            if hashed.hexdigest() != key[:64]:
+                part.unlink()
+                return 0
+            part.chmod(0o400)
+            part.rename(self.path(key))
+            return size
+
+    def use(self, key: str) -> Path:
+        with self._guard:
+            self._used[key] += 1
+        whole = self.path(key)
+        if whole.is_file():
+            os.utime(whole)
+        return whole
+
+    def leave(self, key: str) -> None:
+        with self._guard:
+            self._used[key] -= 1
+
+    def _part(self, key: str) -> Path:
+        return self.path(key).with_name(key + _PART)
+
+    def _make_room(self, size: int) -> None:
+        files = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in self._place.iterdir())
+        total = sum(own for _, own, _ in files) + size
+        for _, own, file in files:
+            if total <= self._bytes_most:
+                return
+            if not self._used[file.name]:
+                file.unlink(missing_ok=True)
+                total -= own

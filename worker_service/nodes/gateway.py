@@ -1,0 +1,301 @@
+"""In the nursery's place, with its words: attempts that run on nodes. Opens no database.
+
+Started by the daemon as `python -m worker_service.nodes.gateway FD [LOCK]`, as a nursery is. It shuts its own jail
+before it hears a node, for an engine may bring anything: what it can read is published files, what it can write its
+staging. Which node gets an order is chosen here; what is between the head and one of them is `node`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from worker_service.children import jail
+from worker_service.children.messages import (
+    RELAY_BYTES_MAX,
+    Begin,
+    Ended,
+    GatewayBegin,
+    Gone,
+    Hello,
+    How,
+    Inbox,
+    Launch,
+    NodesSeen,
+    Ping,
+    Pong,
+    Reply,
+    Stop,
+    Wishes,
+    encoded,
+    frame,
+    to_nursery,
+)
+from worker_service.jobs.model import NodeState, Usage
+from worker_service.nodes.engine import Engine, EngineAbsent, Handle, engine_of
+from worker_service.nodes.files import digest_of, key_of
+from worker_service.nodes.node import Node, Terms
+from worker_service.nodes.placing import choose
+
+_READ_BYTES = 1 << 16
+_FULL_BYTES = 4 << 20
+_TELL_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+_LEAVING_SECONDS = 10.0
+
+
+class Gateway:
+    def __init__(self, control: socket.socket, lock_fd: int | None) -> None:
+        self._control = control
+        self._lock_fd = lock_fd
+        self._inbox = Inbox(RELAY_BYTES_MAX)
+        self._guard = threading.Lock()
+        self._unsent = bytearray()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waiting: deque[Launch] = deque()
+        """For a node with room."""
+        self._nodes: dict[str, Node] = {}
+        self._wishes = Wishes()
+        self._tell_at = 0.0
+        self._told: tuple[NodeState, ...] = ()
+        self._engine_fault = ""
+        self.terms: Terms
+        self._engine: Engine
+
+    def serve(self) -> None:
+        begin, rest = self._hear_the_beginning()
+        # Nobody waits for an engine.
+        self._control.sendall(frame(Hello(1, ())))
+        self._make_ready(begin, _gateway_begin(begin))
+        self._control.setblocking(False)
+        threading.Thread(target=self._look_for_nodes, name="engine", daemon=True).start()
+        for body in rest:
+            self._obey(body)
+        while self._turn():
+            pass
+        # The daemon is gone, or wants us to go: as with a nursery, nothing goes on.
+        leaving = [node.close() for node in self._nodes.values()]
+        deadline = time.monotonic() + _LEAVING_SECONDS
+        for one in leaving:
+            one.join(max(0.0, deadline - time.monotonic()))
+        os._exit(0)
+
+    # --- for nodes ---
+
+    def host(self, node: str) -> Handle:
+        return self._engine.host(node)
+
+    def tell(self, said: bytes) -> None:
+        with self._guard:
+            self._unsent += said
+        self.ring()
+
+    def ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._unsent) > _FULL_BYTES
+
+    # --- the beginning ---
+
+    def _hear_the_beginning(self) -> tuple[Begin, list[bytes]]:
+        bodies: list[bytes] = []
+        while not bodies:
+            received = self._control.recv(_READ_BYTES)
+            if not received:
+                sys.exit(0)
+            bodies = self._inbox.feed(received)
+        begin = to_nursery(bodies[0])
+        if not isinstance(begin, Begin):
+            sys.exit("the daemon did not begin")
+        return begin, bodies[1:]
+
+    def _make_ready(self, begin: Begin, gateway: GatewayBegin) -> None:
+        begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.terms = Terms(
+            house=gateway.house,
+            sandbox=begin.sandbox,
+            types=tuple(gateway.fit),
+            grace_seconds=begin.grace_seconds,
+            patience_seconds=gateway.patience_seconds,
+            staging_root=begin.staging_root,
+            objects=gateway.objects,
+            fit=gateway.fit,
+            is_shared=gateway.is_shared,
+        )
+        self._engine = engine_of(gateway, self._lock_fd)
+        door = self._engine.door()
+        reads, writes = [*door.reads, gateway.objects], [*door.writes, begin.staging_root]
+        jail.shut(jail.Door(reads, writes, door.network, door.starts_programs), begin.sandbox)
+        self._engine.connect()
+
+    # --- one turn ---
+
+    def _turn(self) -> bool:
+        """False: the daemon has gone."""
+        with self._guard:
+            writing = [self._control] if self._unsent else []
+        left = _LOOK_SECONDS if self._told or self._nodes else _TELL_SECONDS
+        watched: list[socket.socket | int] = [self._control, self._bell]
+        readable, _, _ = select.select(watched, writing, [], left)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        if self._control in readable and not self._listen():
+            return False
+        for node in list(self._nodes.values()):
+            node.look()
+        # The daemon hears that a node has gone before it gets back what was meant for it.
+        self._tell_of_nodes()
+        self._place()
+        return self._flush()
+
+    def _listen(self) -> bool:
+        try:
+            received = self._control.recv(_READ_BYTES)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        for body in self._inbox.feed(received):
+            self._obey(body)
+        return bool(received)
+
+    def _obey(self, body: bytes) -> None:
+        message = to_nursery(body)
+        if isinstance(message, Launch):
+            self._waiting.append(message)
+        elif isinstance(message, Ping):
+            self.tell(frame(Pong()))
+        elif isinstance(message, Wishes):
+            self._wishes = message
+            self._tell_at = 0.0
+        elif isinstance(message, Stop | Reply):
+            key = (message.job_id, message.fence)
+            for one in [one for one in self._waiting if one.order.key == key and isinstance(message, Stop)]:
+                self._waiting.remove(one)
+                self._refuse(one, How.STOPPED, "NOT_BEGUN", "it was not begun")
+            for node in self._nodes.values():
+                node.pass_on(message)
+
+    def _place(self) -> None:
+        while self._waiting:
+            launch = self._waiting[0]
+            try:
+                inputs = {} if self.terms.is_shared else self._inputs(launch)
+            except OSError as error:
+                self._waiting.popleft()
+                message = f"its input cannot be read: {error.strerror}: {error.filename}"
+                self._refuse(launch, How.RETRYABLE, "FILE_ABSENT", message)
+                continue
+            rooms = [room for node in self._nodes.values() if (room := node.room()) is not None]
+            name = choose(rooms, inputs)
+            if name is None:
+                # Nodes go between a claim and this line; who comes next may have room.
+                if not any(room.slots for room in rooms):
+                    self._waiting.popleft()
+                    self._refuse(launch, How.STOPPED, "NOT_BEGUN", "no node has room")
+                    continue
+                return
+            self._waiting.popleft()
+            node = self._nodes[name]
+            node.place(launch, {} if node.is_trusted else inputs)
+
+    def _inputs(self, launch: Launch) -> Mapping[str, Path]:
+        """By the name that each has on a node."""
+        order = launch.order
+        return {
+            key_of(path, order.contents.get(role) or _digest(path, path.stat().st_mtime_ns)): path
+            for role, path in order.inputs.items()
+        }
+
+    def _refuse(self, launch: Launch, how: How, code: str, message: str) -> None:
+        ended = encoded(Ended(*launch.order.key, how, code=code, message=message))
+        self.tell(frame(Gone(msgspec.Raw(ended), Usage())))
+
+    def _tell_of_nodes(self) -> None:
+        """At once where something has changed, else every second."""
+        nodes = tuple(node.state() for node in self._nodes.values())
+        now = time.monotonic()
+        if now >= self._tell_at or _shape(nodes) != _shape(self._told):
+            self._told, self._tell_at = nodes, now + _TELL_SECONDS
+            with self._guard:
+                self._unsent += frame(NodesSeen(nodes, self._engine_fault))
+
+    def _flush(self) -> bool:
+        try:
+            with self._guard:
+                while self._unsent:
+                    del self._unsent[: self._control.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        return True
+
+    # --- which nodes there are ---
+
+    def _look_for_nodes(self) -> None:
+        while True:
+            try:
+                there = self._engine.nodes()
+                self._engine_fault = ""
+            except Exception as error:  # whatever an engine raises
+                there, self._engine_fault = {}, f"the engine does not answer: {error}"[:300]
+            for name, slots in there.items():
+                node = self._nodes.get(name)
+                removed = name in self._wishes.removed
+                if node is None or (node.state().state == "removed" and not removed):
+                    if removed:
+                        continue
+                    self._nodes = {**self._nodes, name: Node(self, name, slots)}
+            for name, node in self._nodes.items():
+                node.wish = (
+                    "remove" if name in self._wishes.removed else "drain" if name in self._wishes.draining else ""
+                )
+            self.ring()
+            time.sleep(_LOOK_SECONDS)
+
+
+def _gateway_begin(begin: Begin) -> GatewayBegin:
+    if begin.gateway is None:
+        sys.exit("the daemon did not say what the gateway is to be")
+    return begin.gateway
+
+
+def _shape(nodes: tuple[NodeState, ...]) -> list[tuple[object, ...]]:
+    return [(node.name, node.state, node.slots, node.version, node.reason) for node in nodes]
+
+
+@lru_cache(maxsize=10_000)
+def _digest(path: Path, changed: int) -> str:
+    return digest_of(path)
+
+
+def main() -> None:
+    descriptors = [int(word) for word in sys.argv[1:]]
+    for one in descriptors:
+        os.set_inheritable(one, False)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    lock_fd = descriptors[1] if len(descriptors) > 1 else None
+    try:
+        Gateway(socket.socket(fileno=descriptors[0]), lock_fd).serve()
+    except EngineAbsent as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,596 @@
+"""One node as the head sees it: what it is told, what it is heard to say, and the files that go there and come back.
+
+Three threads: one listens, one speaks, one carries files, so that no answer waits behind a file. What it says is looked
+at as if it wanted us ill: of attempts that it does not have nothing is heard, files come into the staging of their
+attempt alone, as large as was said, with the digest that was said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import queue
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from worker_service import VERSION
+from worker_service.children.messages import (
+    Asked,
+    Checkpointed,
+    Ended,
+    Garbled,
+    Gone,
+    Hello,
+    How,
+    Key,
+    Launch,
+    Order,
+    PagesRead,
+    Placed,
+    Reply,
+    Said,
+    Stop,
+    encoded,
+    frame,
+    from_node,
+    hello_from,
+    name_of,
+    text,
+)
+from worker_service.clock import boot_clock
+from worker_service.cluster import FENCE_PART, LOCAL
+from worker_service.jobs.model import NodeState, Usage
+from worker_service.nodes import calls
+from worker_service.nodes.agent import INPUT_GONE
+from worker_service.nodes.calls import Happened, Heard, Kept, Listen, Refused, Settle, Settled, Tell, There
+from worker_service.nodes.engine import Handle, Lost
+from worker_service.nodes.placing import Room
+
+RESULT_BYTES_MOST = 4 << 30
+"""Of all that one attempt publishes."""
+_LISTEN_PART = 1 / 5
+"""Of the patience: so often a node is heard at least."""
+_LISTEN_SECONDS = 2.0
+_CALL_SECONDS = 5.0
+_SETTLE_SECONDS = 60.0
+_LEAVE_SECONDS = 10.0
+_CARRY_SECONDS = 60.0
+_AGAIN_SECONDS = (0.3, 15.0)
+_SILENT_PART = 1 / 2
+_PIECE_SECONDS = 0.5
+"""So long one piece of a file may take, that nothing else waits behind it for longer."""
+_PIECE_BYTES_LEAST = 64 << 10
+_TOLD_AT_ONCE = 64
+_REST_SECONDS = 30.0
+"""Of a node that takes no file."""
+_WRONG_MOST = 3
+_QUESTIONS = ("KnownPages", "DocumentPages", "IsCurrent")
+"""What a node may ask of the database: what its own job is about."""
+_NODE_LOST = "NODE_LOST"
+
+
+A = TypeVar("A", bound=calls.Answer)
+
+
+class Unfit(Exception):
+    """It answers, and cannot be one of ours: why."""
+
+
+class NoRoom(Exception):
+    """It cannot write what it is brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all nodes of a gateway."""
+
+    house: str
+    sandbox: str
+    types: tuple[str, ...]
+    grace_seconds: float
+    patience_seconds: float
+    staging_root: Path
+    objects: Path
+    fit: Mapping[str, Sequence[str]]
+    is_shared: bool
+
+    @property
+    def fence_seconds(self) -> float:
+        return self.patience_seconds * FENCE_PART
+
+    @property
+    def listen_seconds(self) -> float:
+        return min(_LISTEN_SECONDS, self.patience_seconds * _LISTEN_PART)
+
+
+@dataclass(slots=True)
+class Errand:
+    """An attempt that is this node's, from when it was placed until it has ended."""
+
+    launch: Launch
+    inputs: Mapping[str, Path]
+    """By the name that each has there."""
+    is_told: bool = False
+    """The node may have heard of it."""
+    refusal: Ended | None = None
+    """How it ends, whatever it says."""
+
+    @property
+    def order(self) -> Order:
+        return self.launch.order
+
+
+class Head(Protocol):
+    """What a node needs of its gateway."""
+
+    terms: Terms
+
+    def host(self, node: str) -> Handle: ...
+
+    def tell(self, said: bytes) -> None:
+        """A frame, for the daemon."""
+
+    def ring(self) -> None:
+        """Something has changed."""
+
+    @property
+    def is_full(self) -> bool:
+        """The daemon does not listen."""
+
+
+class Node:
+    def __init__(self, head: Head, name: str, slots: int | None) -> None:
+        self.name = name
+        self.wish = ""
+        self._head = head
+        self._slots_said = slots
+        self._slots = 0
+        self._version = ""
+        self._guard = threading.RLock()
+        self._errands: dict[Key, Errand] = {}
+        self._has: set[str] = set()
+        self._handle: Handle | None = None
+        self._life = ""
+        self._heard_at: float | None = None
+        self._reason = ""
+        self._is_refused = False
+        self._rests_until = 0.0
+        self._is_closed = False
+        self._sent = self._received = 0
+        self._pages: deque[tuple[float, int]] = deque()
+        self._outbox: queue.Queue[tuple[Launch | Stop | Reply, str]] = queue.Queue()
+        self._carried: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue()
+        for work in (self._listen, self._speak, self._carry):
+            threading.Thread(target=work, name=f"{name}: {work.__name__}", daemon=True).start()
+
+    # --- what the gateway asks ---
+
+    @property
+    def is_trusted(self) -> bool:
+        """It is this machine, and may say whatever a child may."""
+        return self.name == LOCAL
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        with self._guard:
+            return list(self._errands)
+
+    def room(self) -> Room | None:
+        """None: nothing new is to go there."""
+        with self._guard:
+            if self._state() != "up" or boot_clock() < self._rests_until:
+                return None
+            return Room(self.name, self._slots, len(self._errands), frozenset(self._has))
+
+    def state(self) -> NodeState:
+        with self._guard:
+            now, state = boot_clock(), self._state()
+            while self._pages and self._pages[0][0] < now - 60:
+                self._pages.popleft()
+            return NodeState(
+                self.name,
+                state,
+                self._slots if state == "up" and now >= self._rests_until else 0,
+                len(self._errands),
+                None if self._heard_at is None else round(now - self._heard_at, 3),
+                self._version,
+                "" if state == "up" and now >= self._rests_until else self._reason,
+                self._sent,
+                self._received,
+                float(sum(pages for _, pages in self._pages)),
+            )
+
+    def _state(self) -> str:
+        if self._is_closed:
+            return "removed"
+        if self._is_refused:
+            return "refused"
+        if self._handle is None or not self._life or self._heard_at is None:
+            return "down"
+        if boot_clock() - self._heard_at > self._head.terms.patience_seconds * _SILENT_PART:
+            return "silent"
+        return "draining" if self.wish else "up"
+
+    def place(self, launch: Launch, inputs: Mapping[str, Path]) -> None:
+        order = launch.order
+        with self._guard:
+            self._errands[order.key] = Errand(launch, inputs)
+            # The daemon knows where it is before the node hears of it.
+            self._head.tell(frame(Placed(*order.key, self.name)))
+            self._has |= inputs.keys()
+            self._carried.put((self._life, partial(self._bring, order.key)))
+
+    def pass_on(self, message: Stop | Reply) -> None:
+        key = (message.job_id, message.fence)
+        with self._guard:
+            errand = self._errands.get(key)
+            if errand is None:
+                return
+            if errand.is_told:
+                self._outbox.put((message, self._life))
+            elif isinstance(message, Stop):
+                self._end(key, Ended(*key, How.STOPPED, code="NOT_BEGUN", message="it was not begun"))
+
+    def look(self) -> None:
+        """By the gateway's own clock, whatever calls are waiting for."""
+        with self._guard:
+            silent = 0.0 if self._heard_at is None else boot_clock() - self._heard_at
+            if self._errands and silent > self._head.terms.patience_seconds:
+                self._lose_all(f"node {self.name} was not heard for {silent:.1f} s")
+            if self.wish == "remove" and not self._errands and not self._is_closed:
+                self.close()
+
+    def close(self) -> threading.Thread:
+        """Whoever waits for what it returns knows that nothing of ours runs there any more, or that nobody answers."""
+        with self._guard:
+            self._is_closed = True
+            handle, self._handle = self._handle, None
+        leaving = threading.Thread(target=_leave, args=(handle,), name=f"{self.name}: leaves", daemon=True)
+        leaving.start()
+        return leaving
+
+    # --- the first thread: it listens ---
+
+    def _listen(self) -> None:
+        wait, numbers = _AGAIN_SECONDS[0], (0, 0)
+        while not self._is_closed:
+            try:
+                if self._handle is None:
+                    self._settle()
+                    wait, numbers = _AGAIN_SECONDS[0], (0, 0)
+                numbers = self._hear(*numbers)
+            except TimeoutError:
+                self._reason = "it does not answer"
+                self._hang_up()
+            except Unfit as error:
+                self._refuse(str(error))
+                wait = _AGAIN_SECONDS[1]
+            except Garbled as error:
+                self._refuse(f"it says what no node of ours would: {error}")
+                wait = _AGAIN_SECONDS[1]
+            except Lost as error:
+                self._reason = str(error)
+                self._hang_up()
+            else:
+                continue
+            self._head.ring()
+            time.sleep(wait)
+            wait = min(wait * 2, _AGAIN_SECONDS[1])
+
+    def _settle(self) -> None:
+        terms = self._head.terms
+        handle = self._head.host(self.name)
+        settle = Settle(
+            calls.VERSION,
+            VERSION,
+            terms.house,
+            self._slots_said,
+            terms.sandbox,
+            terms.types,
+            terms.grace_seconds,
+            terms.fence_seconds,
+            str(terms.objects) if self._is_shared else None,
+        )
+        try:
+            settled = self._ask(handle, settle, Settled, timeout=_SETTLE_SECONDS)
+            hello = hello_from(settled.hello)
+            if settled.version != VERSION:
+                raise Unfit(f"it is pagemill {text(settled.version, 40)}, and the head {VERSION}: install the same")
+            if terms.sandbox == "strict" and not settled.landlock:
+                raise Unfit("its kernel has no Landlock: children cannot be confined there")
+            if fault := fault_of(hello, terms.fit):
+                raise Unfit(fault)
+        except BaseException:
+            handle.close()
+            raise
+        with self._guard:
+            # Whoever says this holds the lock that everything before it held.
+            self._lose_all(f"node {self.name} has begun anew")
+            self._handle, self._life, self._slots = handle, settled.life, min(settled.slots, self._slots_said or 1000)
+            self._version, self._reason, self._is_refused = settled.version, "", False
+            self._heard_at = boot_clock()
+        self._head.ring()
+
+    def _hear(self, heard: int, beat: int) -> tuple[int, int]:
+        handle, life = self._handle, self._life
+        if handle is None:
+            raise Lost(self._reason)
+        # While the daemon does not listen, its nodes wait with it.
+        wait = self._head.terms.listen_seconds / 4 if self._head.is_full else self._head.terms.listen_seconds
+        answer = self._ask(handle, Listen(life, heard, beat, wait), Heard, timeout=wait + self._patience)
+        if answer.life != life:
+            # It has ended everything, and begun anew.
+            raise Lost("it has begun anew")
+        self._heard_at = boot_clock()
+        for number, one in enumerate(answer.happened, answer.first):
+            if number == heard + 1:
+                heard = number
+                self._understand(one)
+        return heard, answer.beat
+
+    @property
+    def _patience(self) -> float:
+        return max(_CALL_SECONDS, self._head.terms.patience_seconds)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.is_trusted or self._head.terms.is_shared
+
+    def _hang_up(self) -> None:
+        with self._guard:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def _refuse(self, reason: str) -> None:
+        self._is_refused, self._reason = True, text(reason, 1000)
+        self._hang_up()
+
+    def _ask(self, handle: Handle, call: calls.Call, kind: type[A], *, timeout: float) -> A:
+        body = calls.encoded(call)
+        said = handle.call(body, timeout=timeout)
+        answer = calls.answer_from(said)
+        self._sent += len(body)
+        self._received += len(said)
+        if isinstance(answer, Refused):
+            sentence = text(answer.message, 1000)
+            if answer.code == "version":
+                raise Unfit(sentence)
+            if answer.code == "disk":
+                raise NoRoom(sentence)
+            if answer.code == "garbled":
+                raise Garbled(sentence)
+            raise Lost(sentence)
+        if not isinstance(answer, kind):
+            raise Garbled("an answer to something else")
+        return answer
+
+    # --- what it says ---
+
+    def _understand(self, one: Happened) -> None:
+        with self._guard:
+            said, word = from_node(one.body, {key: errand.order for key, errand in self._errands.items()})
+            errand = self._errands[word.key]
+            if not self.is_trusted and (fault := self._presumes(word)):
+                self._stop_presuming(errand, word, fault)
+                return
+            if isinstance(word, PagesRead):
+                self._pages.append((boot_clock(), len(word.pages)))
+            if not isinstance(word, Ended) or not isinstance(said, Gone):
+                self._head.tell(frame(word))
+                return
+            usage = replace(said.usage, signal=None if said.usage.signal is None else text(said.usage.signal, 40))
+            gone = Gone(msgspec.Raw(encoded(word)), usage, said.took_seconds)
+            if errand.refusal is not None:
+                self._end(word.key, errand.refusal, usage)
+            elif word.code == INPUT_GONE:
+                self._has -= errand.inputs.keys()
+                self._end(word.key, word)
+            elif word.published:
+                self._carried.put((self._life, partial(self._fetch, word, gone, one.files)))
+            else:
+                self._end(word.key, word, usage, gone)
+
+    def _presumes(self, word: Said) -> str:
+        """What no attempt on a node may say, although a child at the head may."""
+        if isinstance(word, Asked) and word.kind not in _QUESTIONS:
+            return f"ask {text(word.kind, 40)}"
+        follow_ups = word.follow_ups if isinstance(word, Ended | Checkpointed) else ()
+        if any(job.job_type not in self._head.terms.fit or job.document is not None for job in follow_ups):
+            return "ask for jobs of types that do not run on nodes"
+        if isinstance(word, Checkpointed) and word.crawl is not None:
+            return "crawl"
+        if isinstance(word, Ended) and (word.publishes or word.document is not None or word.published_again):
+            return "publish a document"
+        return ""
+
+    def _stop_presuming(self, errand: Errand, word: Said, fault: str) -> None:
+        message = f"on a node it may not {fault}: leave {errand.order.job_type} out of the types of [cluster]"
+        errand.refusal = errand.refusal or Ended(*word.key, How.PERMANENT, code="NOT_ON_NODES", message=message)
+        if isinstance(word, Ended):
+            self._end(word.key, errand.refusal)
+        else:
+            self._outbox.put((Stop(*word.key, now=True), self._life))
+
+    def _end(self, key: Key, ended: Ended, usage: Usage = Usage(), gone: Gone | None = None) -> bool:  # noqa: B008  frozen
+        """False: it has ended otherwise meanwhile."""
+        with self._guard:
+            if self._errands.pop(key, None) is None:
+                return False
+            self._head.tell(frame(gone or Gone(msgspec.Raw(encoded(ended)), usage)))
+        self._head.ring()
+        return True
+
+    def _lose_all(self, message: str) -> None:
+        for key, errand in sorted(self._errands.items()):
+            lost = Ended(*key, How.CRASHED, code=_NODE_LOST, message=message)
+            # What nobody had told it yet it has not begun.
+            begun = errand.is_told
+            self._end(key, lost if begun else Ended(*key, How.STOPPED, code="NOT_BEGUN", message=message))
+        self._has.clear()
+        self._life = ""
+
+    # --- the second thread: it speaks ---
+
+    def _speak(self) -> None:
+        number, of_life = 0, ""
+        while True:
+            several = [self._outbox.get()]
+            while len(several) < _TOLD_AT_ONCE and not self._outbox.empty():
+                several.append(self._outbox.get())
+            while mine := [frame(message) for message, life in several if life and life == self._life]:
+                life = self._life
+                if of_life != life:
+                    number, of_life = 0, life
+                # Said again after a call of which nothing is known: the numbers tell the node what it has heard.
+                handle = self._handle
+                try:
+                    if handle is None:
+                        raise Lost(self._reason)
+                    told = self._ask(handle, Tell(life, number + 1, tuple(mine)), calls.Told, timeout=_CALL_SECONDS)
+                except (Lost, TimeoutError, Garbled, Unfit, NoRoom):
+                    time.sleep(_AGAIN_SECONDS[0])
+                    continue
+                if told.heard == number + len(mine):
+                    number = told.heard
+                    break
+                time.sleep(_AGAIN_SECONDS[0])
+
+    # --- the third thread: it carries files ---
+
+    def _carry(self) -> None:
+        while True:
+            life, errand = self._carried.get()
+            while life and life == self._life:
+                try:
+                    errand()
+                    break
+                except (Lost, TimeoutError):
+                    time.sleep(_AGAIN_SECONDS[0])
+                except (Garbled, Unfit) as error:
+                    self._refuse(f"it says what no node of ours would: {error}")
+                    break
+
+    def _bring(self, key: Key) -> None:
+        """The inputs, each once however many attempts read it there; then the order."""
+        errand = self._errands.get(key)
+        if errand is None:
+            return
+        order, names = errand.order, {path: name for name, path in errand.inputs.items()}
+        try:
+            for path, name in names.items():
+                self._put(name, path)
+        except NoRoom as error:
+            self._reason, self._rests_until = f"it takes no file: {error}", boot_clock() + _REST_SECONDS
+            self._has -= errand.inputs.keys()
+            self._end(key, Ended(*key, How.STOPPED, code="NOT_BEGUN", message=self._reason))
+            return
+        except OSError as error:
+            message = f"its input cannot be read: {error.strerror}: {error.filename}"
+            self._end(key, Ended(*key, How.RETRYABLE, code="FILE_ABSENT", message=message))
+            return
+        inputs = {role: Path(names.get(path, path)) for role, path in order.inputs.items()}
+        launch = msgspec.structs.replace(errand.launch, order=replace(order, inputs=inputs))
+        with self._guard:
+            if self._errands.get(key) is errand:
+                errand.is_told = True
+                self._outbox.put((launch, self._life))
+
+    def _put(self, name: str, path: Path) -> None:
+        handle = self._handle
+        if handle is None:
+            raise Lost(self._reason)
+        size = path.stat().st_size
+        at, piece = self._ask(handle, calls.Has(name, size), There, timeout=_CARRY_SECONDS).bytes, 1 << 20
+        tries = 0
+        with path.open("rb") as file:
+            while at < size:
+                file.seek(at)
+                body = file.read(min(piece, size - at))
+                began = time.monotonic()
+                there = self._ask(handle, calls.Put(name, size, at, body), There, timeout=_CARRY_SECONDS).bytes
+                took = max(time.monotonic() - began, 1e-3)
+                piece = int(min(max(piece * _PIECE_SECONDS / took, _PIECE_BYTES_LEAST), calls.PIECE_BYTES_MAX))
+                tries = 0 if there == at + len(body) else tries + 1
+                if not 0 <= there <= size or tries > _WRONG_MOST:
+                    raise Garbled("a file that does not arrive as it was sent")
+                at = there
+
+    def _fetch(self, ended: Ended, gone: Gone, kept: Sequence[Kept]) -> None:
+        """What it publishes, into the staging of its attempt; then its end is told."""
+        if ended.key not in self._errands:
+            return
+        place = self._head.terms.staging_root / name_of(ended.key)
+        shutil.rmtree(place, ignore_errors=True)
+        sizes = {Path(one.path): one for one in kept[: calls.FILES_MOST]}
+        try:
+            if sum(one.size for one in sizes.values()) > RESULT_BYTES_MOST:
+                raise Garbled(f"results of more than {RESULT_BYTES_MOST} bytes")
+            for file in ended.published:
+                one = sizes.get(file.path)
+                if one is None or one.size < 0 or (file.sha256 and file.sha256 != one.sha256):
+                    raise Garbled("a file of which it does not say what it is")
+                self._get(ended.key, one, place / file.path)
+        except Garbled as error:
+            shutil.rmtree(place, ignore_errors=True)
+            self._end(ended.key, Ended(*ended.key, How.CRASHED, code=_NODE_LOST, message=f"node {self.name}: {error}"))
+            raise
+        handle = self._handle
+        if not self._end(ended.key, ended, gone.usage, gone):
+            shutil.rmtree(place, ignore_errors=True)
+        elif handle is not None:
+            with contextlib.suppress(Lost, TimeoutError):
+                self._ask(handle, calls.Forget(*ended.key), calls.Told, timeout=_CALL_SECONDS)
+
+    def _get(self, key: Key, one: Kept, to: Path) -> None:
+        handle = self._handle
+        if handle is None:
+            raise Lost(self._reason)
+        to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        hashed, at = hashlib.sha256(), 0
+        with to.open("wb") as copy:
+            while at < one.size:
+                most = min(calls.PIECE_BYTES_MAX, one.size - at)
+                body = self._ask(handle, calls.Get(*key, one.path, at, most), calls.Piece, timeout=_CARRY_SECONDS).body
+                if not body or len(body) > most:
+                    raise Garbled("a file that is not as large as it said")
+                copy.write(body)
+                hashed.update(body)
+                at += len(body)
+            copy.flush()
+            os.fsync(copy.fileno())
+        if hashed.hexdigest() != one.sha256:
+            raise Garbled("a file that is not what it said")
+
+
+def _leave(handle: Handle | None) -> None:
+    if handle is not None:
+        with contextlib.suppress(Lost, TimeoutError):
+            handle.call(calls.encoded(calls.Leave()), timeout=_LEAVE_SECONDS)
+        handle.close()
+
+
+def fault_of(hello: Hello, fit: Mapping[str, Sequence[str]]) -> str:
+    """Why a node cannot run all that is to run on nodes; '': it can."""
+    known = {each.described.facts.job_type: each.described for each in hello.handlers}
+    for job_type, identity in fit.items():
+        found = known.get(job_type)
+        if found is None:
+            return f"it has no handler for {job_type}: install it there, or leave it out of the types of [cluster]"
+        if found.set_aside is not None:
+            return f"its handler for {job_type} cannot be used: {text(found.set_aside.strip().splitlines()[-1], 300)}"
+        if found.facts.missing is not None:
+            return f"{job_type}: {text(found.facts.missing, 300)}"
+        if lacking := [one for one in identity if one not in found.identity]:
+            return f"{job_type} would give other results: it lacks {', '.join(lacking)}, which is here"
+    return ""

@@ -1,0 +1,273 @@
+"""Nodes over any command that gives two pipes to `pagemill node` on another machine: ssh, srun, kubectl exec -i.
+
+A message is four bytes of length, a number, and the call or its answer. The commands are started by a process of their
+own, which was begun before the gateway's jail was shut and starts no others: what a node says cannot make the gateway
+start anything else. A command ends when its pipes are closed, or is made to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from worker_service.children import jail
+from worker_service.children.messages import GatewayBegin
+from worker_service.cluster import LOCAL, Place, place_of
+from worker_service.nodes.agent import Agent
+from worker_service.nodes.calls import ANSWER_BYTES_MAX
+from worker_service.nodes.engine import Lost
+
+_HEADER = struct.Struct(">IQ")
+_LEAVING_SECONDS = 3.0
+_STARTING_SECONDS = 10.0
+_SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
+        "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes")  # fmt: skip
+
+
+def engine(begin: GatewayBegin, lock_fd: int | None) -> Pipes:
+    return Pipes(begin, lock_fd)
+
+
+def local_command(root: Path, slots: int) -> list[str]:
+    return [sys.executable, "-P", "-m", "worker_service.nodes.pipes", str(root), str(slots)]
+
+
+class Pipes:
+    """The engine."""
+
+    def __init__(self, begin: GatewayBegin, lock_fd: int | None) -> None:
+        self._places = {place.name: place for place in map(place_of, begin.places)}
+        commands = {name: _command(begin.engine, place) for name, place in self._places.items()}
+        self._slots: dict[str, int | None] = {name: place.slots for name, place in self._places.items()}
+        if begin.local_slots:
+            commands[LOCAL] = local_command(begin.objects.parent / "node", begin.local_slots)
+            self._slots[LOCAL] = begin.local_slots
+        self._starter = Starter(commands)
+
+    def door(self) -> jail.Door:
+        return jail.Door([], [], network=False, starts_programs=False)
+
+    def connect(self) -> None:
+        return
+
+    def nodes(self) -> Mapping[str, int | None]:
+        return self._slots
+
+    def host(self, node: str) -> Line:
+        return self._starter.start(node)
+
+
+def _command(engine: str, place: Place) -> list[str]:
+    if engine == "ssh":
+        return [*_SSH, "--", place.address, "pagemill", "node"]
+    return shlex.split(place.address)
+
+
+# --- who starts the commands --------------------------------------------------------------------------
+
+
+class Starter:
+    """A process apart. It is asked by a name, and hands back the two pipes of a command that it knows by that name."""
+
+    def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            near.close()
+            _start_for(far, commands)
+        far.close()
+        near.settimeout(_STARTING_SECONDS)
+        self._near = near
+        self._guard = threading.Lock()
+
+    def start(self, name: str) -> Line:
+        with self._guard:
+            try:
+                self._near.send(name.encode())
+                said, descriptors, _, _ = socket.recv_fds(self._near, 4096, 2)
+            except OSError as error:
+                raise Lost(f"the command cannot be started: {error}") from error
+        if len(descriptors) != 2:
+            raise Lost(said.decode("utf-8", "replace") or "nobody is there who starts commands")
+        return Line(*descriptors)
+
+
+def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> NoReturn:
+    started: list[subprocess.Popen[bytes]] = []
+    code = 1
+    try:
+        while said := asked.recv(4096):
+            # Whoever has left is waited for here.
+            started = [one for one in started if one.poll() is None]
+            try:
+                one = subprocess.Popen(
+                    commands[said.decode()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                    preexec_fn=jail.calm_signals,
+                )
+            except OSError as error:
+                asked.send(f"the command cannot be started: {error}".encode()[:1000])
+                continue
+            assert one.stdin is not None
+            assert one.stdout is not None
+            with one.stdin, one.stdout:
+                socket.send_fds(asked, [b"started"], [one.stdin.fileno(), one.stdout.fileno()])
+            started.append(one)
+        code = 0
+    finally:
+        # The gateway is gone, and its ends of all pipes with it.
+        deadline = time.monotonic() + _LEAVING_SECONDS
+        for one in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(max(0.0, deadline - time.monotonic()))
+        for one in started:
+            if one.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(one.pid, signal.SIGKILL)
+        os._exit(code)
+
+
+# --- the head's end -----------------------------------------------------------------------------------
+
+
+class Line:
+    """Calls to one node, by number; its answers come as they like."""
+
+    def __init__(self, says: int, hears: int) -> None:
+        self._says, self._hears = says, hears
+        # A node that does not read keeps nobody waiting for ever.
+        os.set_blocking(says, False)
+        self._numbers = itertools.count(1)
+        self._saying = threading.RLock()
+        self._guard = threading.Condition()
+        self._answers: dict[int, bytes] = {}
+        self._waiting: set[int] = set()
+        self._lost = ""
+        self._reader = threading.Thread(target=self._listen, name="line", daemon=True)
+        self._reader.start()
+
+    def call(self, body: bytes, *, timeout: float) -> bytes:
+        deadline = time.monotonic() + timeout
+        number = next(self._numbers)
+        with self._guard:
+            if self._lost:
+                raise Lost(self._lost)
+            self._waiting.add(number)
+        try:
+            with self._saying:
+                self._write(_HEADER.pack(len(body), number) + body, deadline)
+            with self._guard:
+                if not self._guard.wait_for(lambda: number in self._answers or self._lost, deadline - time.monotonic()):
+                    raise TimeoutError
+                if number not in self._answers:
+                    raise Lost(self._lost)
+                return self._answers.pop(number)
+        finally:
+            with self._guard:
+                self._waiting.discard(number)
+                self._answers.pop(number, None)
+
+    def close(self) -> None:
+        self._lose("the line is closed")
+
+    def _write(self, said: bytes, deadline: float) -> None:
+        left = memoryview(said)
+        while left:
+            try:
+                left = left[os.write(self._says, left) :]
+            except BlockingIOError:
+                if not select.select([], [self._says], [], max(0.0, deadline - time.monotonic()))[1]:
+                    # Half a message would be nonsense.
+                    if len(left) < len(said):
+                        self._lose("it does not read what it is told")
+                    raise TimeoutError from None
+            except OSError as error:
+                self._lose("the line is closed")
+                raise Lost(self._lost) from error
+
+    def _listen(self) -> None:
+        pipe = os.fdopen(self._hears, "rb")
+        try:
+            while True:
+                number, body = read(pipe)
+                with self._guard:
+                    if number in self._waiting:
+                        self._answers[number] = body
+                        self._guard.notify_all()
+        except (EOFError, OSError, ValueError) as error:
+            self._lose(str(error) or "the line is closed")
+        finally:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def _lose(self, reason: str) -> None:
+        with self._guard:
+            if self._lost:
+                return
+            self._lost = reason
+            self._guard.notify_all()
+        # It ends when nobody speaks to it any more.
+        with self._saying, contextlib.suppress(OSError):
+            os.close(self._says)
+
+
+def read(pipe: BinaryIO) -> tuple[int, bytes]:
+    head = _exactly(pipe, _HEADER.size)
+    length, number = _HEADER.unpack(head)
+    if length > ANSWER_BYTES_MAX:
+        raise EOFError("it talks nonsense")
+    return number, _exactly(pipe, length)
+
+
+def _exactly(pipe: BinaryIO, number: int) -> bytes:
+    found = pipe.read(number)
+    if len(found) < number:
+        raise EOFError("the line is closed")
+    return found
+
+
+# --- the node's end -----------------------------------------------------------------------------------
+
+
+def serve(root: Path, slots: int | None) -> NoReturn:
+    """Be a node for whoever is at the other end of stdin and stdout, until there is nobody."""
+    hears = os.fdopen(os.dup(0), "rb")
+    says = os.dup(1)
+    # Whatever prints speaks to the log, and not to the head.
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(one, signal.SIG_IGN)
+    agent, saying = Agent(root, slots=slots), threading.Lock()
+
+    def answer(number: int, body: bytes) -> None:
+        answered = agent.answer(body)
+        left = memoryview(_HEADER.pack(len(answered), number) + answered)
+        with saying, contextlib.suppress(OSError):
+            while left:
+                left = left[os.write(says, left) :]
+
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            threading.Thread(target=answer, args=read(hears), daemon=True).start()
+    # The head is gone, or the line is: nothing goes on.
+    agent.leave()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), int(sys.argv[2]))

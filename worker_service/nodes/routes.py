@@ -1,0 +1,211 @@
+"""The daemon's children where there are nodes: its own nursery, and a gateway, each order by its type to one of them.
+
+A gateway that dies never hurts what runs here: it is started again beside it. What it had on nodes has not ended with
+it: an attempt has when its node says that it began anew, which it can only with the lock that everything before it
+held, or when the patience is over, after which a node that nobody has heard has ended everything by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from worker_service.children.messages import (
+    Asked,
+    Begin,
+    ChildError,
+    Described,
+    Ended,
+    GatewayBegin,
+    Happening,
+    How,
+    Key,
+    NodesSeen,
+    Order,
+    Placed,
+    Wishes,
+)
+from worker_service.children.nursery import Nursery, _Line
+from worker_service.clock import boot_clock
+from worker_service.cluster import Cluster
+from worker_service.jobs.documents import Answer
+from worker_service.jobs.model import NODE
+
+_WAIT_SECONDS = (0.5, 30.0)
+_LOOK_SECONDS = 0.2
+
+
+def outbound(described: Mapping[str, Described], cluster: Cluster) -> list[str]:
+    """The types that run on nodes: those that the settings name, or those whose handlers may."""
+    wanted = cluster.types or [job_type for job_type, one in described.items() if one.travels]
+    return sorted(job_type for job_type in wanted if job_type in described and described[job_type].set_aside is None)
+
+
+def of_nodes(described: Mapping[str, Described], types: Collection[str]) -> dict[str, Described]:
+    """As the claims see them. What this machine lacks for one of them a node may have."""
+    return {
+        job_type: replace(one, facts=replace(one.facts, job_class=NODE, missing=None)) if job_type in types else one
+        for job_type, one in described.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An attempt whose gateway has died."""
+
+    node: str | None
+    """None: it may be on any."""
+    since: float
+
+
+class FarNursery(Nursery):
+    """A gateway in the nursery's place."""
+
+    module = "worker_service.nodes.gateway"
+
+    def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(begin)
+        assert begin.gateway is not None
+        self._patience_seconds = begin.gateway.patience_seconds
+        self._of_types = environment
+        self._places: dict[Key, str] = {}
+        self._held: dict[Key, _Held] = {}
+        self.seen: NodesSeen | None = None
+        """What the gateway said of its nodes last; None: it has not yet."""
+
+    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
+        self.seen = None
+        described = super().start(meanwhile)
+        self._environment = self._of_types
+        return described
+
+    @property
+    def look_at(self) -> float | None:
+        return time.monotonic() + _LOOK_SECONDS if self._held or not self.is_alive else None
+
+    def wish(self, wishes: Wishes) -> None:
+        if self._line is not None:
+            self._send(self._line, wishes)
+
+    def happened(self) -> list[Happening]:
+        return [*super().happened(), *self._proven()]
+
+    def has_begun_anew(self, names: Collection[str]) -> bool:
+        """Whether all of these nodes have begun anew with this gateway: nothing that was there before is left."""
+        there = () if self.seen is None else self.seen.nodes
+        return set(names) <= {node.name for node in there if node.state in ("up", "draining")}
+
+    def _surroundings(self) -> dict[str, str]:
+        # Engines and ssh have variables of their own.
+        return {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
+
+    def _see(self, seen: NodesSeen) -> None:
+        self.seen = seen
+
+    def _hear(self, line: _Line, body: bytes) -> Iterator[Happening]:
+        for one in super()._hear(line, body):
+            if isinstance(one, Placed):
+                self._places[one.key] = one.node
+            elif isinstance(one, Ended):
+                self._places.pop(one.key, None)
+            yield one
+
+    def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
+        for one in super()._bury(line, seconds=seconds):
+            assert isinstance(one, Ended)
+            self._held[one.key] = _Held(self._places.pop(one.key, None), boot_clock())
+        return []
+
+    def _proven(self) -> Iterator[Happening]:
+        """The ends of those that are gone for certain."""
+        now = boot_clock()
+        names = [] if self.seen is None else [node.name for node in self.seen.nodes]
+        for key, held in list(self._held.items()):
+            is_over = now - held.since > self._patience_seconds
+            if is_over or (names and self.has_begun_anew(names if held.node is None else [held.node])):
+                del self._held[key]
+                message = "the gateway died, and the attempt with it"
+                yield Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message)
+
+
+class Children:
+    """What the loop knows as its nursery."""
+
+    def __init__(self, near: Nursery, far: FarNursery, types: Collection[str], tell: Callable[[str], None]) -> None:
+        self.near, self.far = near, far
+        self._types = types
+        self._tell = tell
+        """Somebody wants to know that a gateway has died."""
+        self.may_begin: Callable[[], bool] = lambda: True
+        self._again_at = 0.0
+        self._wait = _WAIT_SECONDS[0]
+        self._epoll = select.epoll()
+        for one in (near, far):
+            self._epoll.register(one.fileno(), select.EPOLLIN)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.near.is_alive
+
+    @property
+    def look_at(self) -> float | None:
+        return self.far.look_at
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def launch(self, order: Order) -> None:
+        (self.far if order.job_type in self._types else self.near).launch(order)
+
+    def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
+        for one in (self.near, self.far):
+            one.stop(job_id, fence, now=now)
+
+    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
+        for one in (self.near, self.far):
+            one.answer(asked, answer, code=code, message=message)
+
+    def happened(self) -> list[Happening]:
+        happenings = [*self.near.happened(), *self.far.happened()]
+        if not self.far.is_alive and time.monotonic() >= self._again_at and self.may_begin():
+            self._begin_gateway()
+        elif self.far.seen is not None:
+            self._wait = _WAIT_SECONDS[0]
+        return happenings
+
+    def restart(self) -> Sequence[Described]:
+        return self.near.restart()
+
+    def _begin_gateway(self) -> None:
+        self._again_at = time.monotonic() + self._wait
+        self._wait = min(self._wait * 2, _WAIT_SECONDS[1])
+        try:
+            self.far.restart()
+        except (OSError, ChildError) as error:
+            self._tell(str(error))
+
+
+def gateway_begin(
+    cluster: Cluster,
+    described: Mapping[str, Described],
+    types: Sequence[str],
+    *,
+    database_id: str,
+    local_slots: int,
+    objects: Path,
+) -> GatewayBegin:
+    return GatewayBegin(
+        hashlib.blake2s(database_id.encode(), digest_size=8).hexdigest(),
+        cluster.engine,
+        tuple(cluster.places),
+        local_slots if cluster.local_slots is None else cluster.local_slots,
+        cluster.patience_seconds,
+        objects,
+        {job_type: tuple(described[job_type].identity) for job_type in types},
+        cluster.is_shared,
+    )
