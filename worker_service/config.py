@@ -460,6 +460,13 @@ def _own_database(environ: Mapping[str, str]) -> Path:
     return _xdg(environ, "XDG_DATA_HOME", ".local/share") / "pagemill.db"
 
 
+def own_state(environ: Mapping[str, str]) -> Path:
+    """Where a node keeps its things."""
+    if given := environ.get("STATE_DIRECTORY"):
+        return _first_path(given)
+    return _xdg(environ, "XDG_STATE_HOME", ".local/state").with_name("pagemill-node")
+
+
 def _first_path(given: str) -> Path:
     # systemd separates several directories by colons.
     return Path(given.split(":")[0])

@@ -32,7 +32,12 @@ class Nodes:
 
     def write(self, **more: object) -> None:
         places = [f"{name}={self.command(name)}*{slots}" for name, slots in self._slots.items()]
-        lines = {"types": TYPES, "engine": f"pipe:{','.join([*places, 'local*0'])}", "patience": f"{self.patience_seconds:g}s", **more}
+        lines: dict[str, object] = {
+            "types": TYPES,
+            "engine": f"pipe:{','.join([*places, 'local*0'])}",
+            "patience": f"{self.patience_seconds:g}s",
+        }
+        lines |= more
         told = "".join(f"{key} = {value!r}\n" for key, value in lines.items())
         self.settings.write_text(f"[retries.ocr_pages]\nfirst = 0.1\n[cluster]\n{told}")
 

@@ -62,6 +62,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Daemon": {
         "run": ("run", "Run jobs, until somebody asks it to stop."),
+        "node": ("node", "Run attempts for a head elsewhere, by stdin and stdout."),
         "top": ("top", "What goes on now, drawn again every second."),
         "workers": ("state", "The daemons on this database."),
         "status": ("state", "Whether all is well, for monitoring."),

@@ -44,4 +44,7 @@ class Maker(Protocol):
     def identity(self, wanted: WayToRead) -> str:
         """Of engine and trained data: what can change the words that are read. Without an engine: none."""
 
+    def identities(self) -> Sequence[str]:
+        """The same of all that is there, as far as it costs nothing to tell."""
+
     def engine_for(self, wanted: WayToRead) -> Engine: ...
