@@ -198,7 +198,7 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
     ("text", "sentence"),
     [
         ('databse = "x"', "there is no setting 'databse': did you mean database?"),
-        ("hue = 1", "the settings are database, workspace, payload_bytes_max, concurrency"),
+        ("qqqqqq = 1", "the settings are database, workspace, payload_bytes_max, concurrency"),
         ("[database]", "is the path of a file"),
         ('database = ""', "is the path of a file"),
         ('database = "postgres://host/x"', "SQLite only"),

@@ -216,7 +216,7 @@ def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon:
 def test_each_gate_has_a_next_move() -> None:
     gates = (
         "WORKER_DOWN PAUSED BATCH_STOPPED BATCH_WAITING DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY"
-        " TYPE_FULL SLOTS_FULL CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
+        " TYPE_FULL SLOTS_FULL NO_NODE CAPABILITY_MISSING UNKNOWN_TYPE DISK_LOW SOURCE_RESTING AHEAD_IN_QUEUE"
     )
 
     assert list(NEXT_MOVES) == gates.split()
