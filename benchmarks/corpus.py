@@ -20,7 +20,7 @@ from typing import Any
 import pymupdf
 from PIL import Image, ImageChops, ImageFilter
 
-_WORDS = """
+WORDS = """
 annual report risk climate revenue the of and in to shareholder committee board financial statement assets liabilities
 cash flow operating income quarter growth strategy market energy emissions water supply chain governance audit policy
 remuneration dividend share capital interest rate currency exposure hedge derivative goodwill impairment lease provision
@@ -151,7 +151,7 @@ def _lines(chance: random.Random, number: int) -> Iterator[_Line]:
     while y < _BOTTOM - 5 * size:
         if y == _TOP or chance.random() < 0.3:
             y += 1.4 * size
-            heading = " ".join(chance.choices(_WORDS, k=chance.randint(2, 5))).capitalize()
+            heading = " ".join(chance.choices(WORDS, k=chance.randint(2, 5))).capitalize()
             yield _Line(f"{chance.randint(1, 9)}.{chance.randint(1, 20)} {heading}", _BOLD[body], size + 3, y)
             y += 1.9 * size
         for line in _broken(_paragraph(chance), body, size):
@@ -168,7 +168,7 @@ def _paragraph(chance: random.Random) -> str:
 
 
 def _sentence(chance: random.Random) -> str:
-    words = chance.choices(_WORDS, k=chance.randint(6, 18))
+    words = chance.choices(WORDS, k=chance.randint(6, 18))
     if chance.random() < 0.5:
         figure = chance.choice(["{0:,}", "{0}%", "EUR {0:,} million", "({0})", "20{1:02}"])
         words.insert(chance.randrange(1, len(words)), figure.format(chance.randint(2, 99_999), chance.randint(0, 30)))

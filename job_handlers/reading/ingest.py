@@ -295,7 +295,9 @@ def look(book: pdf.Book, number: int) -> Judged:
         return Judged(verdict, scan=Scan(*book.packed(number)))
     if verdict is Verdict.BLANK:
         return Judged(verdict, "", layout.written(layout.Layout(found.size)))
-    return Judged(verdict, found.text, layout.written(layout.Layout(found.size, blocks=found.blocks)))
+    return Judged(
+        verdict, found.text, layout.written(layout.Layout(found.size, blocks=found.blocks, tables=found.tables))
+    )
 
 
 def _locked(password: str) -> str:

@@ -6,6 +6,11 @@ Points from the top left of the page as it is shown; a word is x0, y0, x1, y1, c
 paragraph is preceded by an empty one. `turn` and `skew` say how the writing lies on the page. A page with its own
 text has "blocks" instead, x0, y0, x1, y1, and from where to where in the page's text its words stand; and a page of a
 sheet its values (see `sheets`).
+
+    "tables": [{"box": [72.0, 80.0, 520.1, 300.5], "begin": 0, "end": 411,
+                "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
+
+A row of a table is a line of the page's text, its cells parted by tabs; so is a row of its words.
 """
 
 from __future__ import annotations
@@ -38,10 +43,28 @@ class Block(msgspec.Struct, array_like=True, frozen=True):
     end: int
 
 
+class Cell(msgspec.Struct, array_like=True, frozen=True):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    text: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    box: tuple[float, float, float, float]
+    begin: int
+    end: int
+    """From where to where in the page's text its rows stand."""
+    rows: list[list[Cell | None]]
+    """All of them as long; None is an empty cell. What spans several columns stands in the first of them."""
+
+
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     size: tuple[float, float]
     lines: list[list[Word]] = []
     blocks: list[Block] = []
+    tables: list[Table] = []
     turn: int = 0
     """Degrees clockwise by which the page has to be turned to be read."""
     skew: float = 0.0
@@ -56,7 +79,7 @@ _decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
 def written(layout: Layout) -> str:
     text = _encoder.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], is_cut=True))
+        text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], tables=[], is_cut=True))
     return text.decode()
 
 

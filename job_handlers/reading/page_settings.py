@@ -15,7 +15,7 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
-LAYER_RULES = 3
+LAYER_RULES = 4
 OCR_RULES = 3
 ROW_RULES = 1
 

@@ -10,19 +10,22 @@ import io
 import re
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import floor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pymupdf as partly_typed
 from PIL import Image, JpegImagePlugin
 
+from job_handlers.reading import order, tables
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.layers import Drawn
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, Cell, Table
 
 # Its annotations cover a part of it.
 pymupdf: Any = partly_typed
@@ -39,13 +42,17 @@ Image.preinit()
 _SCAN_PIXELS_LEAST = 300_000
 _FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES
 _FLAGS_UNCLIPPED = _FLAGS & ~pymupdf.TEXT_CLIP
+_VECTORS = pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_LAZY_VECTORS
+_DRAWN_BYTES_MAX = 1 << 18
+_BLOCKS_LOOKED_AT = 6000
+_RULE_MOST = 2.5
+"""Points: what is drawn thicker is an area."""
 _AS_IT_IS = pymupdf.Matrix(1, 1)
 _PAGE_BYTES = 1 << 14
-_TEXT = mupdf.FZ_STEXT_BLOCK_TEXT
+_IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE
 _ROTATE, _RESOURCES, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_Resources, mupdf.PDF_ENUM_NAME_XObject
 _FONT = mupdf.PDF_ENUM_NAME_Font
-
-_Paragraph = tuple[float, float, float, float, str]
+_CONTENTS, _LENGTH = mupdf.PDF_ENUM_NAME_Contents, mupdf.PDF_ENUM_NAME_Length
 
 _PIXELS_MAX = 40_000_000
 """Of what is drawn to be read: an A4 at 300 dpi has 9 million, an A0 at 150 has 35."""
@@ -95,6 +102,7 @@ class PageText:
     """As it is shown, in points."""
     text: str
     blocks: list[Block]
+    tables: list[Table]
     may_be_scan: bool
     """It has images enough to be one."""
 
@@ -178,7 +186,42 @@ class Book:
 
 # --- a page's own text ----------------------------------------------------------------------------------
 # Most pages are read below PyMuPDF's Python layer, which takes a fifth less time a page; those of which that is not
-# known to find the same are read by its own ways.
+# known to find the same are read by its own ways. Both write what they found as JSON, in hundredths of a point: lines
+# with their places cost hardly more so than the bare text.
+
+
+class _Corners(msgspec.Struct):
+    x: int
+    y: int
+    w: int
+    h: int
+
+
+class _Font(msgspec.Struct):
+    size: int
+
+
+class _Line(msgspec.Struct):
+    bbox: _Corners
+    font: _Font
+    y: int
+    """On which its letters stand."""
+    text: str
+
+
+class _Found(msgspec.Struct):
+    """A block of text, or something that is drawn."""
+
+    bbox: _Corners | None = None
+    lines: list[_Line] = []
+    stroked: int = 0
+
+
+class _FoundPage(msgspec.Struct):
+    blocks: list[_Found]
+
+
+_found_page = msgspec.json.Decoder(_FoundPage)
 
 
 def _text_of(document: Any, number: int) -> PageText:
@@ -188,8 +231,22 @@ def _text_of(document: Any, number: int) -> PageText:
     is_upright = own.m_internal and not _inherited(own, _ROTATE).pdf_to_int()
     if not is_upright or mupdf.fz_is_infinite_rect(whole):
         return _by_its_own_ways(document, number)
-    texts = _paragraphs(page, whole) or _paragraphs_of(document[number - 1])
-    return _page_text(_size_of(whole), texts, may_be_scan=_has_pictures(own) and _may_be_scan(document, number))
+    may_be_scan = _has_pictures(own) and _may_be_scan(document, number)
+    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _flags_for(own), _AS_IT_IS))
+    found = _found_in(read)
+    if not _are_within([one.bbox for one in found if one.bbox is not None], whole):
+        # Beyond its edge it may have text that is not shown.
+        careful = document[number - 1].get_textpage(flags=_FLAGS)
+        read, found = careful.this, _found_in(careful.this)
+    return _page_text(_size_of(whole), read, found, None, may_be_scan=may_be_scan)
+
+
+def _flags_for(own: Any) -> int:
+    """What is drawn is looked at unless it is very much, as on a map."""
+    contents = own.obj().pdf_dict_get(_CONTENTS)
+    packed = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
+    flags: int = _FLAGS_UNCLIPPED if packed > _DRAWN_BYTES_MAX else _FLAGS_UNCLIPPED | _VECTORS
+    return flags
 
 
 def _size_of(whole: Any) -> tuple[float, float]:
@@ -199,67 +256,164 @@ def _size_of(whole: Any) -> tuple[float, float]:
 def _by_its_own_ways(document: Any, number: int) -> PageText:
     """A turned page, an image, and other rare ones."""
     page = document[number - 1]
-    texts = _paragraphs_of(page)
-    if page.rotation:
-        # Its text is told as if it were not turned.
-        turn = page.rotation_matrix
-        texts = [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in texts]
-    return _page_text(_size_of(page.rect), texts, may_be_scan=not document.is_pdf or _may_be_scan(document, number))
+    read = page.get_textpage(flags=_FLAGS).this
+    may_be_scan = not document.is_pdf or _may_be_scan(document, number)
+    # The text of a turned page is told as if it were not turned.
+    return _page_text(
+        _size_of(page.rect),
+        read,
+        _found_in(read),
+        page.rotation_matrix if page.rotation else None,
+        may_be_scan=may_be_scan,
+    )
 
 
-def _page_text(size: tuple[float, float], texts: Sequence[_Paragraph], *, may_be_scan: bool) -> PageText:
-    blocks: list[Block] = []
-    begin = 0
-    for x0, y0, x1, y1, text in texts:
-        end = begin + len(text)
-        blocks.append(Block(x0, y0, x1, y1, begin, end))
-        begin = end
-    joined = "".join([one[4] for one in texts])
-    return PageText(size, joined[:TEXT_CHARACTERS_MAX], blocks, may_be_scan)
-
-
-def _paragraphs(page: Any, whole: Any) -> list[_Paragraph]:
-    """Its blocks, with the text as the library itself writes it, which takes a sixth of the time. Nothing where that
-    may be another text than what stands on the page: where something reaches beyond its edge, or takes no room."""
-    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED, _AS_IT_IS))
-    left, top, right, bottom = whole.x0, whole.y0, whole.x1, whole.y1
-    boxes: list[tuple[float, float, float, float]] = []
-    block = read.m_internal.first_block
-    while block:
-        box = block.bbox
-        x0, y0, x1, y1 = box.x0, box.y0, box.x1, box.y1
-        if block.type != _TEXT or not (left <= x0 < x1 <= right and top <= y0 < y1 <= bottom):
-            return []
-        boxes.append((_tenths(x0) / 10, _tenths(y0) / 10, _tenths(x1) / 10, _tenths(y1) / 10))
-        block = block.next
-    try:
-        # A line ends each line, and an empty one each block.
-        texts = _written(read).decode().split("\n\n")
-    except UnicodeDecodeError:
-        return []
-    if texts.pop() or len(texts) != len(boxes):
-        # There are empty ones among its own lines.
-        return []
-    return [(*box, f"{text}\n") for box, text in zip(boxes, texts, strict=True)]
-
-
-def _tenths(points: float) -> int:
-    """The nearest. Python's own rounding to a decimal takes three times as long."""
-    return floor(points * 10 + 0.5)
-
-
-def _written(read: Any) -> bytes:
+def _found_in(read: Any) -> list[_Found]:
     buffer = mupdf.FzBuffer(_PAGE_BYTES)
     out = mupdf.FzOutput(buffer)
-    mupdf.fz_print_stext_page_as_text(out, read)
+    mupdf.fz_print_stext_page_as_json(out, read, 100.0)
     out.fz_close_output()
-    written: bytes = buffer.fz_buffer_extract()
-    return written
+    return _found_page.decode(buffer.fz_buffer_extract()).blocks
 
 
-def _paragraphs_of(page: Any) -> list[_Paragraph]:
-    found = page.get_textpage(flags=_FLAGS).extractBLOCKS()
-    return [(*_rounded(one[:4]), one[4]) for one in found if one[6] == 0]
+def _are_within(boxes: Sequence[_Corners], whole: Any) -> bool:
+    return not boxes or bool(
+        100 * whole.x0 <= min([one.x for one in boxes])
+        and 100 * whole.y0 <= min([one.y for one in boxes])
+        and max([one.x + one.w for one in boxes]) <= 100 * whole.x1
+        and max([one.y + one.h for one in boxes]) <= 100 * whole.y1
+        and min([min(one.w, one.h) for one in boxes]) > 0
+    )
+
+
+def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: Any, *, may_be_scan: bool) -> PageText:
+    lines = [line for one in found for line in one.lines]
+    boxes = [
+        (box.x / 100, box.y / 100, (box.x + box.w) / 100, (box.y + box.h) / 100) for one in lines for box in [one.bbox]
+    ]
+    groups: list[range] = []
+    for one in found:
+        if one.bbox is not None:
+            begin = groups[-1].stop if groups else 0
+            groups.append(range(begin, begin + len(one.lines)))
+    grids = _tables_in(read, found, lines) if tables.may_have_tables([one.y for one in lines]) else []
+    of_table = {piece.at: at for at, grid in enumerate(grids) for row in grid.rows for cell in row for piece in cell}
+    parts = order.arranged(groups, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in grids], of_table)
+    written: list[str] = []
+    blocks: list[Block] = []
+    placed: list[Table] = []
+    begin = 0
+    for part in parts:
+        if part.table is None:
+            text = "".join([f"{lines[at].text}\n" for at in part.lines])
+        else:
+            text = grids[part.table].as_text()
+            placed.append(_placed(grids[part.table], begin, boxes, turn))
+            text += _left_over(grids[part.table], lines)
+        written.append(text)
+        blocks.append(Block(*_shown(part.box, turn), begin, begin + len(text)))
+        begin += len(text)
+    return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, may_be_scan)
+
+
+def _tables_in(read: Any, found: list[_Found], lines: list[_Line]) -> list[tables.Table]:
+    # From a little below the tops of its letters: lines that stand close together do not overlap so.
+    pieces = [
+        tables.Piece(
+            box.x / 100, (one.y - 0.72 * size) / 100, (box.x + box.w) / 100, (one.y + 0.12 * size) / 100, one.text, at
+        )
+        for at, one in enumerate(lines)
+        for box, size in [(one.bbox, one.font.size)]
+        if box.h < 2.5 * size or box.w > box.h
+    ]  # fmt: skip
+    words: dict[int, list[Any]] = {}
+
+    def split(piece: tables.Piece) -> list[tables.Piece]:
+        if not words:
+            at = -1
+            last: tuple[int, int] | None = None
+            for one in pymupdf.TextPage(read).extractWORDS():
+                if one[5:7] != last:
+                    last = one[5:7]
+                    at = starts[last[0]] + last[1]
+                words.setdefault(at, []).append(one)
+        return [
+            tables.Piece(one[0], piece.y0, one[2], piece.y1, one[4], piece.at)
+            for one in words.get(piece.at, ())
+            if one[0] >= piece.x0 - 0.1 and one[2] <= piece.x1 + 0.1
+        ]
+
+    starts = [0, *accumulate(len(one.lines) for one in found if one.bbox is not None)]
+    return tables.find(pieces, _rules_in(read, found), split)
+
+
+def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
+    if len(found) > _BLOCKS_LOOKED_AT:
+        return []
+    rules: list[tables.Rule] = []
+    block = read.m_internal.first_block
+    kinds = iter(found)
+    while block:
+        if block.type == _IMAGE:
+            block = block.next
+            continue
+        kind = next(kinds, None)
+        if kind is None:
+            break
+        if kind.bbox is None:
+            box = block.bbox
+            x0, y0, x1, y1 = box.x0, box.y0, box.x1, box.y1
+            if x1 - x0 <= _RULE_MOST or y1 - y0 <= _RULE_MOST:
+                rules.append(tables.Rule(x0, y0, x1, y1))
+            elif kind.stroked:
+                rules += (tables.Rule(x0, y0, x1, y0), tables.Rule(x0, y1, x1, y1),
+                          tables.Rule(x0, y0, x0, y1), tables.Rule(x1, y0, x1, y1))  # fmt: skip
+        block = block.next
+    return rules
+
+
+def _placed(grid: tables.Table, begin: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
+    """Its cells as high as their lines are."""
+
+    def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
+        if not pieces:
+            return None
+        corners = (min(one.x0 for one in pieces), min(boxes[one.at][1] for one in pieces),
+                   max(one.x1 for one in pieces), max(boxes[one.at][3] for one in pieces))  # fmt: skip
+        return Cell(*_shown(corners, turn), text)
+
+    rows = [
+        [cell(*one) for one in zip(row, texts, strict=True)] for row, texts in zip(grid.rows, grid.texts, strict=True)
+    ]
+    found = [one for row in rows for one in row if one is not None]
+    box = (min(one.x0 for one in found), min(one.y0 for one in found),
+           max(one.x1 for one in found), max(one.y1 for one in found))  # fmt: skip
+    return Table(box, begin, begin + len(grid.as_text()), rows)
+
+
+def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:
+    """Of lines that stand partly in the table: what is not in it."""
+    used: dict[int, list[str]] = {}
+    for row in grid.rows:
+        for cell in row:
+            for piece in cell:
+                used.setdefault(piece.at, []).extend(piece.text.split())
+    left = ""
+    for at, taken in used.items():
+        if len(lines[at].text.split()) > len(taken):
+            others = Counter(taken)
+            rest = []
+            for word in lines[at].text.split():
+                if others[word]:
+                    others[word] -= 1
+                elif word.strip(".·…"):
+                    rest.append(word)
+            left += f"{' '.join(rest)}\n" if rest else ""
+    return left
+
+
+def _shown(box: Sequence[float], turn: Any) -> tuple[float, float, float, float]:
+    return _rounded(box if turn is None else pymupdf.Rect(box) * turn)
 
 
 def _rounded(box: Sequence[float]) -> tuple[float, float, float, float]:

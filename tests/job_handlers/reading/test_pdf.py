@@ -48,7 +48,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
     with pdf.Book(tmp_path / "page.pdf") as book:
         quick = book.text(1)
-        monkeypatch.setattr(pdf, "_paragraphs", lambda page, whole: [])
+        monkeypatch.setattr(pdf, "_are_within", lambda boxes, whole: False)
         careful = book.text(1)
 
     assert (quick.text, quick.size) == (careful.text, careful.size)
@@ -59,7 +59,8 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
 
 def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "_paragraphs_of", None)
+    monkeypatch.setattr(pdf, "_by_its_own_ways", None)
+    monkeypatch.setattr(pymupdf.Page, "get_textpage", None)
     with pymupdf.open() as document:
         plain(document.new_page())
         document.save(tmp_path / "page.pdf")

@@ -1,0 +1,187 @@
+"""The order in which the blocks of a page are read. Pure.
+
+A file has its text in an order, and so has an engine; mostly it is the reader's, and then it stays. Where it runs up
+the page within a column, or from column to column and back, the order is told by the gaps between the blocks: a
+column is read to its end before the one beside it, and what reaches over several parts what is above it from what is
+below. Distances are in the unit of the boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Box = tuple[float, float, float, float]
+"""x0, y0, x1, y1; y grows downwards."""
+
+BLOCKS_MOST = 400
+_TOUCH = 0.2
+"""By so much of the smaller one may two overlap and still be beside or below each other."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Lines that stand together, or one table."""
+
+    box: Box
+    lines: list[int]
+    table: int | None = None
+
+
+def arranged(
+    blocks: Sequence[Sequence[int]], lines: Sequence[Box], tables: Sequence[Box], of_table: Mapping[int, int]
+) -> list[Part]:
+    """The blocks of lines, without those that belong to a table (`of_table`), which stand as their table where the
+    first of them stood; cut where they go from one column to another; all as they are read."""
+    parts: list[Part] = []
+    met: set[int] = set()
+    for block in blocks:
+        last: Box | None = None
+        for at in block:
+            table = of_table.get(at)
+            if table is not None:
+                last = None
+                if table not in met:
+                    met.add(table)
+                    parts.append(Part(tables[table], [], table))
+                continue
+            own = lines[at]
+            if last is None:
+                parts.append(Part(own, [at]))
+            elif own[0] < last[2] and own[2] > last[0]:
+                parts[-1].lines.append(at)
+            elif _is_elsewhere(last, own):
+                parts.append(Part(own, [at]))
+            else:
+                parts[-1].lines.append(at)
+                # Side by side, as a number and its paragraph, they are one line.
+                own = _around(last, own)
+            last = own
+    for part in parts:
+        if len(part.lines) > 1:
+            some = [lines[at] for at in part.lines]
+            part.box = (min([one[0] for one in some]), min([one[1] for one in some]),
+                        max([one[2] for one in some]), max([one[3] for one in some]))  # fmt: skip
+    return [parts[at] for at in in_order([part.box for part in parts])]
+
+
+def _is_elsewhere(last: Box, own: Box) -> bool:
+    """In another column than the line before it, and not behind the number of its paragraph."""
+    height = own[3] - own[1]
+    is_behind = own[1] < (last[1] + last[3]) / 2 < own[3] and 0 <= own[0] - last[2] < 3 * height
+    return not (is_behind and last[2] - last[0] < 4 * height)
+
+
+def _around(one: Box, other: Box) -> Box:
+    return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
+
+
+def in_order(boxes: Sequence[Box]) -> list[int]:
+    """Their places as they are read."""
+    given = list(range(len(boxes)))
+    if len(boxes) < 3 and not (len(boxes) == 2 and boxes[1][3] <= boxes[0][1]):
+        return given
+    if len(boxes) > BLOCKS_MOST or _goes_down(boxes):
+        return given
+    head, body, foot = _running(boxes)
+    read = [*head, *_cut(body, boxes), *foot]
+    return read if _runs_up(boxes) or _runs_across(read, boxes) else given
+
+
+def _running(boxes: Sequence[Box]) -> tuple[list[int], list[int], list[int]]:
+    """What runs above and below all pages belongs to no column."""
+    body = sorted(range(len(boxes)), key=lambda at: boxes[at][1])
+    lowest = min(one[3] - one[1] for one in boxes)
+    head: list[int] = []
+    foot: list[int] = []
+
+    def is_line(at: int) -> bool:
+        return boxes[at][3] - boxes[at][1] < 1.6 * lowest
+
+    while len(body) > 2 and is_line(body[0]) and boxes[body[1]][1] - boxes[body[0]][3] > 1.5 * lowest:
+        head.append(body.pop(0))
+    while len(body) > 2 and is_line(body[-1]):
+        if boxes[body[-1]][1] - max(boxes[at][3] for at in body[:-1]) <= 1.5 * lowest:
+            break
+        foot.insert(0, body.pop())
+    return head, body, foot
+
+
+def _goes_down(boxes: Sequence[Box]) -> bool:
+    return all(above[3] <= below[1] + 1 for above, below in pairwise(boxes))
+
+
+def _runs_up(boxes: Sequence[Box]) -> bool:
+    """Somewhere a block comes after another that it stands above."""
+    return any(
+        later[1] < earlier[1] and later[3] <= earlier[1] + _TOUCH * (earlier[3] - earlier[1])
+        and min(later[2], earlier[2]) - max(later[0], earlier[0])
+        > 0.5 * min(later[2] - later[0], earlier[2] - earlier[0])
+        for at, earlier in enumerate(boxes)
+        for later in boxes[at + 1 :]
+    )  # fmt: skip
+
+
+def _runs_across(read: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Columns are left and come back to: of those that follow each other in a column, others were told between."""
+    place = {at: number for number, at in enumerate(range(len(boxes)))}
+    breaks = 0
+    for one, following in pairwise(read):
+        a, b = boxes[one], boxes[following]
+        is_below = b[1] >= a[3] - 1 and min(a[2], b[2]) - max(a[0], b[0]) > 0
+        between = range(place[one] + 1, place[following])
+        breaks += is_below and any(
+            (boxes[at][0] >= max(a[2], b[2]) - 1 or boxes[at][2] <= min(a[0], b[0]) + 1)
+            and boxes[at][1] < b[3] and boxes[at][3] > a[1]
+            for at in between
+        )  # fmt: skip
+    return breaks > 1
+
+
+def _cut(some: list[int], boxes: Sequence[Box]) -> list[int]:
+    if len(some) < 2:
+        return some
+    columns = _parted(some, boxes, 0)
+    if len(columns) > 1:
+        if len(columns) == 2 and _is_sidebar(columns[0], columns[1], boxes):
+            columns.reverse()
+        return [one for column in columns for one in _cut(column, boxes)]
+    storeys = _parted(some, boxes, 1)
+    if len(storeys) < 2:
+        return sorted(some, key=lambda at: (boxes[at][1], boxes[at][0]))
+    # Neighbouring storeys that the same gap parts are columns, and not rows.
+    groups: list[list[int]] = []
+    for storey in storeys:
+        if groups and len(_parted([*groups[-1], *storey], boxes, 0)) > 1:
+            groups[-1] += storey
+        else:
+            groups.append(list(storey))
+    if len(groups) < 2:
+        groups = storeys
+    return [one for group in groups for one in _cut(group, boxes)]
+
+
+def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Text beside the text, narrower by far: whoever reads comes to it last, also where it stands first. Single lines
+    are no text, but what names that beside them."""
+    wide, narrow = (max(boxes[at][2] for at in some) - min(boxes[at][0] for at in some) for some in (right, left))
+    lowest = min(one[3] - one[1] for one in boxes)
+    return narrow < 0.6 * wide and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
+
+
+def _parted(some: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
+    """Along the axis, where nothing reaches over."""
+    side: Callable[[int], float] = lambda at: boxes[at][axis]  # noqa: E731
+    parts: list[list[int]] = []
+    end = 0.0
+    for one in sorted(some, key=side):
+        begin, own_end = boxes[one][axis], boxes[one][axis + 2]
+        slack = min(2.0, _TOUCH * (own_end - begin))
+        if parts and begin < end - slack:
+            parts[-1].append(one)
+            end = max(end, own_end)
+        else:
+            parts.append([one])
+            end = own_end if len(parts) == 1 else max(end, own_end)
+    return parts

@@ -1,0 +1,830 @@
+"""Find the tables of a page from where its words and lines stand, and tell their rows and cells. Pure.
+
+It is given pieces of text, each on one line and without a wide gap in it, and the rules that are drawn on the page, in
+any unit. A table is either drawn, as a grid of rules, or stands in rows: lines one below the other with gaps at the
+same places. What flows like prose, where a line ends because the next word would not have fitted, is none, so that two
+columns of a report stay two columns. All distances are in heights of the page's usual letter, `em`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+PIECES_MOST = 4000
+RULES_MOST = 3000
+
+_GAP_LEAST = 0.25
+"""Between two columns."""
+_ROW_DISTANCE_MOST = 3.4
+"""Between two rows that no rule holds together, from middle to middle."""
+_ALONE_MOST = 2
+"""Lines without a gap between two that have one."""
+_ALIGNED_SHARE = 0.7
+_CELL_WORDS_MOST = 12
+_SNAP = 0.35
+
+_NUMBER = re.compile(
+    r"[-+–—(<>~±$€£¥%*†\[]*\s*(?:[A-Z]{2,3}\s?)?\d[\d\s.,'’:/-]*[-+%)*†\]a-z°]{0,3}|[-–—.*†]+|n/?a|nil|n\.m\.", re.I
+)
+_YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
+_GROUPS = re.compile(r"[-+(]?\d{1,3}(?: \d{3})+(?:[.,]\d+)?\)?")
+_DOTS = re.compile(r"[.·…]+")
+"""That lead the eye to the number at the end of a line."""
+_LEADS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
+_BULLET = re.compile(r"[•●▪■◦‣∙·*–—o-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]|\d{1,2}(?:\.\d{1,2})+\.?|\[\d{1,3}\]")
+_SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
+_SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
+
+
+class Piece(NamedTuple):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    text: str
+    at: int
+    """Whatever its finder knows it by."""
+
+
+class Rule(NamedTuple):
+    """A line that is drawn, upright or level."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    rows: list[list[list[Piece]]]
+    """By row and column; a cell that spans several columns stands in the first of them."""
+    texts: list[list[str]]
+
+    def as_text(self) -> str:
+        """A line for each row, its cells parted by tabs."""
+        return "".join(["\t".join(row).rstrip("\t") + "\n" for row in self.texts])
+
+
+Split = Callable[[Piece], Sequence[Piece]]
+"""The words of a piece, where it may reach over two columns."""
+
+
+def _loosened(pieces: Sequence[Piece], split: Split | None, em: float) -> list[Piece]:
+    """Columns that stand close together come as one piece: numbers side by side, and words with more than a space
+    between them. What is parted here for nothing meets again in its cell."""
+    if split is None:
+        return list(pieces)
+    found: list[Piece] = []
+    for one in pieces:
+        words = split(one) if " " in one.text.strip() else ()
+        words = [word for word in words if not _DOTS.fullmatch(word.text)]
+        if len(words) < 2 or one.x0 > words[0].x0 + em or one.x1 < words[-1].x1 - em:
+            found.append(one)
+            continue
+        spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
+        usual = min(spaces)
+        wide = max(0.55 * em, 1.4 * usual if len(spaces) > 1 else 0.0)
+        are_numbers = all(_is_number(word.text) or word.text in _SIGNS_BEFORE for word in words)
+        is_one = are_numbers and _GROUPS.fullmatch(one.text.strip()) is not None
+        begin = 0
+        for at, space in enumerate(spaces, 1):
+            is_sign = words[at - 1].text in _SIGNS_BEFORE and at - 1 == begin
+            if not is_sign and (space > wide or (are_numbers and not is_one)):
+                found.append(_together(words[begin:at], one))
+                begin = at
+        found.append(_together(words[begin:], one) if begin else one)
+    return found
+
+
+def _together(words: Sequence[Piece], one: Piece) -> Piece:
+    return Piece(words[0].x0, one.y0, words[-1].x1, one.y1, " ".join([word.text for word in words]), words[0].at)
+
+
+def text_of(cell: Sequence[Piece]) -> str:
+    if not cell:
+        return ""
+    text = " ".join((cell[0].text if len(cell) == 1 else " ".join([one.text for one in cell])).split())
+    return _LEADS.sub("", text) if ".." in text or ". ." in text else text
+
+
+def may_have_tables(middles: Sequence[int]) -> bool:
+    """Told by the heights at which its pieces stand: prose has no two side by side."""
+    return len(middles) - len(set(middles)) >= 2
+
+
+def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | None = None) -> list[Table]:
+    pieces = [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")]
+    if len(pieces) < 4 or len(pieces) > PIECES_MOST:
+        return []
+    em = median([one.y1 - one.y0 for one in pieces]) or 1.0
+    level, upright = _straightened(rules, em) if len(rules) <= RULES_MOST else ([], [])
+    found: list[Table] = []
+    left = pieces
+    for area in _drawn_areas(level, upright, em):
+        inside = [one for one in left if _is_inside(one, area)]
+        table = _read(_loosened(inside, split, em), em, level, upright, split, is_drawn=True, area=area)
+        if table is not None:
+            found.append(table)
+            inner = {id(one) for one in inside}
+            left = [one for one in left if id(one) not in inner]
+    prose = _prose(left, em)
+    flows = [one for one in left if id(one) in prose]
+    others = [one for one in left if id(one) not in prose]
+    likely = _likely(_bands(others, em))
+    for run in _runs(_loosened(likely, split, em), flows, em):
+        table = _read([one for band in run for one in band], em, level, upright, split, is_drawn=False, area=None)
+        if table is not None:
+            found.append(table)
+    return sorted(found, key=lambda one: (one.y0, one.x0))
+
+
+# --- lines of pieces --------------------------------------------------------------------------------------
+
+Band = list[Piece]
+"""Pieces side by side, from left to right."""
+
+
+def _bands(pieces: Sequence[Piece], em: float) -> list[Band]:
+    bands: list[Band] = []
+    middle = -1e9
+    for one in sorted(pieces, key=lambda one: one.y0 + one.y1):
+        own = (one.y0 + one.y1) / 2
+        if own - middle > 0.45 * min(em, one.y1 - one.y0 + 0.2 * em):
+            bands.append([])
+            middle = own
+        else:
+            middle += (own - middle) / (len(bands[-1]) + 1)
+        bands[-1].append(one)
+    for band in bands:
+        band.sort()
+    return bands
+
+
+def _middle(band: Band) -> float:
+    return sum(one.y0 + one.y1 for one in band) / (2 * len(band))
+
+
+def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
+    """Those that flow: stacked lines, each of which ends because the first word of the next had no room in it."""
+    stacks: list[list[Piece]] = []
+    for one in sorted(pieces, key=lambda one: (one.y0 + one.y1, one.x0)):
+        best, nearest = None, 2.6 * em
+        for stack in stacks:
+            last = stack[-1]
+            down = one.y0 - last.y0
+            if 0.5 * em < down <= 2.2 * em and abs(one.x0 - last.x0) < nearest and one.x0 < last.x1:
+                best, nearest = stack, abs(one.x0 - last.x0)
+        if best is None:
+            stacks.append([one])
+        else:
+            best.append(one)
+        # What ended far above takes no more.
+        if len(stacks) > 40:
+            stacks.sort(key=lambda stack: stack[-1].y1)
+            _close(stacks, one.y0 - 4 * em)
+    found: set[int] = set()
+    middles = sorted(one.y0 + one.y1 for one in pieces)
+    for stack in stacks:
+        for flow in _flowing(stack, em):
+            if not _is_of_rows(flow, middles, em):
+                found.update(map(id, flow))
+    return found
+
+
+def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> bool:
+    """Cells over several lines, one below the other: each begins where something stands beside it."""
+    if len(flow) > 12:
+        return False
+    beside = [
+        bisect_right(middles, one.y0 + one.y1 + 0.5 * em) - bisect_left(middles, one.y0 + one.y1 - 0.5 * em) > 1
+        for one in flow
+    ]
+    return any(beside) and not all(beside) and beside == [one.text[:1].isupper() for one in flow]
+
+
+def _close(stacks: list[list[Piece]], above: float) -> None:
+    """Short ones can hold no prose, and are dropped."""
+    stacks[:] = [stack for stack in stacks if stack[-1].y1 > above or len(stack) > 2]
+
+
+def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
+    if len(stack) < 3 or sum(len(one.text) for one in stack) < 16 * len(stack):
+        return
+    right = max(one.x1 for one in stack)
+    begin = lowers = 0
+    for at in range(1, len(stack) + 1):
+        wraps = False
+        if at < len(stack):
+            line, following = stack[at - 1], stack[at]
+            first = following.text.split(" ", 1)[0]
+            wide = (following.x1 - following.x0) * (len(first) + 1) / max(len(following.text), 1)
+            wraps = line.x1 + wide > right - 0.3 * em and line.x0 - following.x0 > -1.2 * em
+            lowers += wraps and not first[:1].isupper()
+        if not wraps:
+            pairs = at - 1 - begin
+            text = "".join([one.text for one in stack[begin:at]]) if pairs > 1 else ""
+            if (
+                pairs > 1
+                and sum(map(str.isalpha, text)) > 0.5 * len(text)
+                and lowers >= (0.55 * pairs if pairs > 3 else pairs - 0.5)
+            ):
+                yield stack[begin:at]
+            begin, lowers = at, 0
+
+
+def _runs(pieces: Sequence[Piece], flows: Sequence[Piece], em: float) -> list[list[Band]]:
+    """Neighbouring lines that have gaps in them, with those between that stand in one column."""
+    runs: list[list[Band]] = []
+    run: list[Band] = []
+    alone = 0
+    for band in _bands(pieces, em):
+        is_far = bool(run) and _middle(band) - _middle(run[-1]) > _ROW_DISTANCE_MOST * em
+        if run and (is_far or alone > _ALONE_MOST or _is_parted(run[-1], band, flows)):
+            runs.append(run)
+            run, alone = [], 0
+        run.append(band)
+        alone = 0 if len(band) > 1 else alone + 1
+    runs.append(run)
+    return [kept for one in runs if (kept := _trimmed(one, em))]
+
+
+def _likely(bands: Sequence[Band]) -> list[Piece]:
+    """Lines that have gaps, with their neighbours, where there are several not far from each other."""
+    wide = [at for at, band in enumerate(bands) if len(band) > 1]
+    kept: set[int] = set()
+    for one, other in pairwise(wide):
+        if other - one <= _ALONE_MOST + 1:
+            kept.update(range(one - 1, other + _ALONE_MOST + 1))
+    return [one for at, band in enumerate(bands) if at in kept for one in band]
+
+
+def _is_parted(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
+    """By prose that stands between them."""
+    top, bottom = _middle(above), _middle(below)
+    left = min(above[0].x0, below[0].x0)
+    right = max(one.x1 for one in (*above, *below))
+    return any(top < (one.y0 + one.y1) / 2 < bottom and one.x0 < right and one.x1 > left for one in flows)
+
+
+def _trimmed(run: list[Band], em: float) -> list[Band]:
+    """Without the lines above and below that have no gap; what goes on with a cell of the last row stays."""
+    wide = [at for at, band in enumerate(run) if len(band) > 1]
+    if len(wide) < 2:
+        return []
+    first, last = wide[0], wide[-1]
+    steps = [_middle(run[at + 1]) - _middle(run[at]) for at in range(first, last)]
+    while (
+        last + 1 < len(run)
+        and _goes_on(run[last], run[last + 1][0], em)
+        and (_middle(run[last + 1]) - _middle(run[last]) <= min([*steps, 1.6 * em]) * 1.05)
+    ):
+        last += 1
+    # A name of a column over two lines begins above the others.
+    while first and len(run[first - 1]) == 1 and _begins_above(run[first - 1][0], run[first], steps, em):
+        steps.insert(0, _middle(run[first]) - _middle(run[first - 1]))
+        first -= 1
+    return run[first : last + 1]
+
+
+def _begins_above(one: Piece, band: Band, steps: Sequence[float], em: float) -> bool:
+    step = _middle(band) - (one.y0 + one.y1) / 2
+    is_over = any(one.x0 < other.x1 and one.x1 > other.x0 for other in band[1:])
+    return is_over and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02
+
+
+def _goes_on(band: Band, one: Piece, em: float) -> bool:
+    """The piece stands below one of the band, and begins like the rest of a sentence."""
+    over = [other for other in band if abs(other.x0 - one.x0) < 0.5 * em]
+    return bool(over) and not one.text[:1].isupper() and not _is_number(one.text)
+
+
+# --- rules ------------------------------------------------------------------------------------------------
+
+
+def _straightened(rules: Sequence[Rule], em: float) -> tuple[list[Rule], list[Rule]]:
+    """Level and upright ones; those that go on with each other are one."""
+    thin, reach = 0.3 * em, 0.5 * em
+    level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > 0.7 * em]
+    upright = [one for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > 0.7 * em]
+    return _joined(level, thin, reach), [_flip(one) for one in _joined([_flip(one) for one in upright], thin, reach)]
+
+
+def _flip(one: Rule) -> Rule:
+    return Rule(one.y0, one.x0, one.y1, one.x1)
+
+
+def _joined(level: Sequence[Rule], thin: float, reach: float) -> list[Rule]:
+    lines: list[list[Rule]] = []
+    for one in sorted(level, key=lambda one: one.y0 + one.y1):
+        if lines and (one.y0 + one.y1) - (lines[-1][0].y0 + lines[-1][0].y1) <= 2 * thin:
+            lines[-1].append(one)
+        else:
+            lines.append([one])
+    found: list[Rule] = []
+    for line in lines:
+        y = sum(one.y0 + one.y1 for one in line) / (2 * len(line))
+        begin = end = None
+        for one in sorted(line):
+            if end is None or begin is None or one.x0 > end + reach:
+                if end is not None and begin is not None:
+                    found.append(Rule(begin, y, end, y))
+                begin, end = one.x0, one.x1
+            else:
+                end = max(end, one.x1)
+        if end is not None and begin is not None:
+            found.append(Rule(begin, y, end, y))
+    return found
+
+
+def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> list[Rule]:
+    """Where rules cross, or stand one below the other with the same ends."""
+    near = 0.6 * em
+    group = list(range(len(level) + len(upright)))
+
+    def head(at: int) -> int:
+        while group[at] != at:
+            group[at] = group[group[at]]
+            at = group[at]
+        return at
+
+    for down, column in enumerate(upright, len(level)):
+        for at, line in enumerate(level):
+            if column.y0 - near <= line.y0 <= column.y1 + near and line.x0 - near <= column.x0 <= line.x1 + near:
+                group[head(down)] = head(at)
+    members: dict[int, list[Rule]] = {}
+    for at, one in enumerate((*level, *upright)):
+        members.setdefault(head(at), []).append(one)
+    areas = [
+        Rule(min(one.x0 for one in some), min(one.y0 for one in some),
+             max(one.x1 for one in some), max(one.y1 for one in some))
+        for some in members.values()
+        if sum(one.x0 != one.x1 for one in some) >= 2 and sum(one.x0 == one.x1 for one in some) >= 1
+    ]  # fmt: skip
+    loose = [one for some in members.values() if len(some) == 1 for one in some if one.x0 != one.x1]
+    areas += _stacked(loose, em)
+    # What lies within another is a part of it, unless it is a page's frame.
+    areas.sort(key=lambda one: (one.x1 - one.x0) * (one.y1 - one.y0))
+    return areas
+
+
+def _stacked(level: Sequence[Rule], em: float) -> list[Rule]:
+    """Above, below the head, and at the end, as books have them."""
+    found: list[Rule] = []
+    used: set[int] = set()
+    ordered = sorted(level, key=lambda one: one.y0)
+    for at, one in enumerate(ordered):
+        if at in used or one.x1 - one.x0 < 6 * em:
+            continue
+        some = [one]
+        for later in range(at + 1, len(ordered)):
+            other = ordered[later]
+            if later not in used and abs(other.x0 - one.x0) < em and abs(other.x1 - one.x1) < em:
+                used.add(later)
+                some.append(other)
+        if len(some) >= 3 or (len(some) == 2 and some[1].y0 - one.y0 > 3 * em):
+            found.append(Rule(one.x0, one.y0, one.x1, some[-1].y0))
+    return found
+
+
+def _is_inside(one: Piece, area: Rule) -> bool:
+    return area.x0 <= (one.x0 + one.x1) / 2 <= area.x1 and area.y0 <= (one.y0 + one.y1) / 2 <= area.y1
+
+
+# --- a table ----------------------------------------------------------------------------------------------
+
+
+def _read(
+    pieces: Sequence[Piece], em: float, level: Sequence[Rule], upright: Sequence[Rule], split: Split | None, *,
+    is_drawn: bool, area: Rule | None,
+) -> Table | None:  # fmt: skip
+    if len(pieces) < 4:
+        return None
+    own = area or Rule(
+        min(p.x0 for p in pieces), min(p.y0 for p in pieces), max(p.x1 for p in pieces), max(p.y1 for p in pieces)
+    )
+    walls = _walls(upright, own, em)
+    floors = _floors(level, own, em)
+    bands = _bands(pieces, em)
+    columns = _columns(bands, walls, em)
+    if len(columns) < 2:
+        return None
+    if split is not None:
+        bands = [_cut(band, columns, split, em) for band in bands]
+    columns = _without_signs(bands, columns)
+    if len(columns) < 2:
+        return None
+    lines = [_placed(band, columns) for band in bands]
+    texts = [[text_of(cell) for cell in line] for line in lines]
+    if (not is_drawn or len(walls) < 3) and not _is_table(lines, texts, em, floors, is_drawn=is_drawn):
+        return None
+    rows = [row for row in _rows(bands, lines, texts, em, floors) if any(row)]
+    if len(rows) < 2 or sum(sum(map(bool, row)) > 1 for row in rows) < 2:
+        return None
+    used = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    if len(used) < 2:
+        return None
+    rows = [[row[at] for at in used] for row in rows]
+    cells = [one for row in rows for cell in row for one in cell]
+    return Table(
+        min(one.x0 for one in cells), min(one.y0 for one in cells),
+        max(one.x1 for one in cells), max(one.y1 for one in cells), rows,
+        [[text_of(cell) for cell in row] for row in rows],
+    )  # fmt: skip
+
+
+def _walls(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
+    """Where upright rules stand through a good part of it, its own edges included."""
+    xs: list[float] = []
+    least = 0.4 * (area.y1 - area.y0)
+    for one in sorted(upright):
+        is_long = min(one.y1, area.y1) - max(one.y0, area.y0) > least
+        if is_long and area.x0 - em <= one.x0 <= area.x1 + em and (not xs or one.x0 - xs[-1] > 0.5 * em):
+            xs.append(one.x0)
+    return xs
+
+
+def _floors(level: Sequence[Rule], area: Rule, em: float) -> list[Rule]:
+    return [
+        one for one in level
+        if area.y0 - em <= one.y0 <= area.y1 + em
+        and min(one.x1, area.x1) - max(one.x0, area.x0) > 0.1 * (area.x1 - area.x0)
+    ]  # fmt: skip
+
+
+Column = tuple[float, float]
+Line = list[list[Piece]]
+"""By column."""
+
+
+def _columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
+    """From where to where each reaches."""
+    if len(walls) > 2:
+        inner = list(pairwise(walls))
+        left = min(one.x0 for band in bands for one in band)
+        right = max(one.x1 for band in bands for one in band)
+        if left < walls[0] - em:
+            inner.insert(0, (left, walls[0]))
+        if right > walls[-1] + em:
+            inner.append((walls[-1], right))
+        found: list[Column] = []
+        for begin, end in inner:
+            within = [
+                some for band in bands
+                if (some := [one for one in band if begin <= (one.x0 + one.x1) / 2 <= end])
+            ]  # fmt: skip
+            parts = _by_gaps(within, em) if sum(len(band) > 1 for band in within) > 0.5 * len(within) else []
+            if len(parts) > 1:
+                middles = [(a[1] + b[0]) / 2 for a, b in pairwise(parts)]
+                found += zip([begin, *middles], [*middles, end], strict=True)
+            else:
+                found.append((begin, end))
+        return found
+    return _by_gaps(bands, em)
+
+
+def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
+    counts = sorted((len(band) for band in bands if len(band) > 1), reverse=True)
+    if not counts:
+        return []
+    usual = counts[len(counts) // 4]
+    full = [band for band in bands if len(band) >= max(2, 0.5 * usual)]
+    best: list[Column] = []
+    # The head may reach over several columns: what stands below it tells them better.
+    for skipped in range(min(3, len(full) - 1)):
+        some = full[skipped:]
+        tolerated = len(some) // 10 if len(some) > 5 else 0
+        found = _covered(some, tolerated, em)
+        if len(found) > len(best):
+            best = found
+        if len(best) >= usual:
+            break
+    return best
+
+
+def _covered(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
+    """Stretches over which pieces stand, parted by gaps into which no more than so many reach."""
+    ends: list[tuple[float, int]] = []
+    for band in bands:
+        for one in band:
+            ends.append((one.x0, 1))
+            ends.append((one.x1, -1))
+    ends.sort()
+    found: list[Column] = []
+    deep, begin = 0, None
+    for x, step in ends:
+        deep += step
+        if deep > tolerated and begin is None:
+            begin = found.pop()[0] if found and x - found[-1][1] < _GAP_LEAST * em else x
+        elif deep <= tolerated and begin is not None:
+            found.append((begin, x))
+            begin = None
+    return found
+
+
+def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
+    """A piece that reaches over two columns, and has a gap between them, is two."""
+    found: Band = []
+    for one in band:
+        is_over = (
+            " " in one.text and sum(one.x0 < end - 0.2 * em and one.x1 > begin + 0.2 * em for begin, end in columns) > 1
+        )
+        words = split(one) if is_over else ()
+        words = [word for word in words if word.x0 >= one.x0 - 0.1 * em and word.x1 <= one.x1 + 0.1 * em]
+        if len(words) < 2:
+            found.append(one)
+            continue
+        spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
+        homes = [_home(word, columns) for word in words]
+        usual = min(spaces)
+        parts: list[list[Piece]] = [[words[0]]]
+        for at, word in enumerate(words[1:]):
+            is_parted = homes[at + 1] != homes[at] and (
+                spaces[at] > max(0.42 * em, 1.25 * usual if len(spaces) > 1 else 0.0)
+                or all(_is_number(one.text) for one in words)
+            )
+            if is_parted:
+                parts.append([])
+            parts[-1].append(word)
+        found += [_together(part, one) for part in parts]
+    return found
+
+
+def _home(one: Piece, columns: Sequence[Column]) -> int:
+    """The column over which most of it stands."""
+    best, home, x0, x1 = -1e9, 0, one.x0, one.x1
+    for at, (begin, end) in enumerate(columns):
+        shared = (x1 if x1 < end else end) - (x0 if x0 > begin else begin)
+        if shared > best:
+            best, home = shared, at
+    return home
+
+
+def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
+    """A column of currency signs belongs to the numbers behind it, one of percent signs to those before."""
+    texts: list[set[str]] = [set() for _ in columns]
+    for band in bands:
+        for one in band:
+            texts[_home(one, columns)].add(one.text.strip())
+    found: list[Column] = []
+    carried: float | None = None
+    for at, (begin, end) in enumerate(columns):
+        own = texts[at]
+        if own and own <= _SIGNS_BEHIND and found:
+            found[-1] = (found[-1][0], end)
+        elif own and own <= _SIGNS_BEFORE and at + 1 < len(columns):
+            carried = begin if carried is None else carried
+        else:
+            found.append((begin if carried is None else carried, end))
+            carried = None
+    return found
+
+
+def _placed(band: Band, columns: Sequence[Column]) -> list[list[Piece]]:
+    line: list[list[Piece]] = [[] for _ in columns]
+    for one in band:
+        x0, x1 = one.x0, one.x1
+        over = [
+            at for at, (begin, end) in enumerate(columns)
+            if x0 < end and x1 > begin and min(x1, end) - max(x0, begin) > 0.3 * min(x1 - x0, end - begin)
+        ]  # fmt: skip
+        # Over several: it spans them, and stands in the first.
+        line[over[0] if len(over) > 1 else _home(one, columns)].append(one)
+    return line
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text.strip()) is not None
+
+
+def _is_table(
+    lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float, floors: Sequence[Rule], *, is_drawn: bool
+) -> bool:
+    wide = [at for at, line in enumerate(lines) if sum(map(bool, line)) > 1]
+    if len(wide) < 2 or len(wide) < 0.4 * len(lines):
+        return False
+    columns = range(len(lines[0]))
+    cells = [[text for at in wide if (text := texts[at][column])] for column in columns]
+    numeric = [sum(map(_is_number, column)) / len(column) if column else 0.0 for column in cells]
+    words = [sum(len(text.split()) for text in column) / len(column) if column else 0.0 for column in cells]
+    if any(len(column) < 2 for column in cells) and len(columns) == 2:
+        return False
+    if _BULLET.fullmatch(cells[0][0]) if cells[0] else False:
+        marked = sum(bool(_BULLET.fullmatch(text)) for text in cells[0])
+        if marked > 0.6 * len(cells[0]) and len(columns) == 2 and not is_drawn:
+            return False
+    filled = sum(map(len, cells)) / (len(wide) * len(columns))
+    if filled < 0.35:
+        return False
+    if not is_drawn and max(numeric[1:-1], default=0.0) < 0.5 and _is_contents([texts[at] for at in wide]):
+        return False
+    aligned = _alignment([lines[at] for at in wide], em)
+    if is_drawn:
+        return aligned > 0.5
+    if max(words) > _CELL_WORDS_MOST or aligned < _ALIGNED_SHARE:
+        return False
+    if len(columns) == 2:
+        is_short = max(words) <= 6
+        return len(wide) >= 3 and (
+            numeric[1] >= 0.6 or (is_short and len(floors) >= 2) or (is_short and numeric[0] > 0.6)
+        )
+    if sum(numeric[1:]) / (len(columns) - 1) >= 0.3:
+        return True
+    return len(wide) >= 3 and sum(words) / len(words) <= 4.5 and filled >= 0.6
+
+
+def _is_contents(texts: Sequence[Sequence[str]]) -> bool:
+    """Each line ends with the number of a page, and they never fall."""
+    ends = [next(filter(None, reversed(line))).split()[-1].lstrip(".") for line in texts]
+    numbers = [int(end) for end in ends if end.isdecimal() and len(end) < 5]
+    if len(numbers) < 3 or len(numbers) < 0.8 * len(ends) or numbers[0] >= numbers[-1]:
+        return False
+    return sum(b >= a for a, b in pairwise(numbers)) >= 0.9 * (len(numbers) - 1)
+
+
+def _alignment(wide: Sequence[Line], em: float) -> float:
+    """The share of cells that stand at the same left edge, right edge, middle or decimal point as their column."""
+    good = total = 0
+    for at in range(len(wide[0])):
+        own = [line[at] for line in wide if line[at]]
+        if len(own) < 2:
+            continue
+        best = 0
+        for edge in (_left, _right, _centre, _point):
+            places = sorted(edge(cell) for cell in own)
+            best = max(best, _most_alike(places, _SNAP * em))
+        good += best
+        total += len(own)
+    return good / total if total else 0.0
+
+
+def _left(cell: Sequence[Piece]) -> float:
+    return cell[0].x0
+
+
+def _right(cell: Sequence[Piece]) -> float:
+    return cell[-1].x1
+
+
+def _centre(cell: Sequence[Piece]) -> float:
+    return (cell[0].x0 + cell[-1].x1) / 2
+
+
+def _point(cell: Sequence[Piece]) -> float:
+    """About where its decimal point stands: digits are all as wide."""
+    last = cell[-1]
+    whole, point, _ = last.text.partition(".")
+    if not point:
+        whole = last.text.rstrip(")%*† ")
+    return last.x0 + (last.x1 - last.x0) * len(whole) / max(len(last.text), 1)
+
+
+def _most_alike(places: Sequence[float], reach: float) -> int:
+    best = begin = 0
+    for end, place in enumerate(places):
+        while place - places[begin] > 2 * reach:
+            begin += 1
+        best = max(best, end - begin + 1)
+    return best
+
+
+# --- its rows ---------------------------------------------------------------------------------------------
+
+
+def _rows(
+    bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float, floors: Sequence[Rule]
+) -> list[Line]:
+    """Lines that belong together are one row: between the same two rules, or where one goes on with the other."""
+    middles = [_middle(band) for band in bands]
+    ys = sorted({one.y0 for one in floors})
+    storeys = [sum(y < middle for y in ys) for middle in middles]
+    inner = len(set(storeys))
+    # Or are there several rows between two of them, as in the body below a head?
+    by_rules = inner >= 3 and max(map(storeys.count, set(storeys))) <= 0.5 * len(bands)
+    steps = [b - a for a, b in pairwise(middles)]
+    usual = median(steps) if steps else em
+    numbers = [[bool(text) and _is_number(text) for text in line] for line in texts]
+    numeric = [at > 0 and _are_most(column, filled) for at, (column, filled) in enumerate(
+        zip(zip(*numbers, strict=True), zip(*texts, strict=True), strict=True))]  # fmt: skip
+    head = _end_of_head(texts, numbers, numeric)
+    rows: list[Line] = []
+    begun = 0
+    for at, line in enumerate(lines):
+        if rows and by_rules:
+            is_same = storeys[at] == storeys[at - 1]
+        elif rows:
+            is_same = storeys[at] == storeys[at - 1] and _continues(
+                lines, texts, numbers, at, begun, head, numeric, steps, usual, em
+            )
+        else:
+            is_same = False
+        if is_same:
+            for cell, more in zip(rows[-1], line, strict=True):
+                cell += more
+        else:
+            begun = at
+            rows.append([list(cell) for cell in line])
+    return rows
+
+
+def _are_most(are_so: Sequence[bool], texts: Sequence[str]) -> bool:
+    return any(texts) and sum(are_so) >= 0.5 * sum(map(bool, texts))
+
+
+def _continues(
+    lines: Sequence[Line], texts: Sequence[Sequence[str]], numbers: Sequence[Sequence[bool]], at: int, begun: int,
+    head: int, numeric: Sequence[bool], steps: Sequence[float], usual: float, em: float,
+) -> bool:  # fmt: skip
+    """Does this line go on with the row above it, which began at `begun`?"""
+    filled = [column for column, text in enumerate(texts[at]) if text]
+    before = {column for one in texts[begun:at] for column, text in enumerate(one) if text}
+    if steps[at - 1] > 1.9 * em or not filled:
+        return False
+    if at <= head:
+        return _is_wrapped_head(lines, at, head, steps, em)
+    is_tight = steps[at - 1] < 0.8 * max(steps[at] if at < len(steps) else usual, usual)
+    values = any(number and is_numeric for number, is_numeric in zip(numbers[at], numeric, strict=True))
+    values_above = any(
+        number and is_numeric for one in numbers[begun:at] for number, is_numeric in zip(one, numeric, strict=True)
+    )
+    text = texts[at][filled[0]]
+    if values and values_above:
+        return False
+    if values:
+        # A label over two lines, its numbers beside the last of them.
+        return before == {0} and filled[0] == 0 and (text[:1].islower() or _is_open(texts[at - 1][0]))
+    if filled[0] == 0 and len(filled) == len(numeric) and not is_tight:
+        return False
+    if filled[0]:
+        return set(filled) <= before or is_tight
+    if any(numeric):
+        return values_above and filled == [0] and (text[:1].islower() or (is_tight and not text[:1].isupper()))
+    return is_tight and len(filled) <= len(before)
+
+
+def _is_open(text: str) -> bool:
+    return text.endswith((",", "-", "/", "(")) or text.rpartition(" ")[2] in {
+        "and",
+        "of",
+        "the",
+        "for",
+        "in",
+        "to",
+        "or",
+        "from",
+        "on",
+        "by",
+        "with",
+    }
+
+
+def _end_of_head(
+    texts: Sequence[Sequence[str]], numbers: Sequence[Sequence[bool]], numeric: Sequence[bool]
+) -> int:  # fmt: skip
+    """Its last line: the one before that in which most of the numbers stand that could."""
+    for at, line in enumerate(texts):
+        values = sum(
+            number and is_numeric and not _YEAR.fullmatch(text)
+            for text, number, is_numeric in zip(line, numbers[at], numeric, strict=True)
+        )
+        if values and values >= 0.5 * sum(numeric):
+            return at - 1
+    return 0
+
+
+def _is_wrapped_head(
+    lines: Sequence[Line], at: int, head: int, steps: Sequence[float], em: float
+) -> bool:  # fmt: skip
+    """Names of columns over two lines are one row; a name that spans several is a row of its own."""
+    above, line = lines[at - 1], lines[at]
+    if not all(_stands_over(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
+        return False
+    body = median(steps[head:] or steps)
+    if steps[at - 1] < 0.87 * body:
+        return True
+    if body > 1.75 * em:
+        return False
+    below = [[one for later in lines[at : head + 1] for one in later[column]] for column in range(len(line))]
+    return not _is_spanning(above, below)
+
+
+def _stands_over(cell: Sequence[Piece], below: Sequence[Piece]) -> bool:
+    return cell[0].x0 < below[-1].x1 and cell[-1].x1 > below[0].x0
+
+
+def _is_spanning(above: Sequence[Sequence[Piece]], line: Sequence[Sequence[Piece]]) -> bool:
+    """One of the names stands over several of those below it, or few over many."""
+    if any(cell and sum(bool(below) and _stands_over(cell, below) for below in line) > 1 for cell in above):
+        return True
+    filled = sum(map(bool, above))
+    return 0 < filled <= sum(map(bool, line)) / 2 and filled < 3
