@@ -2,8 +2,8 @@
 
 The server is the tests' own Drive, in a process of its own; each client is a fresh process, so that its CPU time and
 its memory are its own, and it has imported what a child finds imported. Ours does more than the limit: it asks for a
-token, asks for metadata twice, fetches in chunks, computes SHA-256 as well, both from what it has read back, and syncs.
-What that costs once is told apart from what it costs for each byte; and beside the limit stands one with SHA-256.
+token, asks for metadata twice, fetches in chunks, checks the SHA-256 of what it has read back, and syncs.
+What that costs once is told apart from what it costs for each byte; and beside the limit stands one by SHA-256.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ def measure(is_quick: bool) -> Iterator[Row]:
 
 
 def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterator[Row]:
-    limit, both, ours, limit_small, small = _turns(
+    limit, by_sha256, ours, limit_small, small = _turns(
         sizes,
         lambda: plain.spent(_raw, place),
-        lambda: plain.spent(_raw_both, place),
+        lambda: plain.spent(_raw_sha256, place),
         lambda: plain.spent(_drive, place),
         lambda: plain.spent(_raw, place, is_small=True),
         lambda: plain.spent(_drive, place, is_small=True),
     )
     whole = f"one file of {sizes.megabytes} MB from Drive"
-    speed = [[sizes.megabytes / one.seconds for one in side] for side in (ours, limit, both)]
+    speed = [[sizes.megabytes / one.seconds for one in side] for side in (ours, limit, by_sha256)]
     yield Row("plain", whole, "the limit", "MB/s", speed[0], speed[1], at_least(0.85))
     flowing = [_flowing(sizes, ours, small), _flowing(sizes, limit, limit_small)]
     yield Row(
@@ -81,9 +81,9 @@ def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterato
         flowing[1],
         at_least(0.85),
     )
-    cost = [[one.cpu_seconds / sizes.megabytes * 1000 for one in side] for side in (ours, limit, both)]
+    cost = [[one.cpu_seconds / sizes.megabytes * 1000 for one in side] for side in (ours, limit, by_sha256)]
     yield Row("cpu", "CPU time for it", "the limit", "s/GB", cost[0], cost[1], below(1.2))
-    yield Row("cpu_both", "the same", "the limit with SHA-256", "s/GB", cost[0], cost[2], below(1.2))
+    yield Row("cpu_sha256", "the same", "the limit by SHA-256", "s/GB", cost[0], cost[2])
     once = [[one.seconds * 1000 for one in side] for side in (small, limit_small)]
     yield Row("once", f"a file of {_SMALL_BYTES >> 10} KiB from Drive", "the limit", "ms", once[0], once[1])
     once = [[one.cpu_seconds * 1000 for one in side] for side in (small, limit_small)]
@@ -103,17 +103,17 @@ def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterato
         at_least(0.85),
     )
 
-    limit, both, ours = _turns(
+    limit, by_sha256, ours = _turns(
         sizes,
         lambda: plain.spent(_raw, place, 4),
-        lambda: plain.spent(_raw_both, place, 4),
+        lambda: plain.spent(_raw_sha256, place, 4),
         lambda: plain.spent(_drive, place, 4),
     )
-    speed = [[4 * sizes.megabytes / one.seconds for one in side] for side in (ours, limit, both)]
+    speed = [[4 * sizes.megabytes / one.seconds for one in side] for side in (ours, limit, by_sha256)]
     yield Row(
         "four", "four files from Drive at once", "four limits at once", "MB/s", speed[0], speed[1], at_least(0.85)
     )
-    yield Row("four_both", "the same", "four limits with SHA-256", "MB/s", speed[0], speed[2], at_least(0.85))
+    yield Row("four_sha256", "the same", "four limits by SHA-256", "MB/s", speed[0], speed[2])
 
     for kind in ("drip", "stall", "header drip"):
         late = [plain.late(kind, place) for _ in range(sizes.repeats if sizes.repeats < 3 else 3)]
@@ -241,11 +241,12 @@ def _raw(found: dict[str, str], place: Path) -> None:
     _received(found, place, hashlib.md5())
 
 
-def _raw_both(found: dict[str, str], place: Path) -> None:
-    _received(found, place, hashlib.md5(), hashlib.sha256())
+def _raw_sha256(found: dict[str, str], place: Path) -> None:
+    """What ours checks where Drive tells it, and faster than MD5 where the processor knows it."""
+    _received(found, place, hashlib.sha256())
 
 
-def _received(found: dict[str, str], place: Path, *digests: Any) -> None:
+def _received(found: dict[str, str], place: Path, digest: Any) -> None:
     url = urlsplit(found["url"])
     sock: socket.socket = socket.create_connection((url.hostname, url.port))
     if url.scheme == "https":
@@ -262,8 +263,7 @@ def _received(found: dict[str, str], place: Path, *digests: Any) -> None:
             count = sock.recv_into(view, min(left, len(buffer)))
             if not count:
                 raise ConnectionError("the server hung up")
-            for digest in digests:
-                digest.update(view[:count])
+            digest.update(view[:count])
             file.write(view[:count])
             left -= count
 

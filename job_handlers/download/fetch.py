@@ -173,8 +173,9 @@ class _Fetch:
         for digest, told, expected in (("MD5", facts.md5, wanted.md5), ("SHA-256", facts.sha256, wanted.sha256)):
             if told and expected and told != expected:
                 raise Trouble("NOT_AS_EXPECTED", digest=digest, found=told, expected=expected)
-        # MD5 costs more than all the rest together, so only where somebody names one.
-        self._part.adopt(facts, has_md5=bool(facts.md5 or wanted.md5))
+        # MD5 costs more than all the rest together, so only where it proves more than SHA-256 does.
+        is_proven = facts.sha256 and (facts.md5 or not wanted.md5)
+        self._part.adopt(facts, has_md5=bool(facts.md5 or wanted.md5) and not is_proven)
         if self._part.room() < (facts.size or 0) - self._part.length + _MARGIN_BYTES:
             raise Trouble("DISK_FULL")
         if self._part.length:
@@ -229,7 +230,7 @@ class _Fetch:
             ("SHA-256", wanted.sha256, bool(facts.sha256 or facts.md5)),
         ):
             local = found.md5 if digest == "MD5" else found.sha256
-            if not right or right == local:
+            if not right or not local or right == local:
                 continue
             if right in (wanted.md5, wanted.sha256) and is_told and right not in (facts.md5, facts.sha256):
                 raise Trouble("NOT_AS_EXPECTED", digest=digest, found=local, expected=right)
@@ -239,7 +240,7 @@ class _Fetch:
         if (page := kinds.page_in(head)) and not is_sure:
             part.clear()
             raise Trouble("PAGE_INSTEAD", page=page)
-        return kinds.agreed(head, facts.mime, facts.name), found
+        return kinds.agreed(head, facts.mime, facts.name), replace(found, md5=found.md5 or facts.md5)
 
     def _wrong(self, digest: str, local: str, right: str) -> Trouble:
         """The same wrong bytes twice are what the source has; other ones each time were spoilt on their way."""

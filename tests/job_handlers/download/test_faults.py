@@ -22,7 +22,7 @@ import pytest
 
 from job_handlers.download import download, fetch
 from job_handlers.download.fetch import Fetched, FileWanted
-from job_handlers.download.part import Facts, Part
+from job_handlers.download.part import Digests, Facts, Part
 from job_handlers.sources import https
 from job_handlers.sources.drive.client import Drive
 from job_handlers.sources.drive.file import DriveFile
@@ -333,6 +333,20 @@ def test_wrong_bytes_twice_are_what_the_source_has(server: DriveServer, fetching
     assert ended.value.code == "DIGEST_WRONG"
     assert "0" * 32 in ended.value.message
     assert len(server.asked("media")) == 10
+
+
+def test_where_its_sha_256_is_told_and_right_nothing_else_is_computed(server: DriveServer, fetching: Fetching) -> None:
+    file = File(server, "drive")
+
+    got = file.fetched(fetching)
+    assert got.digests == Digests(hashlib.sha256(CONTENT).hexdigest(), hashlib.md5(CONTENT).hexdigest())
+
+    # What proves less is taken as it is told, and is asked for where nothing else is told.
+    file.item.md5 = "0" * 32
+    assert file.fetched(fetching).digests.md5 == "0" * 32
+    file.item.has_sha256 = False
+    with pytest.raises(Permanent):
+        file.fetched(fetching)
 
 
 def test_a_cut_is_noticed_where_the_length_is_told_nowhere(server: DriveServer, fetching: Fetching) -> None:
