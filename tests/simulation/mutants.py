@@ -196,7 +196,7 @@ MUTANTS = (
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'pending'", "WHERE 0"),
         ("WHERE document_id = :document_id AND generation < :generation AND status = 'running'", "WHERE 0"))),
     Mutant("a claim that gates do not bind", "P12", "simulation", (
-        ("AND NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})", "AND NOT EXISTS ({lane_gates})"),)),
+        ("w.id = :worker_id AND NOT EXISTS ({worker_gates})\n", "w.id = :worker_id\n"),)),
     Mutant("requeue of a worker that lives", "P1", "simulation", (
         ("    if seen.is_lock_free or seen.is_rebooted:\n        return Fate.GONE", "    return Fate.GONE"),)),
     Mutant("orphans never taken back", "P3", "simulation", (

@@ -203,8 +203,10 @@ class SqliteLeases:
                     settle(self._db)
                 if claimed:
                     claimed.sort(key=_order)
-                    owners = json.dumps(list(dict.fromkeys(job.owner for job in claimed)))
-                    self._turns.served(self._db.write("served", owners=owners))
+                    owners = list(dict.fromkeys(job.owner for job in claimed))
+                    # One owner, served last time as well: nothing would change.
+                    if len(owners) > 1 or self._db.write("served_last") != [(owners[0],)]:
+                        self._turns.served(self._db.write("served", owners=json.dumps(owners)))
         except BaseException:
             # What was seen in a transaction that came to nothing was never so.
             self._turns.forget()
@@ -782,7 +784,10 @@ class _Turns:
         if not is_open:
             return []
         if len(is_open) == len(lanes) >= _LANES_KNOWN_LEAST:
-            self._know(values, lanes)
+            known = self._know(values, lanes)
+            if most == 1:
+                found = self._first(known, types)
+                return [] if found is None else [found]
         if most > 1:
             [(class_room,)] = self._db.write("class_room", **values)
             most = min(most, class_room)
@@ -849,11 +854,12 @@ class _Turns:
 
     # ── By what is known ──
 
-    def _know(self, values: _Claim, lanes: Sequence[Row]) -> None:
+    def _know(self, values: _Claim, lanes: Sequence[Row]) -> _Known:
         heads = {lane[4:7]: lane[:3] for lane in lanes}
         served = {owner: number for *_, owner, _, number, _ in lanes}
         self._known = _Known(values["worker_id"], values["job_class"], self._version(), heads, served)
         self._db.writer.set_update_hook(self._touch)
+        return self._known
 
     def _touch(self, kind: int, database: str, table: str, row_id: int) -> None:
         if table == "worker_job_queue" and self._known is not None:

@@ -63,14 +63,14 @@ INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
 -- A loose scan: one seek for each distinct (job_type, owner, source), however many jobs stand in it. The first entry of
 -- a lane is the job that is first in it. No priority is 11: the seek lands behind the whole lane. The plus keeps all four
 -- in the seek.
-lane(job_type, owner, source, head, priority, created_at) AS (
-SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at
+lane(job_type, owner, source, head, priority, created_at, concurrency_key) AS (
+SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at, q.concurrency_key
   FROM worker_job_queue q
  WHERE q.id = (SELECT f.id FROM worker_job_queue f INDEXED BY job_ready
                 WHERE f.status = 'pending' AND f.held = 0
                 ORDER BY f.job_type, f.owner, f.source, f.priority, f.created_at, f.id LIMIT 1)
  UNION ALL
-SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at
+SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at, q.concurrency_key
   FROM lane CROSS JOIN worker_job_queue q
  WHERE q.id = (SELECT n.id FROM worker_job_queue n INDEXED BY job_ready
                 WHERE n.status = 'pending' AND n.held = 0
@@ -150,10 +150,14 @@ SELECT 15, 'SOURCE_RESTING', {its_rest}
  WHERE s.source = lane.source AND s.until > :now
 
 -- fragment: may_start
--- May this worker take a job of the lane now, in this class?
+-- May this worker take a job of the lane now, in this class? Where nothing is paused, limited or resting, which is asked
+-- once for all lanes, no lane is asked for its gates.
 FROM worker w
  CROSS JOIN handler mine ON mine.worker_id = w.id AND mine.job_type = lane.job_type AND mine.class = :job_class
- WHERE w.id = :worker_id AND NOT EXISTS ({worker_gates}) AND NOT EXISTS ({lane_gates})
+ WHERE w.id = :worker_id AND NOT EXISTS ({worker_gates})
+   AND NOT ((SELECT EXISTS (SELECT 1 FROM pause) OR EXISTS (SELECT 1 FROM source_rest)
+                    OR EXISTS (SELECT 1 FROM job_limit WHERE kind <> 'payload'))
+            AND EXISTS ({lane_gates}))
 
 -- fragment: served
 ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0)
@@ -162,21 +166,20 @@ ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0)
 CAST(lane.job_type AS BLOB), CAST(lane.owner AS BLOB), CAST(lane.source AS BLOB), {served}
 
 -- name: served
--- Skipped where it would change nothing: one owner, served last time as well. A number that nobody can have counted up
--- to, a hand's, does not count.
+-- A number that nobody can have counted up to, a hand's, does not count.
 INSERT INTO owner_served (owner, served)
 SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000000000000000), 0) + o.key + 1
-  FROM json_each(:owners) o
- WHERE json_array_length(:owners) > 1
-    OR o.value IS NOT (SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1)
+  FROM json_each(:owners) o WHERE true
     ON CONFLICT (owner) DO UPDATE SET served = excluded.served
 RETURNING CAST(owner AS BLOB), served;
+
+-- name: served_last
+SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1;
 
 -- name: lanes_of_worker
 -- The lanes of the types that it runs in this class: the first job of each, and whether it may be started.
 WITH RECURSIVE {lanes}
-SELECT lane.priority, CAST(lane.created_at AS BLOB), lane.head,
-       (SELECT CAST(q.concurrency_key AS BLOB) FROM worker_job_queue q WHERE q.id = lane.head),
+SELECT lane.priority, CAST(lane.created_at AS BLOB), lane.head, CAST(lane.concurrency_key AS BLOB),
        {lane_as_bytes}, EXISTS (SELECT 1 {may_start})
   FROM lane
  CROSS JOIN handler h ON h.worker_id = :worker_id AND h.job_type = lane.job_type AND h.class = :job_class;
