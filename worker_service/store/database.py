@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 Row = tuple[Any, ...]
 
-Values = tuple[Any, ...] | dict[str, Any]
+Values = tuple[Any, ...] | list[Any] | dict[str, Any]
 
 Connection = apsw.Connection
 

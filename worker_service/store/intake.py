@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequ
 from worker_service.jobs.generations import Patience, decide, way_to_read
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
-from worker_service.store.database import Database, rule_broken
+from worker_service.store.database import Database, chunks, rule_broken
 
 # Those of a new job that are kept as they are; the others are written by its insertion.
 _KEPT = tuple(
@@ -70,11 +70,15 @@ class SqliteIntake:
 
     def _insert_plain(self, jobs: Sequence[NewJob], parent_id: int | None) -> list[Enqueued]:
         now = self._db.now()
-        rows = [_row_of(job, now, parent_id, self._db.retries) for job in jobs]
-        whole = len(rows) - len(rows) % ROWS_AT_ONCE
-        chunks = (rows[start : start + ROWS_AT_ONCE] for start in range(0, whole, ROWS_AT_ONCE))
-        self._db.write_each("enqueue_rows", (tuple(chain.from_iterable(chunk)) for chunk in chunks))
-        self._db.write_each("enqueue", rows[whole:])
+        whole = len(jobs) - len(jobs) % ROWS_AT_ONCE
+        at_once: list[list[object]] = []
+        for some in chunks(jobs[:whole], ROWS_AT_ONCE):
+            values: list[object] = []
+            for job in some:
+                values += _row_of(job, now, parent_id, self._db.retries)
+            at_once.append(values)
+        self._db.write_each("enqueue_rows", at_once)
+        self._db.write_each("enqueue", [_row_of(job, now, parent_id, self._db.retries) for job in jobs[whole:]])
         # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
         last = self._db.writer.last_insert_rowid()
         return list(map(Enqueued, range(last - len(jobs) + 1, last + 1)))
