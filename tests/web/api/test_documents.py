@@ -24,6 +24,7 @@ from tests.web.conftest import served
 from worker_service.config import Settings, load_settings
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.model import Failure, Status
+from worker_service.jobs.selector import Selector
 from worker_service.operations import database, uploads
 from worker_service.operations.database import Session, open_session
 from worker_service.web import server
@@ -285,6 +286,13 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
         session.close()
     finally:
         system.close()
+
+
+def test_a_word_that_is_neither_yes_nor_no_forces_nothing(site: httpx.Client, session: Session) -> None:
+    refused = site.post("/api/uploads", files={"file": ("a.csv", b"1")}, data={"force": "maybe"})
+
+    assert (refused.status_code, refused.json()["detail"]) == (400, "force is true or false, not 'maybe'")
+    assert session.store.reading.list(Selector(), most=1) == []
 
 
 def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:

@@ -191,7 +191,8 @@ def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, sess
 def test_a_payload_that_is_no_json_comes_back_with_what_was_typed_and_a_sentence(
     site: httpx.Client, session: Session, payload: str
 ) -> None:
-    form = look(site, "/jobs/new")
+    form = look(site, "/jobs/new?job_type=filled-in")
+    assert "filled-in" not in form.answer.text
 
     again = form.press(site, "Enqueue", job_type="scrape", payload=payload)
 

@@ -23,6 +23,7 @@ from worker_service.web.guard import turn_of
 from worker_service.web.receiving import Received, received
 from worker_service.web.sessions import opened
 
+_YES, _NO = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
 _OURS = ("owner", "force", "csrf")
 _BODY: Mapping[str, Field] = {
     "file": Field({"type": "string", "contentMediaType": "application/octet-stream"}, "or several", is_needed=True),
@@ -77,7 +78,10 @@ def bring_in(session: Session, visitor: Visitor, form: Received) -> list[dict[st
     owner = own(visitor, form.one("owner") or None)
     words = {name: values for name, values in form.fields.items() if name not in _OURS}
     refuse_actions(visitor, words)
-    is_forced = (form.one("force") or "").lower() in ("true", "1", "yes", "on")
+    forced = (form.one("force") or "").lower()
+    if forced not in (*_YES, *_NO):
+        raise BadInput(f"force is true or false, not {forced!r}")
+    is_forced = forced in _YES
     items: list[dict[str, Any]] = []
     for name, incoming in files:
         path = incoming.keep(name, owner)

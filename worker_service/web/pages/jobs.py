@@ -196,7 +196,8 @@ _SAID = {"job_type": "", "priority": "5", "name": "", "owner": "", "payload": ""
 
 def ask_for_one(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
-    return _form_of_one(request, _SAID | {name: request.query_params.get(name, _SAID[name]) for name in _SAID})
+    # Empty, whatever its address says: nobody else fills in what somebody is to send.
+    return _form_of_one(request, _SAID)
 
 
 def enqueue(request: Request, form: FormData) -> Response:
