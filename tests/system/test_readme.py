@@ -22,7 +22,7 @@ from tests.drive_server.server import serving
 from tests.job_handlers.reading import documents
 from tests.manual import MARK
 from tests.store.test_migrations import ORIGINAL
-from tests.system.conftest import CLOSING_SECONDS
+from tests.system.conftest import DEADLINE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = "/var/lib/pagemill/pagemill.db"
@@ -173,7 +173,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             yield Walk(here, environment, begun.types(written("README.md", "Documents", "sh")))
         finally:
             daemon.send_signal(signal.SIGTERM)
-            daemon.wait(CLOSING_SECONDS)
+            daemon.wait(DEADLINE_SECONDS)
 
 
 def test_every_block_is_run_here_or_shown_elsewhere() -> None:

@@ -17,7 +17,7 @@ from tests.systemd.sources import SAID
 # In a directory that children with a network may read: there lies the authority as well.
 PLACE = "/etc/ssl/sources"
 CREDENTIAL = f"LoadCredential=drive:{PLACE}/drive.json"
-READING_SECONDS = 60.0
+READING_SECONDS = 120.0
 
 
 @pytest.fixture
