@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,20 @@ class Shelf:
         files = [self._file(job, role, f"{name}.{role}", "\f".join(texts)) for role in roles]
         facts = facts or DocumentFacts("pdf", len(texts))
         self.store.leases.complete_many([Completion(job.lease, files=files, document=facts, publishes=True)])
+
+    def with_tables(self, name: str, *tables: Sequence[Sequence[str]], **fields: str) -> int:
+        """A page for each, of which nothing else is known."""
+        job = self.wish(name, **fields)
+        for number, rows in enumerate(tables, 1):
+            cells = [[[10, 20, 30, 40, cell] if cell else None for cell in row] for row in rows]
+            text = "".join("\t".join(row) + "\n" for row in rows)
+            table = {"box": [10, 20, 30, 40], "begin": 0, "end": len(text), "rows": cells}
+            layout = json.dumps({"size": [595, 842], "tables": [table]}, separators=(",", ":"))
+            page = PageResult(number, f"{name}:{number}", text, "layer", None, layout)
+            self.store.leases.save_pages([(job.lease, page)])
+        self.publish(job, name, facts=DocumentFacts("pdf", len(tables)))
+        assert job.document_id is not None
+        return job.document_id
 
     def fail(self, name: str, code: str, message: str) -> int:
         job = self.wish(name)

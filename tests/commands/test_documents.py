@@ -19,6 +19,59 @@ from tests.system.test_bad_surroundings import unwritable
 from worker_service.jobs.model import Failure, NewJob
 from worker_service.workspace import link_due
 
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ACCOUNTS = [["EUR", "2024"], ["Revenue", "1,204"], ["Costs", ""]]
+
+
+def test_tables_are_printed_row_by_row(run: Run, shelf: Shelf) -> None:
+    shelf.with_tables("a.pdf", ACCOUNTS, [["Other", "7"], ["More", "8"]])
+
+    said = run("tables", 1)
+
+    assert said.stdout == "EUR\t2024\nRevenue\t1,204\nCosts\nOther\t7\nMore\t8\n"
+    assert "page 2, table 1" in said.stderr
+    assert run("tables", 1, "--pages", "2").stdout == "Other\t7\nMore\t8\n"
+    [first, _] = items(run("tables", 1, "--json"))
+    assert (first["page"], first["number"], first["rows"]) == (1, 1, ACCOUNTS)
+
+
+def test_each_table_becomes_a_file_or_a_sheet(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.with_tables("a.pdf", ACCOUNTS, [["Other", "7"], ["More", "8"]])
+    book = tmp_path / "tables.xlsx"
+
+    run("tables", 1, "--csv", tmp_path / "out")
+    run("tables", 1, "--xlsx", book)
+
+    assert [*csv.reader(io.StringIO((tmp_path / "out/page-1-table-1.csv").read_text()))] == ACCOUNTS
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["page-1-table-1.csv", "page-2-table-1.csv"]
+    with zipfile.ZipFile(book) as archive:
+        assert 'name="page-2-table-1"' in archive.read("xl/workbook.xml").decode()
+    assert "--force" in run("tables", 1, "--csv", tmp_path / "out", fails=1).stderr
+    assert "--force" in run("tables", 1, "--xlsx", book, fails=1).stderr
+    run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book, "--force")
+
+
+def test_no_cell_of_a_table_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.with_tables("a.pdf", [["=1+1", "@SUM(A1)"], ["-cmd|' /C calc'!A0", "+2"]])
+    book = tmp_path / "tables.xlsx"
+
+    run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book)
+
+    rows = [*csv.reader(io.StringIO((tmp_path / "out/page-1-table-1.csv").read_text()))]
+    assert all(cell.startswith("'") for row in rows for cell in row)
+    with zipfile.ZipFile(book) as archive:
+        sheet = archive.read("xl/worksheets/sheet1.xml").decode()
+    assert "<f>" not in sheet
+    assert set(re.findall(r"<c r=.[A-B]\d.([^>]*)>", sheet)) == {' s="1" t="inlineStr"'}
+
+
+def test_a_document_without_tables_says_so(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "no row is here")
+
+    assert "has no table" in run("tables", 1, fails=1).stderr
+
+
 # ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

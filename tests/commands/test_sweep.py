@@ -44,6 +44,7 @@ WORDS = [
     *("ls --status running", "ls --type EVIL", "ls --owner EVIL --since 1d", "ls --match payload.source=EVIL"),
     *("why", "logs", "wait 1 2 --timeout 0s", "wait --type EVIL --timeout 0s --progress", "wait document:1"),
     *("documents", "documents ls --name ev", "show document:1", "show document:2", "text 1", "search climate"),
+    *("tables 1", "tables 1 --pages 1-", "tables 2 --json"),
     *("keywords TERMS", "keywords TERMS --csv", "export 1 -o out", "export 1 -o out", "export --owner EVIL -o EVIL"),
     *("export --job 1 -o out", "ingest DIR", "ingest DIR --wait --timeout 0s", "ingest DIR/NOT_UTF_8", "ingest EVIL"),
     *("crawl EVIL/ls", "crawl DIR --watch 1h", "crawl ls", "crawl now EVIL", "crawl now --all", "crawl stop --all"),

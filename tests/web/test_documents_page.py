@@ -57,6 +57,19 @@ def test_what_is_typed_is_found_while_it_is_typed_in_its_sentence(site: httpx.Cl
     assert "No page has that" in site.get("/documents?q=zebra", headers=PAGE).text
 
 
+def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.with_tables("report.pdf", [["Revenue", "<b>1,204</b>"], ["Costs", "7"]])
+
+    page = site.get(f"/documents/{document_id}", headers=PAGE).text
+    book = site.get(f"/documents/{document_id}/tables.xlsx")
+    told = site.get(f"/api/documents/{document_id}/tables").json()
+
+    assert "1 table on this page" in page
+    assert "<td>&lt;b&gt;1,204&lt;/b&gt;</td>" in page
+    assert book.content.startswith(b"PK")
+    assert told["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
+
+
 @pytest.mark.parametrize("query", ["'", '"', "((", "NEAR(", "*", "<script>", "a AND", "\0", "%"])
 def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, shelf: Shelf, query: str) -> None:
     shelf.read("report.pdf", "words")

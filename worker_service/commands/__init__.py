@@ -38,6 +38,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "documents": ("documents", "The documents, and how far they are."),
         "text": ("documents", "The text of a document."),
         "search": ("documents", "Find pages, the best first."),
+        "tables": ("documents", "The tables on the pages of a document."),
         "keywords": ("documents", "How often terms stand in each document."),
         "then": ("then", "What follows for each document of an owner."),
         "export": ("documents", "Copy what was made of documents."),

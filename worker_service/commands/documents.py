@@ -27,6 +27,7 @@ from worker_service.commands.desk import (
     verb,
 )
 from worker_service.errors import BadInput, PagemillError, Refused
+from worker_service.harmless import harmless
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
@@ -34,6 +35,7 @@ from worker_service.operations import documents as operations
 from worker_service.operations.documents import ROLES, IsThere, TermCounts, There
 from worker_service.operations.files import whole as whole_file
 from worker_service.operations.objects import as_object
+from worker_service.operations.page_tables import tables_of, write_csv, write_tables
 from worker_service.operations.tables import (
     HAND_OVER_COLUMNS,
     count_cells,
@@ -161,6 +163,78 @@ def search(
 
 
 @verb
+@_one
+@click.option("--pages", metavar="A-B", help="3, 3-5, 3- or -5.")
+@click.option(
+    "--csv", "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="A file for each table."
+)
+@click.option(
+    "--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="A workbook, a sheet for each."
+)
+@click.option("--force", is_flag=True, help="With --csv and --xlsx: replace files that are there.")
+def tables(
+    desk: Desk, document_id: int, pages: str | None, directory: Path | None, xlsx: Path | None, force: bool
+) -> int:
+    """\b
+    pagemill tables 7
+    pagemill tables 7 --pages 3-5 --csv out/
+    pagemill tables 7 --xlsx tables.xlsx
+    pagemill tables 7 --json
+
+    The tables on the pages of a document, a row a line, its cells parted by tabs. Cells are text as it stands on the
+    page, and none becomes a formula.
+
+    Exit code 1 if there are none.
+    """
+    document = operations.document(desk.session, document_id)
+    found = tables_of(desk.session, document_id, pages=pages)
+    count = 0
+    if xlsx is not None:
+        _require_free(xlsx, force)
+        some = list(found)
+        if some:
+            with whole_file(xlsx) as file:
+                write_tables(file, some)
+            output.say(f"wrote {xlsx}")
+        if directory is None and not desk.as_json:
+            return _how_many_tables(document, len(some))
+        found = iter(some)
+    if directory is not None:
+        written = []
+        for table in found:
+            path = directory / f"{table.name}.csv"
+            _require_free(path, force)
+            directory.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                write_csv(file, table)
+            written.append(path)
+        if not desk.answered({"items": written}):
+            for path in written:
+                output.show(str(path))
+        return _how_many_tables(document, len(written))
+    items = list(found) if desk.as_json else []
+    if desk.answered({"document": document_id, "name": document.name, "items": items}):
+        return 0 if items else 1
+    for table in found:
+        count += 1
+        output.say(f"page {table.page}, table {table.number}:")
+        output.show_text("".join("\t".join(map(harmless, row)).rstrip("\t") + "\n" for row in table.rows))
+    return _how_many_tables(document, count)
+
+
+def _require_free(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise Refused(f"{path} is there already: --force replaces it")
+
+
+def _how_many_tables(document: Document, count: int) -> int:
+    if not count:
+        why = "" if document.current_generation is not None else ": it is not read yet"
+        output.say(f"document {document.id} has no table on these pages{why}")
+    return 0 if count else 1
+
+
+@verb
 @click.argument("terms", metavar="TERMS.txt", type=click.File(encoding="utf-8"))
 @_owner
 @_batch
@@ -186,8 +260,8 @@ def keywords(
     How often each term of a file stands in each document: a row for each document, a column for each term, zeros
     included. A term is a word, a phrase or begin*, each on a line of its own. A workbook has a sheet of pages as well.
     """
-    if xlsx is not None and xlsx.exists() and not force:
-        raise Refused(f"{xlsx} is there already: --force replaces it")
+    if xlsx is not None:
+        _require_free(xlsx, force)
     try:
         words = operations.terms_of(terms.read())
     except UnicodeDecodeError as error:

@@ -18,6 +18,7 @@ from worker_service.errors import BadInput
 from worker_service.jobs.documents import PageResult
 from worker_service.operations.database import Session
 from worker_service.operations.page_images import Drawer, NotDrawn, page_image
+from worker_service.operations.page_tables import TableOnPage, tables_in
 
 SURE, FAIR = 90, 70
 """Per cent, from which a recognised word is called so; below both it is doubtful."""
@@ -76,6 +77,7 @@ class PageView:
     first_row: int = 1
     rows: Sequence[Sequence[Cell]] = ()
     """Of a spreadsheet."""
+    tables: Sequence[TableOnPage] = ()
 
 
 def as_typed(query: str) -> str:
@@ -114,6 +116,7 @@ def page_view(
             layout.get("sheet", ""),
             layout.get("first", 1),
             _cells(layout.get("values", ()), lines),
+            tables_in(number, page.layout),
         )
     return None
 

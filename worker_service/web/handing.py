@@ -8,6 +8,7 @@ from typing import IO
 
 from starlette.responses import StreamingResponse
 
+WORKBOOK = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _LINES_AT_ONCE = 500
 _BYTES_AT_ONCE = 256 * 1024
 

@@ -17,6 +17,7 @@ from worker_service.operations import wishes
 from worker_service.operations.database import Session
 from worker_service.operations.documents import ROLES, DocumentInWhole, DocumentPage, Keywords, TermCounts
 from worker_service.operations.page_images import WIDTHS, page_image
+from worker_service.operations.page_tables import tables_of
 from worker_service.operations.words import read_document_selector
 from worker_service.web.api.batches import require_batch
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
@@ -111,6 +112,43 @@ def text(call: Call) -> Any:
         {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
     ]
     return {"document": call.id, "name": document.name, "items": items}
+
+
+@endpoint(
+    "GET",
+    "/api/documents/{id}/tables",
+    "The tables on its pages: rows of cells, as text.",
+    query=(Param("pages", "3, 3-5, 3- or -5"),),
+    answer={
+        "type": "object",
+        "properties": {
+            "document": ID,
+            "name": TEXT,
+            "items": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "page": ID,
+                        "number": ID,
+                        "box": {"type": "array", "items": {"type": "number"}},
+                        "rows": {"type": "array", "items": {"type": "array", "items": TEXT}},
+                    },
+                    "required": ["page", "number", "box", "rows"],
+                },
+            },
+        },
+        "required": ["document", "name", "items"],
+    },
+    refusals=(400, 404),
+)
+def tables(call: Call) -> Any:
+    one = seen(call)
+    return {
+        "document": call.id,
+        "name": one.name,
+        "items": list(tables_of(call.session, call.id, pages=call.query.get("pages"))),
+    }
 
 
 _PAGE = {
@@ -383,6 +421,6 @@ def _counts(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
 
 
 ENDPOINTS: Sequence[Endpoint] = (
-    list_documents, document, text, page, image, file, file_of_job, reindex, delete_document, search, keywords,
+    list_documents, document, text, tables, page, image, file, file_of_job, reindex, delete_document, search, keywords,
 )  # fmt: skip
 routes = [one.route for one in ENDPOINTS]

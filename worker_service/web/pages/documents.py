@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import cast
 from urllib.parse import urlencode
 
@@ -28,11 +30,13 @@ from worker_service.jobs.selector import Selector
 from worker_service.operations import actions, documents, jobs, wishes
 from worker_service.operations.database import Session
 from worker_service.operations.page_images import WIDTHS, Drawer, why_none
+from worker_service.operations.page_tables import tables_of, write_tables
 from worker_service.operations.page_views import as_typed, page_view
 from worker_service.operations.words import read_document_selector
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.api.documents import drawn
 from worker_service.web.guard import form_of
+from worker_service.web.handing import WORKBOOK, file_sent
 from worker_service.web.pages import page
 from worker_service.web.pages.batches import visible_batch
 from worker_service.web.pages.parts import command
@@ -400,6 +404,16 @@ def confirm_removal(request: Request) -> Response:
         )
 
 
+def workbook(request: Request) -> Response:
+    """Its tables, a sheet for each."""
+    with opened(request) as session, ExitStack() as until_sent:
+        document = _seen(session, request)
+        file = until_sent.enter_context(TemporaryFile())
+        write_tables(file, tables_of(session, document.id))
+        until_sent.pop_all()
+        return file_sent(file, WORKBOOK, file_name=f"document-{document.id}-tables.xlsx")
+
+
 def remove(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with opened(request) as session:
@@ -441,6 +455,7 @@ routes = [
     Route("/documents/{document_id}", show),
     Route("/documents/{document_id}/pages/{number}/image", image),
     Route("/documents/{document_id}/files/{file_id}", file),
+    Route("/documents/{document_id}/tables.xlsx", workbook),
     Route("/documents/{document_id}/reindex", reindex, methods=["POST"]),
     Route("/documents/{document_id}/remove", confirm_removal),
     Route("/documents/{document_id}/remove", remove, methods=["POST"]),

@@ -19,7 +19,7 @@ from worker_service.operations import documents as operations
 from worker_service.operations.tables import count_cells, count_headers, csv_lines, write_workbook
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.api.documents import counted_terms
-from worker_service.web.handing import file_sent, lines_sent
+from worker_service.web.handing import WORKBOOK, file_sent, lines_sent
 from worker_service.web.pages import page
 from worker_service.web.pages.asking import number
 from worker_service.web.sessions import opened
@@ -29,7 +29,6 @@ TERMS_MOST = 12
 """On the page; a file may have as many as it likes."""
 _TERMS_BYTES_MOST = 20_000
 _SHADES = 4
-_WORKBOOK = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
 def keywords(request: Request) -> Response:
@@ -89,7 +88,7 @@ def _workbook(request: Request) -> Response:
         file = until_sent.enter_context(TemporaryFile())
         write_workbook(file, terms, found)
         until_sent.pop_all()
-        return file_sent(file, _WORKBOOK, file_name="keywords.xlsx")
+        return file_sent(file, WORKBOOK, file_name="keywords.xlsx")
 
 
 def _asked(request: Request) -> tuple[Sequence[str], str | None, int | None]:
