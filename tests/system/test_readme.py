@@ -68,6 +68,7 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("README.md", "pagemill", ""): "a picture",
     ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
     ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
+    ("docs/cluster.md", "More machines", "toml"): "tests/nodes",
     ("docs/api.md", "For programs", "sh"): "tests/web/api/test_openapi.py",
     ("docs/api.md", "Many at once", "sh"): "tests/web/api/test_openapi.py",
     ("docs/api.md", "Batches and documents", "sh"): "tests/web/api/test_openapi.py",
@@ -76,6 +77,7 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/http.md", "From other machines", "nginx"): "words of a proxy",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
+    ("docs/sqlite.md", "Restore, here or on another machine", "sh"): "tests/systemd/test_service.py",
     ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py, but for pip",
 }
 
@@ -392,7 +394,12 @@ def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
 
 
 def test_a_backup_is_made_beside_a_daemon(walk: Walk) -> None:
-    walk.types(written("docs/sqlite.md", "Backup", "sh"))
+    lines = written("docs/sqlite.md", "Backup", "sh").splitlines()
+    # The timer's unit is begun in tests/systemd/test_service.py.
+    script = "\n".join(line for line in lines if not line.startswith("sudo systemctl"))
+    backups = walk.directory / "backups"
+    backups.mkdir()
+    walk.types(script.replace("/var/backups/pagemill", str(backups)))
 
     assert walk.types("pagemill documents --database backup.db").count("success") >= 2
 
