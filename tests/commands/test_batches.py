@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_a_batch_is_shown_with_what_was_asked_and_what_to_do_next(run: Run, shel
 
     assert shown.stdout.startswith("batch 1 (reports): failed · 1 file, 1 failed · 0 pages\n")
     assert "by_job_status        1 failed" in shown.stdout
+    assert re.search(r"^created_at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown.stdout, re.MULTILINE)
     assert "pagemill batch retry 1" in shown.stderr
     assert json.loads(run("batch", "show", 1, "--json").stdout)["batch"]["note"] is None
 
