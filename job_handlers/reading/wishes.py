@@ -203,9 +203,16 @@ def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
 def read_elsewhere(directory: Path) -> list[Elsewhere]:
     """The files below a directory; where report.txt stands beside report.pdf, with its text."""
     found: list[Elsewhere] = []
-    for file in files_at(directory, Counter()):
+    files = files_at(directory, Counter())
+    # A text may be read itself, but not where it is what another file says.
+    texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
+    for file in files:
+        if file in texts:
+            continue
         beside = file.with_suffix(".txt")
-        found.append(Elsewhere(written(file), sha256_of(file), written(beside) if beside.is_file() else None))
+        found.append(
+            Elsewhere(written(file), sha256_of(file), written(beside) if beside in texts and beside.is_file() else None)
+        )
     return found
 
 
