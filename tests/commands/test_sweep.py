@@ -107,7 +107,7 @@ WORDS = [
 # It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
 # what strangers wrote stands in it as JSON.
 INTO_FILES = {"opened.write", "sheet.write"}
-NOT_SWEPT = {"db restore", "db shell", "node", "report", "run"}
+NOT_SWEPT = {"db shell", "node", "report", "run"}
 
 
 @pytest.fixture
