@@ -175,6 +175,14 @@ def one_file_imports_apsw(house: House) -> Iterator[str]:
         yield f"apsw is imported by {len(importers)} modules instead of one: {', '.join(sorted(importers)) or 'none'}"
 
 
+def engines_are_known_to_their_own_file(house: House) -> Iterator[str]:
+    for arrow in house.arrows:
+        if top(arrow.target) == "ray" and top(arrow.origin) in SHIPPED and arrow.origin != "worker_service.nodes.ray":
+            yield f"{arrow}: Ray is spoken to in worker_service/nodes/ray.py only"
+        if arrow.target == "worker_service.nodes.ray" and top(arrow.origin) in SHIPPED:
+            yield f"{arrow}: an engine is imported by its name, where somebody has set it, and nowhere else"
+
+
 def nobody_imports_sqlite3(house: House) -> Iterator[str]:
     for arrow in house.arrows:
         if top(arrow.target) in {"sqlite3", "_sqlite3", "pysqlite3"}:
@@ -210,6 +218,7 @@ RULES: tuple[Rule, ...] = (
     handlers_know_only_their_contract,
     the_house_knows_nothing_outside,
     one_file_imports_apsw,
+    engines_are_known_to_their_own_file,
     nobody_imports_sqlite3,
     sql_stays_in_the_store,
     the_store_alone_knows_sqlite,
@@ -253,6 +262,8 @@ SOUND = {
     "worker_service/store/leases.sql": "SELECT 1;",
     "worker_service/handlers/__init__.py": "from worker_service.jobs import Job",
     "worker_service/children/__init__.py": "from worker_service.handlers import Handler",
+    "worker_service/nodes/__init__.py": "",
+    "worker_service/nodes/ray.py": "import ray",
     "worker_service/operations/steer.py": "def opened():\n    from worker_service.store.opening import open_store",
     "worker_service/daemon/__init__.py": "from worker_service import children, operations",
     "worker_service/web/__init__.py": "import worker_service.operations.steer",
@@ -315,6 +326,10 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "apsw is imported by 2 modules instead of one: worker_service.store.other, worker_service.store.sqlite"),
     "no file with apsw": ("worker_service/store/sqlite.py", -1, "",
         "apsw is imported by 0 modules instead of one: none"),
+    "an engine in the daemon": ("worker_service/daemon/__init__.py", 3, "def f():\n    if 1:\n        import ray.util",
+        "-> ray.util: Ray is spoken to"),
+    "an engine's file in the daemon": ("worker_service/daemon/__init__.py", 1, "from worker_service.nodes import ray",
+        "-> worker_service.nodes.ray: an engine is imported by its name"),
     "sqlite3 in a test": ("tests/test_store.py", 2, "def test_it():\n    import sqlite3",
         "-> sqlite3: two SQLite libraries"),
     "sqlite3 in a benchmark": ("benchmarks/raw.py", 1, "from sqlite3 import connect",

@@ -1,0 +1,286 @@
+"""Nodes of a real Ray, with TLS and token, on this machine: `./run test --ray` installs it. Each machine of it is
+processes of its own, which are known by a mark in their environment and killed as a machine would die.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.length import short
+from tests.system.conftest import Daemon, System, wait_until
+from worker_service.clock import wall_clock
+from worker_service.jobs.model import Status
+from worker_service.nodes import ray_settings
+from worker_service.operations import joining
+from worker_service.operations.joining import Member, ray_words
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: ./run test --ray"),
+    pytest.mark.timeout(300),
+]
+
+STARTING_SECONDS = 60.0
+BACK_SECONDS = 90.0
+PATIENCE_SECONDS = 6.0
+JOBS = short(6, full=200)
+_MARK = "PAGEMILL_TEST_MACHINE"
+PAPER = """
+from worker_service.handlers import Done, Handler
+
+def paper(context):
+    (context.staging / "page.txt").write_bytes(context.idempotency_key.encode() * 200_000)
+    return Done(files=["page.txt"])
+
+handlers = [Handler("paper", paper, dict)]
+"""
+
+
+class Machines:
+    """Ray's head and its nodes."""
+
+    def __init__(self, place: Path, environment: dict[str, str]) -> None:
+        self.place = place
+        self.environment = environment
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = _own_address()
+        with socket.create_server((self.address, 0)) as free:
+            self.port = free.getsockname()[1]
+        self.keys = place / "keys"
+        self.keys.mkdir()
+        now = wall_clock()
+        ca, authority = joining.make_authority(now)
+        texts = (ca, *joining.certify(ca, authority, "here", [self.address], now), joining.make_token())
+        for name, text in zip(ray_settings.KEYS, texts, strict=True):
+            (self.keys / name).write_text(text)
+
+    def start_head(self) -> None:
+        self._start("head", Member(f"{self.address}:{self.port}", self.address, is_head=True))
+        wait_until(self._answers, "Ray's head is there", seconds=STARTING_SECONDS)
+
+    def start_node(self, name: str, slots: int) -> None:
+        self._start(name, Member(f"{self.address}:{self.port}", self.address, slots=slots))
+
+    def _start(self, name: str, member: Member) -> None:
+        if (before := self._started.pop(name, None)) is not None:
+            before.wait()
+        state = self.place / name
+        state.mkdir(exist_ok=True)
+        # Several on one machine: each takes the ports that are free. Ray's sockets want a short path.
+        words = [_without_port(word) for word in ray_words(member) if not word.startswith("--temp-dir")]
+        if member.is_head:
+            words.append(f"--temp-dir={self.short}")
+        own = {"STATE_DIRECTORY": str(state), _MARK: str(state)}
+        with (state / "ray.log").open("ab") as log:
+            # Ended, it is started again, as its unit would do it.
+            again = 'while :; do "$@"; sleep 1; done'
+            self._started[name] = subprocess.Popen(
+                ["sh", "-c", again, "sh", sys.executable, "-m", "ray.scripts.scripts", "start", *words],
+                env=self.environment | own | ray_settings.surroundings(self.keys),
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def short(self) -> Path:
+        return Path(f"/tmp/pagemill-ray-{self.port}")
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection((self.address, self.port), timeout=1):
+            return True
+        return False
+
+    def pids(self, name: str) -> list[int]:
+        """Everything of a machine."""
+        wanted = f"{_MARK}={self.place / name}".encode()
+        return [pid for pid in _pids() if wanted in _environment_of(pid)]
+
+    def kill(self, name: str) -> None:
+        while pids := self.pids(name):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if (started := self._started.pop(name, None)) is not None:
+            started.wait()
+
+    def close(self) -> None:
+        for name in list(self._started):
+            self.kill(name)
+        subprocess.run(["rm", "-rf", str(self.short)], check=False)
+
+
+def _without_port(word: str) -> str:
+    name, _, value = word.partition("=")
+    return f"{name}=0" if name.endswith("-port") and name != "--port" and value.isdigit() else word
+
+
+def _own_address() -> str:
+    """By which others would reach this machine: Ray takes no loopback address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
+        asked.connect(("192.0.2.1", 9))
+        return str(asked.getsockname()[0])
+    pytest.skip("this machine has no address but loopback, which Ray does not take")
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+class Head:
+    """A daemon over Ray."""
+
+    def __init__(self, system: System, machines: Machines) -> None:
+        self.system, self.machines = system, machines
+        self.settings = system.place / "cluster.toml"
+        self.settings.write_text(
+            f'[cluster]\nengine = "ray:{machines.address}:{machines.port},local*0"\n'
+            f'types = ["paper", "sleep"]\npatience = "{PATIENCE_SECONDS:g}s"\n'
+        )
+
+    def start(self, keys: Path | None = None) -> Daemon:
+        os.environ["CREDENTIALS_DIRECTORY"] = str(keys or self.machines.keys)
+        try:
+            return self.system.start(config=self.settings)
+        finally:
+            del os.environ["CREDENTIALS_DIRECTORY"]
+
+    def up(self) -> set[str]:
+        return {row.name for row in self.system.store.reading.nodes() if row.state == "up"}
+
+    def wait_for(self, number: int) -> None:
+        wait_until(lambda: len(self.up()) == number, f"{number} nodes are up, not {self.up()}", seconds=BACK_SECONDS)
+
+    def nodes_of(self, job_id: int) -> list[str | None]:
+        return [attempt.node for attempt in self.system.store.reading.attempts(job_id)]
+
+    def lost(self, jobs: Sequence[int]) -> list[int]:
+        """Those whose first attempt is over."""
+        return [job for job in jobs if self.system.outcomes(job)[0] is not None]
+
+    def ends(self, job_id: int, status: Status = Status.COMPLETED) -> None:
+        wait_until(lambda: self.system.status(job_id) is status, f"job {job_id} {status}", seconds=BACK_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """The same for all tests of this module: Ray takes seconds to start."""
+    place = tmp_path_factory.mktemp("ray")
+    surroundings = System(tmp_path_factory.mktemp("handlers"))
+    surroundings.install("paper", PAPER)
+    made = Machines(place, surroundings.environment())
+    try:
+        made.start_head()
+        made.start_node("b", 2)
+        made.start_node("c", 2)
+        yield made
+    finally:
+        made.close()
+        surroundings.close()
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    made = System(tmp_path)
+    made.install("paper", PAPER)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def head(system: System, machines: Machines) -> Head:
+    return Head(system, machines)
+
+
+def test_jobs_run_on_the_nodes_and_their_files_come_back(head: Head) -> None:
+    head.start()
+    head.wait_for(2)
+    jobs = [head.system.enqueue("paper") for _ in range(JOBS)]
+
+    for job in jobs:
+        head.ends(job)
+
+    assert len({node for job in jobs for node in head.nodes_of(job)} - {None}) == 2
+    for job in jobs:
+        assert (head.system.workspace / "objects" / f"{job}-1" / "page.txt").stat().st_size >= 200_000
+    head.system.assert_sound()
+
+
+def test_what_a_node_ran_that_died_runs_elsewhere_and_costs_no_retry(head: Head) -> None:
+    daemon = head.start()
+    head.wait_for(2)
+    jobs = [head.system.enqueue("sleep") for _ in range(4)]
+    for job in jobs:
+        head.system.pids_of(job)
+
+    head.machines.kill("b")
+    began = time.monotonic()
+    wait_until(lambda: len(head.lost(jobs)) == 2, "two were lost", seconds=BACK_SECONDS)
+    took = time.monotonic() - began
+
+    lost = head.lost(jobs)
+    assert [head.system.store.reading.attempts(job)[0].error_code for job in lost] == ["NODE_LOST"] * 2
+    assert [head.system.job(job).retry_count for job in lost] == [0, 0]
+    assert took < PATIENCE_SECONDS + 2 + 15, "patience, and what a loaded machine takes"
+    assert daemon.process.poll() is None
+    head.machines.start_node("b", 2)
+    head.wait_for(2)
+    head.system.assert_sound()
+
+
+def test_after_rays_head_has_died_and_is_back_jobs_run_again(head: Head) -> None:
+    head.start()
+    head.wait_for(2)
+    job = head.system.enqueue("sleep")
+    head.system.pids_of(job)
+
+    head.machines.kill("head")
+    wait_until(lambda: head.up() == set(), "no node is up", seconds=BACK_SECONDS)
+    head.machines.start_head()
+    head.wait_for(2)
+
+    new = head.system.enqueue("paper")
+    head.ends(new)
+    wait_until(lambda: len(head.nodes_of(job)) == 2, "the job runs again", seconds=BACK_SECONDS)
+    assert head.system.job(job).retry_count == 0
+    head.system.assert_sound()
+
+
+def test_without_keys_ray_is_not_spoken_to_off_this_machine(head: Head, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    daemon = head.start(tmp_path / "empty")
+
+    wait_until(lambda: "without TLS and token" in daemon.log.read_text(), "it says why")
+    assert head.up() == set()
+
+
+def test_with_another_token_nobody_is_let_in(head: Head, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ray_settings.KEYS:
+        (other / name).write_text((head.machines.keys / name).read_text())
+    (other / "cluster.token").write_text(joining.make_token())
+
+    daemon = head.start(other)
+
+    wait_until(lambda: "lets us in" in daemon.log.read_text(), "it says so", seconds=BACK_SECONDS)
+    assert head.up() == set()

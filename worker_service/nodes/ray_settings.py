@@ -1,0 +1,98 @@
+"""How Ray is started and reached: with TLS and a token, and so that it notices within seconds who is gone.
+
+Ray takes all this from its environment, in each of its processes. The keys are files that `pagemill cluster init` and
+`cluster join` wrote; under a unit they come as credentials. Without them Ray listens to anybody, so only this machine
+may be named then. Imports no Ray.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+from worker_service.config import SERVICE_CONFIGURATION
+
+KEYS = ("cluster.ca", "cluster.cert", "cluster.key", "cluster.token")
+PORT = 6379
+DIRECTORY = Path("/run/pagemill-ray")
+"""Where the sockets of this machine's Ray are, if its unit has started it."""
+RESOURCE = "pagemill"
+"""A node of Ray that has it is one of ours; how much of it: its slots."""
+
+# A node that is gone is noticed after 8 s instead of 64, a head that is gone after 10 instead of 60.
+_NOTICES_SOON = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+_WRITES_NOTHING = {
+    # Into Ray's own directory, where another user may not.
+    "RAY_LOG_TO_STDERR": "1",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+    "RAY_event_log_reporter_enabled": "0",
+}
+
+
+def keys_in(environ: Mapping[str, str], *places: Path) -> Path | None:
+    """The directory with this machine's keys: the credentials of its unit, or the first of the places that has them."""
+    given = environ.get("CREDENTIALS_DIRECTORY")
+    for place in ([Path(given)] if given else []) + list(places):
+        if all(os.access(place / name, os.R_OK) for name in KEYS):
+            return place
+    return None
+
+
+def surroundings(keys: Path | None) -> dict[str, str]:
+    """What Ray's processes find in their environment."""
+    if keys is None:
+        return {**_NOTICES_SOON, **_QUIET}
+    ca, cert, key, token = (str(keys / name) for name in KEYS)
+    return {
+        **_NOTICES_SOON,
+        **_QUIET,
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_CA_CERT": ca,
+        "RAY_TLS_SERVER_CERT": cert,
+        "RAY_TLS_SERVER_KEY": key,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": token,
+    }
+
+
+def take(environ: MutableMapping[str, str]) -> Path | None:
+    """Put into the environment of one who talks to Ray what is not said there already; return where the keys are."""
+    keys = keys_in(environ, SERVICE_CONFIGURATION / "cluster")
+    for name, value in (surroundings(keys) | _WRITES_NOTHING).items():
+        environ.setdefault(name, value)
+    return keys
+
+
+def fault_of(address: str, environ: Mapping[str, str]) -> str | None:
+    """Why nobody may talk to Ray there: in a sentence that says what to do. None: all is well."""
+    needed = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_AUTH_TOKEN_PATH")
+    absent = [name for name in needed if not os.access(environ.get(name, ""), os.R_OK)]
+    is_safe = environ.get("RAY_USE_TLS") == "1" and environ.get("RAY_AUTH_MODE") == "token"
+    if is_safe and absent:
+        # Ray itself would wait for ever.
+        return f"{absent[0]} names no file that can be read: {environ.get(absent[0]) or 'nothing'}"
+    if is_safe or is_loopback(address):
+        return None
+    return (
+        f"Ray at {address} would be talked to without TLS and token, where anybody could listen and join: make keys "
+        "with `pagemill cluster init ray`, on the head"
+    )
+
+
+def is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]") or address
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
