@@ -117,6 +117,11 @@ class JobNotFound(PagemillError):
     exit_code = 66
 
 
+class NodeNotFound(PagemillError):
+    code = "node_not_found"
+    exit_code = 66
+
+
 class WaitTimedOut(PagemillError):
     code = "wait_timed_out"
     exit_code = 124

@@ -57,6 +57,7 @@ _PAGE_CPU_SECONDS = 10
 _TABLE_CPU_SECONDS = 600
 _WRITING_CPU_SECONDS = 300
 """A writing is looked through as a whole."""
+_PAGES_ELSEWHERE_LEAST = 4
 _FAILED_PAGES_MAX = 20
 """Each has cost its whole limit: a file made of such pages is not a report."""
 _DIGESTS_AT_ONCE = 20_000
@@ -146,9 +147,10 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
     note = "the file was broken and has been repaired" if counted.was_repaired else ""
     found = inside.unpack(context, original, kind)
     way = [content, how.engine.languages, how.engine.quality, how.password_file]
+    to_recognise = sorted([*to_ocr, *scans])
     ranges = [
         _range(context, "ocr_pages", numbers, way)
-        for numbers in parts(sorted([*to_ocr, *scans]), len(os.sched_getaffinity(0)), costs_of(scans))
+        for numbers in parts(to_recognise, _side_by_side(context, len(to_recognise)), costs_of(scans))
     ]
     note = "; ".join([*filter(None, [note]), *found.notes])
     done = _done(context, kind, content, counted.pages, ranges, note)
@@ -353,6 +355,11 @@ def _done(context: Context[Payload], kind: Kind, content: str, pages: int, range
         follow_ups=[*ranges, replace(assemble, after_earlier=True)],
         document=DocumentFacts(kind=kind.value, pages=pages, content=content, note=note or None),
     )
+
+
+def _side_by_side(context: Context[Payload], pages: int) -> int:
+    """How many ranges should run at once: for a few pages it is not worth while to carry the file to many machines."""
+    return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 
 def _range(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:

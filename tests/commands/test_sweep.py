@@ -42,6 +42,7 @@ JOBS = ("ls", "stats", "errors", "why 1", "why 2", "why 3", "show 1", "show 2", 
 WORDS = [
     *JOBS,
     *("ls --status running", "ls --type EVIL", "ls --owner EVIL --since 1d", "ls --match payload.source=EVIL"),
+    *("cluster", "cluster ls", "cluster drain EVIL", "cluster remove n", "cluster use EVIL", "cluster test"),
     *("why", "logs", "wait 1 2 --timeout 0s", "wait --type EVIL --timeout 0s --progress", "wait document:1"),
     *("documents", "documents ls --name ev", "show document:1", "show document:2", "text 1", "search climate"),
     *("tables 1", "tables 1 --pages 1-", "tables 2 --json"),
@@ -132,6 +133,8 @@ def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pyte
         shelf.wish(f"2{EVIL}", key=f"/{EVIL}"), "plain", f"climate {EVIL}", facts=DocumentFacts(EVIL, 1, note=EVIL)
     )
     store.leases.fail(shelf.wish(EVIL, EVIL, key="3").lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
+    evil_node = ", ".join([_sql(EVIL), "'w1'", "'down'", _sql(EVIL), _sql(EVIL)])
+    by_hand_at(f"INSERT INTO node (name, worker_id, state, reason, version) VALUES ({evil_node})")
     by_hand_at(f"UPDATE file SET name = name || {_sql(EVIL)}")
 
     directory = tmp_path / "dir"

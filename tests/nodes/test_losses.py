@@ -181,3 +181,44 @@ def test_without_a_node_nothing_is_claimed_and_why_says_so(make_nodes: MakeNodes
     assert system.job(job).fence == 0
     nodes.switch_on("n1")
     system.wait_for(job, Status.COMPLETED)
+
+
+def test_a_node_that_is_drained_finishes_what_it_has_and_gets_nothing_new(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 1, "n2": 1})
+    system = nodes.system
+    nodes.start()
+    for name in ("n1", "n2"):
+        nodes.wait_for(name)
+    job = system.enqueue("sleep", seconds=600)
+    busy = nodes.node_of(job)
+    other = "n2" if busy == "n1" else "n1"
+
+    assert system.store.steering.wish_of_node(busy, "drain")
+    nodes.wait_for(busy, "draining")
+    more = [system.enqueue("noop") for _ in range(3)]
+
+    for one in more:
+        system.wait_for(one, Status.COMPLETED)
+        assert nodes.node_of(one) == other
+    assert system.job(job).fence == 1
+    assert system.store.steering.wish_of_node(other, "remove")
+    nodes.wait_for(other, "removed")
+    wait_until(lambda: nodes.pids(other) == [], "nothing of it is left")
+    assert system.store.steering.wish_of_node(other, "")
+    nodes.wait_for(other)
+
+
+def test_slots_follow_nodes_that_come_and_go(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 2, "n2": 3})
+    nodes.root("n2").with_suffix(".off").touch()
+    nodes.start()
+    nodes.wait_for("n1")
+
+    def slots() -> int:
+        return nodes.system.store.reading.workers()[0].node_slots
+
+    wait_until(lambda: slots() == 2, "only one is there")
+    nodes.switch_on("n2")
+    wait_until(lambda: slots() == 5, "both are there")
+    nodes.switch_off("n1")
+    wait_until(lambda: slots() == 3, "only the other one is there")

@@ -636,6 +636,7 @@ class ChildContext:
         self.staging = staging
         self.state = json.loads(order.state) if order.state else None
         self.idempotency_key = str(order.job_id)
+        self.slots = max(order.node_slots, len(os.sched_getaffinity(0)))
         self._order = order
         self._keep = keep
         self._pipe = pipe

@@ -104,6 +104,8 @@ class Order:
     document: KnownDocument | None = None
     parent_id: int | None = None
     """The job that asked for it."""
+    node_slots: int = 0
+    """Of all nodes together."""
 
     @property
     def key(self) -> Key:

@@ -63,6 +63,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Daemon": {
         "run": ("run", "Run jobs, until somebody asks it to stop."),
+        "cluster": ("cluster", "The machines that run attempts for this one."),
         "node": ("node", "Run attempts for a head elsewhere, by stdin and stdout."),
         "top": ("top", "What goes on now, drawn again every second."),
         "workers": ("state", "The daemons on this database."),

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -20,6 +20,9 @@ from worker_service.harmless import as_json, escaped_json, harmless, harmless_te
 from worker_service.plurals import counted
 from worker_service.plurals import length as length
 from worker_service.plurals import size as size
+
+if TYPE_CHECKING:
+    from worker_service.operations.machines import CheckedNode
 
 Rows = Sequence[Sequence[object]]
 
@@ -250,6 +253,16 @@ def when(text: str, *, now: datetime) -> str:
     if not is_terminal(sys.stdout):
         return text[:19]
     return text[11:19] if text[:10] == as_text(now)[:10] else text[:10]
+
+
+NODE_COLUMNS = ("NODE", "STATE", "SLOTS", "RUNNING", "HEARD", "RATE", "SENT", "VERSION", "WHY")
+
+
+def node_row(node: CheckedNode, now: datetime) -> tuple[object, ...]:
+    state = f"{node.state}, {node.wish}" if node.wish and node.state not in ("draining", "removed") else node.state
+    heard = f"{age(node.heard_at, now=now)} ago" if node.heard_at else None
+    rate, sent = f"{node.pages_per_minute:g}", size(node.bytes_sent)
+    return node.name, state, node.slots, node.running, heard, rate, sent, node.version, node.reason
 
 
 def age(text: str, *, now: datetime) -> str:

@@ -10,6 +10,7 @@ import click
 from worker_service.clock import parse_length
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
+from worker_service.commands.output import NODE_COLUMNS, node_row
 from worker_service.errors import PagemillError
 from worker_service.jobs.model import Pause, Status
 from worker_service.operations import overview
@@ -47,10 +48,11 @@ def workers(desk: Desk) -> None:
     pagemill workers
     pagemill workers --json
 
-    The daemons on this database: what they run, and when they last said that they live.
+    The daemons on this database: what they run, and when they last said that they live; below them their nodes.
     """
     found = overview.workers(desk.session)
-    if desk.answered({"items": found}):
+    nodes = overview.nodes(desk.session, found)
+    if desk.answered({"items": found, "nodes": nodes}):
         return
     if not found:
         output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
@@ -66,6 +68,7 @@ def workers(desk: Desk) -> None:
             for w in found
         ],
     )  # fmt: skip
+    output.show_section(NODE_COLUMNS, [node_row(one, now) for one in nodes])
 
 
 @verb

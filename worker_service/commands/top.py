@@ -16,11 +16,12 @@ import click
 from worker_service.clock import as_text
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, verb
+from worker_service.commands.output import NODE_COLUMNS, node_row
 from worker_service.jobs.model import Status
 from worker_service.operations.batches import titled
 from worker_service.operations.jobs import state_of
 from worker_service.operations.objects import as_object, iso
-from worker_service.operations.overview import Activity, Overview, activity, look
+from worker_service.operations.overview import Activity, CheckedWorker, Overview, activity, look
 from worker_service.plurals import counted
 
 _EVERY_SECONDS = 1.0
@@ -88,13 +89,20 @@ def _worker_lines(overview: Overview) -> list[str]:
     if not overview.workers:
         return ["no worker: start one with `systemctl start pagemill`, or here with `pagemill run`"]
     rows = [
-        (
-            one.id, one.state, f"{one.running} of {one.cpu_slots + one.io_slots} ({one.cpu_slots} cpu, "
-            f"{one.io_slots} io)", one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago",
-        )
+        (one.id, one.state, _room(one), one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago")
         for one in overview.workers
-    ]  # fmt: skip
-    return output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
+    ]
+    lines = output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
+    if overview.nodes:
+        lines += ["", *output.table_lines(NODE_COLUMNS, [node_row(one, overview.at) for one in overview.nodes])]
+    return lines
+
+
+def _room(worker: CheckedWorker) -> str:
+    classes = [f"{worker.cpu_slots} cpu", f"{worker.io_slots} io"]
+    classes += [f"{worker.node_slots} on nodes"] if worker.node_slots else []
+    slots = worker.cpu_slots + worker.io_slots + worker.node_slots
+    return f"{worker.running} of {slots} ({', '.join(classes)})"
 
 
 def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:

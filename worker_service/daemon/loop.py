@@ -486,6 +486,7 @@ class Claiming:
             owner=job.owner,
             document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
             parent_id=job.parent_id,
+            node_slots=self.tools.slots.sizes.get(NODE, 0),
         )
 
 

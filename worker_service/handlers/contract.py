@@ -78,6 +78,10 @@ class Context(Protocol[P_co]):
     def idempotency_key(self) -> str:
         """The same for every attempt of the job."""
 
+    @property
+    def slots(self) -> int:
+        """How many attempts may run side by side, here or on nodes: for one that cuts its work into parts."""
+
     def progress(self, percent: float, message: str = "") -> None:
         """Say how far it is, 0 to 100. Cheap; call it as often as you like."""
 

@@ -220,7 +220,7 @@ class NodeState:
     state: str
     """up, draining, silent, down, refused or removed."""
     slots: int = 0
-    """That may be filled now."""
+    """That are taken, or may be."""
     running: int = 0
     heard_seconds: float | None = None
     """How long ago it said something. None: it never has."""
@@ -249,6 +249,14 @@ class NodeRow:
     pages_per_minute: float
     wish: str
     """Of a person: '', drain or remove."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """A job that runs on a node."""
+
+    node: str
+    job_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,12 @@ class Engine(Protocol):
     def host(self, node: str) -> Handle:
         """A new agent on that node. Raise `Lost` where that cannot be."""
 
+    def close(self) -> None:
+        """What it has started here ends."""
+
 
 def engine_of(begin: GatewayBegin, lock_fd: int | None) -> Engine:
-    # Also a word of ssh's: both are commands that give two pipes.
+    # ssh is such a command as well.
     name = {"ssh": "pipes", "pipe": "pipes"}.get(begin.engine, begin.engine)
     try:
         module = import_module(f"worker_service.nodes.{name}")

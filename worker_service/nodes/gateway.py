@@ -32,6 +32,7 @@ from worker_service.children.messages import (
     Hello,
     How,
     Inbox,
+    Key,
     Launch,
     NodesSeen,
     Ping,
@@ -43,6 +44,7 @@ from worker_service.children.messages import (
     frame,
     to_nursery,
 )
+from worker_service.cluster import LOCAL
 from worker_service.jobs.model import NodeState, Usage
 from worker_service.nodes.engine import Engine, EngineAbsent, Handle, engine_of
 from worker_service.nodes.files import digest_of, key_of
@@ -67,6 +69,8 @@ class Gateway:
         self._waiting: deque[Launch] = deque()
         """For a node with room."""
         self._nodes: dict[str, Node] = {}
+        self._secret: set[Key] = set()
+        """Of those that need a secret, which no other machine has."""
         self._wishes = Wishes()
         self._tell_at = 0.0
         self._told: tuple[NodeState, ...] = ()
@@ -108,6 +112,16 @@ class Gateway:
     @property
     def is_full(self) -> bool:
         return len(self._unsent) > _FULL_BYTES
+
+    def keeps(self, launch: Launch) -> bool:
+        local = self._nodes.get(LOCAL)
+        if local is None or not local.state().slots:
+            return False
+        with self._guard:
+            self._secret.add(launch.order.key)
+            self._waiting.append(launch)
+        self.ring()
+        return True
 
     # --- the beginning ---
 
@@ -184,34 +198,40 @@ class Gateway:
             self._tell_at = 0.0
         elif isinstance(message, Stop | Reply):
             key = (message.job_id, message.fence)
-            for one in [one for one in self._waiting if one.order.key == key and isinstance(message, Stop)]:
+            for one in [one for one in [*self._waiting] if one.order.key == key and isinstance(message, Stop)]:
                 self._waiting.remove(one)
                 self._refuse(one, How.STOPPED, "NOT_BEGUN", "it was not begun")
             for node in self._nodes.values():
                 node.pass_on(message)
 
     def _place(self) -> None:
-        while self._waiting:
-            launch = self._waiting[0]
+        rooms = {name: room for name, node in self._nodes.items() if (room := node.room()) is not None}
+        with self._guard:
+            waiting = list(self._waiting)
+        for launch in waiting:
+            is_here = launch.order.key in self._secret
             try:
-                inputs = {} if self.terms.is_shared else self._inputs(launch)
+                inputs = {} if is_here or self.terms.is_shared else self._inputs(launch)
             except OSError as error:
-                self._waiting.popleft()
+                self._waiting.remove(launch)
                 message = f"its input cannot be read: {error.strerror}: {error.filename}"
                 self._refuse(launch, How.RETRYABLE, "FILE_ABSENT", message)
                 continue
-            rooms = [room for node in self._nodes.values() if (room := node.room()) is not None]
-            name = choose(rooms, inputs)
-            if name is None:
+            possible = [room for name, room in rooms.items() if name == LOCAL or not is_here]
+            if not any(room.slots for room in possible):
                 # Nodes go between a claim and this line; who comes next may have room.
-                if not any(room.slots for room in rooms):
-                    self._waiting.popleft()
-                    self._refuse(launch, How.STOPPED, "NOT_BEGUN", "no node has room")
-                    continue
-                return
-            self._waiting.popleft()
+                self._waiting.remove(launch)
+                self._refuse(launch, How.STOPPED, "NOT_BEGUN", "no node has room")
+                continue
+            name = choose(possible, inputs)
+            if name is None:
+                continue
+            self._waiting.remove(launch)
+            self._secret.discard(launch.order.key)
             node = self._nodes[name]
             node.place(launch, {} if node.is_trusted else inputs)
+            if (room := node.room()) is not None:
+                rooms[name] = room
 
     def _inputs(self, launch: Launch) -> Mapping[str, Path]:
         """By the name that each has on a node."""

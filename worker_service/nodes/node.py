@@ -71,11 +71,14 @@ _PIECE_SECONDS = 0.5
 """So long one piece of a file may take, that nothing else waits behind it for longer."""
 _PIECE_BYTES_LEAST = 64 << 10
 _TOLD_AT_ONCE = 64
+_DISBELIEVED_SECONDS = 600.0
+"""Else each of its attempts would be lost, and a job may be lost a few times only."""
 _REST_SECONDS = 30.0
 """Of a node that takes no file."""
 _WRONG_MOST = 3
 _QUESTIONS = ("KnownPages", "DocumentPages", "IsCurrent")
 """What a node may ask of the database: what its own job is about."""
+_OF_SECRETS = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 _NODE_LOST = "NODE_LOST"
 
 
@@ -143,6 +146,9 @@ class Head(Protocol):
     def ring(self) -> None:
         """Something has changed."""
 
+    def keeps(self, launch: Launch) -> bool:
+        """It needs a secret: it runs on this machine. False: nothing does."""
+
     @property
     def is_full(self) -> bool:
         """The daemon does not listen."""
@@ -164,7 +170,7 @@ class Node:
         self._heard_at: float | None = None
         self._reason = ""
         self._is_refused = False
-        self._rests_until = 0.0
+        self._rests_until = self._refused_until = 0.0
         self._is_closed = False
         self._sent = self._received = 0
         self._pages: deque[tuple[float, int]] = deque()
@@ -200,7 +206,8 @@ class Node:
             return NodeState(
                 self.name,
                 state,
-                self._slots if state == "up" and now >= self._rests_until else 0,
+                # Of one that gets nothing new, those that it has taken.
+                self._slots if state == "up" and now >= self._rests_until else len(self._errands),
                 len(self._errands),
                 None if self._heard_at is None else round(now - self._heard_at, 3),
                 self._version,
@@ -264,6 +271,9 @@ class Node:
     def _listen(self) -> None:
         wait, numbers = _AGAIN_SECONDS[0], (0, 0)
         while not self._is_closed:
+            if (left := self._refused_until - boot_clock()) > 0:
+                time.sleep(min(left, 1.0))
+                continue
             try:
                 if self._handle is None:
                     self._settle()
@@ -273,11 +283,9 @@ class Node:
                 self._reason = "it does not answer"
                 self._hang_up()
             except Unfit as error:
-                self._refuse(str(error))
-                wait = _AGAIN_SECONDS[1]
+                self._refuse(str(error), _AGAIN_SECONDS[1])
             except Garbled as error:
-                self._refuse(f"it says what no node of ours would: {error}")
-                wait = _AGAIN_SECONDS[1]
+                self._disbelieve(error)
             except Lost as error:
                 self._reason = str(error)
                 self._hang_up()
@@ -352,9 +360,14 @@ class Node:
         if handle is not None:
             handle.close()
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, seconds: float) -> None:
         self._is_refused, self._reason = True, text(reason, 1000)
+        self._refused_until = boot_clock() + seconds
         self._hang_up()
+        self._head.ring()
+
+    def _disbelieve(self, error: Garbled) -> None:
+        self._refuse(f"it says what no node of ours would: {error}", _DISBELIEVED_SECONDS)
 
     def _ask(self, handle: Handle, call: calls.Call, kind: type[A], *, timeout: float) -> A:
         body = calls.encoded(call)
@@ -393,6 +406,9 @@ class Node:
             gone = Gone(msgspec.Raw(encoded(word)), usage, said.took_seconds)
             if errand.refusal is not None:
                 self._end(word.key, errand.refusal, usage)
+            elif word.code in _OF_SECRETS and not self.is_trusted and self._head.keeps(errand.launch):
+                # Nothing has been read: it begins again where the secret is.
+                del self._errands[word.key]
             elif word.code == INPUT_GONE:
                 self._has -= errand.inputs.keys()
                 self._end(word.key, word)
@@ -478,7 +494,7 @@ class Node:
                 except (Lost, TimeoutError):
                     time.sleep(_AGAIN_SECONDS[0])
                 except (Garbled, Unfit) as error:
-                    self._refuse(f"it says what no node of ours would: {error}")
+                    self._disbelieve(Garbled(str(error)))
                     break
 
     def _bring(self, key: Key) -> None:

@@ -69,6 +69,9 @@ class Pipes:
     def host(self, node: str) -> Line:
         return self._starter.start(node)
 
+    def close(self) -> None:
+        self._starter.close()
+
 
 def _command(engine: str, place: Place) -> list[str]:
     if engine == "ssh":
@@ -84,7 +87,8 @@ class Starter:
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        self._pid = os.fork()
+        if self._pid == 0:
             near.close()
             _start_for(far, commands)
         far.close()
@@ -102,6 +106,11 @@ class Starter:
         if len(descriptors) != 2:
             raise Lost(said.decode("utf-8", "replace") or "nobody is there who starts commands")
         return Line(*descriptors)
+
+    def close(self) -> None:
+        self._near.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
 
 
 def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> NoReturn:

@@ -16,7 +16,7 @@ from worker_service.config import Settings
 from worker_service.jobs.model import Gate, Pause, Status, WorkerState
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
-from worker_service.plurals import counted
+from worker_service.plurals import counted, length
 from worker_service.store.base import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
@@ -74,6 +74,11 @@ def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timede
         warning.append(f"{others.total()} of {counted(len(workers), 'worker')} not alive{how}")
     if "disk low" in alive:
         (critical if set(alive) == {"disk low"} else warning).append("the disk is nearly full")
+    wanted = [one for one in overview.nodes if one.is_wanted]
+    if away := [one for one in wanted if one.state != "up"]:
+        which = f"{away[0].name} is {away[0].state}"
+        how_many = "none" if len(away) == len(wanted) else f"{len(wanted) - len(away)}"
+        warning.append(f"{how_many} of {counted(len(wanted), 'node')} up: {which}")
     oldest = counts.oldest_pending_at
     if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
         warning.append(f"the oldest pending job waits since {oldest[:19]}")
@@ -106,6 +111,7 @@ def examine(session: Session) -> Iterator[Finding]:
         yield Finding(level, check.name, check.detail, fix)
     overview = look(session)
     yield from _workers(overview.workers)
+    yield from _nodes(overview)
     alive = [one for one in overview.workers if one.is_alive]
     yield from _lacking(store) if alive else _described(settings)
     yield from _failures(store, alive, now=now)
@@ -138,6 +144,20 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
             )
         else:
             yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
+
+
+def _nodes(overview: Overview) -> Iterator[Finding]:
+    for one in overview.nodes:
+        heard = f", heard {length(overview.at - from_text(one.heard_at))} ago" if one.heard_at else ""
+        why = f" ({one.reason})" if one.reason else ""
+        detail = f"{one.state}{why}{heard}, {counted(one.slots, 'slot')}, runs {one.running}"
+        is_good = one.state == "up" or not one.is_wanted
+        yield Finding(
+            Level.OK if is_good else Level.WARNING,
+            f"node {one.name}",
+            detail,
+            "" if is_good else "to see whether it could be one: pagemill cluster test",
+        )
 
 
 def _lacking(store: Store) -> Iterator[Finding]:

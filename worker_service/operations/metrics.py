@@ -13,6 +13,7 @@ from worker_service import VERSION
 from worker_service.clock import as_text, from_text, shifted
 from worker_service.operations.database import Session
 from worker_service.operations.health import LATELY
+from worker_service.operations.machines import CheckedNode
 from worker_service.operations.overview import is_healthy, look
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
@@ -58,8 +59,10 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
         [
             ({"class": "cpu"}, sum(one.cpu_slots for one in alive)),
             ({"class": "io"}, sum(one.io_slots for one in alive)),
+            ({"class": "node"}, sum(one.node_slots for one in alive)),
         ],
     )
+    yield from _of_nodes(found.nodes)
     yield (
         "worker_heartbeat_timestamp_seconds",
         "The last beat of a worker.",
@@ -74,6 +77,22 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
         yield "workspace_free_bytes", "Of the disk on which files are published.", [({}, free)]
     yield "database_bytes", "Of the database file.", [({}, settings.database.stat().st_size)]
     yield "build_info", "Always 1.", [({"version": VERSION}, 1)]
+
+
+def _of_nodes(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+    if not nodes:
+        return
+    yield "node_up", "1: a node takes work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
+    yield "node_slots", "Room for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
+    yield "node_running", "What a node runs.", [({"node": one.name}, one.running) for one in nodes]
+    heard = [({"node": one.name}, from_text(one.heard_at).timestamp()) for one in nodes if one.heard_at]
+    yield "node_heard_timestamp_seconds", "When a node was heard last.", heard
+    sent = [({"node": one.name}, one.bytes_sent) for one in nodes]
+    yield "node_sent_bytes", "What went to a node since its gateway began.", sent
+    received = [({"node": one.name}, one.bytes_received) for one in nodes]
+    yield "node_received_bytes", "What came from a node since its gateway began.", received
+    pages = [({"node": one.name}, one.pages_per_minute) for one in nodes]
+    yield "node_pages_per_minute", "Pages that a node has read within a minute.", pages
 
 
 def _written(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
 from worker_service.operations.batches import BatchInWhole, under_way
 from worker_service.operations.database import Session
+from worker_service.operations.machines import CheckedNode, checked_nodes
 from worker_service.operations.words import read_past
 
 _JOBS_MOST = 500
@@ -51,6 +52,7 @@ class Overview:
     counts: Counts
     workers: Sequence[CheckedWorker]
     pauses: Sequence[Pause]
+    nodes: Sequence[CheckedNode] = ()
 
     @property
     def workers_alive(self) -> int:
@@ -90,7 +92,8 @@ class Numbers:
 
 def look(session: Session) -> Overview:
     store = session.store
-    return Overview(session.clock(), store.reading.counts(), workers(session), store.reading.pauses())
+    found = workers(session)
+    return Overview(session.clock(), store.reading.counts(), found, store.reading.pauses(), nodes(session, found))
 
 
 def activity(session: Session) -> Activity:
@@ -170,6 +173,14 @@ def workers(session: Session) -> list[CheckedWorker]:
     of_rows = [_checked(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
     absent = [(worker, fate_of(worker)) for worker in store.reading.absent_workers()]
     return [*of_rows, *(_checked(worker, "dead" if of is Fate.GONE else "no row") for worker, of in absent)]
+
+
+def nodes(session: Session, checked: Sequence[CheckedWorker] | None = None) -> Sequence[CheckedNode]:
+    rows = session.store.reading.nodes()
+    if not rows:
+        return ()
+    alive = [one.id for one in (workers(session) if checked is None else checked) if one.is_alive]
+    return checked_nodes(rows, session.store.reading.on_nodes(), alive)
 
 
 def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:

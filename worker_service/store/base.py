@@ -72,6 +72,7 @@ from worker_service.jobs.model import (
     NewJob,
     NodeRow,
     NodeState,
+    NodeWork,
     Notice,
     Pause,
     PlatformCount,
@@ -352,6 +353,9 @@ class Reading(Protocol):
 
     def nodes(self) -> Sequence[NodeRow]:
         """By their names."""
+
+    def on_nodes(self) -> Sequence[NodeWork]:
+        """What runs on them, as far as it was told where."""
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         """The newest first."""

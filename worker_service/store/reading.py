@@ -33,6 +33,7 @@ from worker_service.jobs.model import (
     LiveCounts,
     LogLine,
     NodeRow,
+    NodeWork,
     Pause,
     PlatformCount,
     Status,
@@ -130,6 +131,9 @@ class SqliteReading:
 
     def nodes(self) -> Sequence[NodeRow]:
         return [NodeRow(*row) for row in self._db.read("nodes")]
+
+    def on_nodes(self) -> Sequence[NodeWork]:
+        return [NodeWork(*row) for row in self._db.read("on_nodes")]
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         return [Action(*row) for row in self._db.read("actions", most=most)]

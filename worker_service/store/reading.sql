@@ -168,6 +168,11 @@ SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.dra
 SELECT name, worker_id, state, slots, running, heard_at, version, reason, bytes_sent, bytes_received, pages_per_minute, wish
   FROM node ORDER BY name;
 
+-- name: on_nodes
+SELECT a.node, q.id
+  FROM worker_job_queue q CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.node IS NOT NULL
+ WHERE q.status = 'running' ORDER BY q.id;
+
 -- name: absent_workers
 -- Whom running jobs name, and who has no row: for them nobody beats. What is no time is long ago.
 SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),

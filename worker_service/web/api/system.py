@@ -86,7 +86,8 @@ def errors(call: Call) -> Any:
     is_of_all=True,
 )
 def workers(call: Call) -> Any:
-    return {"items": overview.workers(call.session)}
+    found = overview.workers(call.session)
+    return {"items": found, "nodes": overview.nodes(call.session, found)}
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────────

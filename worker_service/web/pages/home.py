@@ -140,7 +140,7 @@ def _wish(matter: Matter) -> Wish:
 
 def _strip(settings: Settings, overview: Overview) -> Sequence[Fact]:
     alive = [one for one in overview.workers if one.is_alive]
-    slots = sum(one.cpu_slots + one.io_slots for one in alive)
+    slots = sum(one.cpu_slots + one.io_slots + one.node_slots for one in alive)
     numbers, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
     busy = sum(one.running for one in alive)
     facts = [

@@ -34,13 +34,15 @@ class Paused:
 def list_workers(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
+        found = workers(session)
         lacking = [(one.job_type, *(one.missing or "").partition(": ")[::2]) for one in overview.lacking(session)]
         return page(
             request,
             "workers.html",
             title="Workers",
             told=told(session, request),
-            workers=workers(session),
+            workers=found,
+            nodes=overview.nodes(session, found),
             pauses=_pauses(overview.pauses(session)),
             lacking=lacking,
             types=names(session, "handler", "") or names(session, "job_type", ""),

@@ -1,0 +1,270 @@
+"""A node that lies: it can waste its own time, and spoil what it reads. No row, no file outside its attempt's place."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from worker_service import VERSION
+from worker_service.children.messages import (
+    RELAY_BYTES_MAX,
+    Asked,
+    Checkpointed,
+    Described,
+    Ended,
+    Gone,
+    Happening,
+    Hello,
+    How,
+    Inbox,
+    Introduced,
+    Launch,
+    Order,
+    Placed,
+    Progressed,
+    Publication,
+    encoded,
+    from_nursery,
+)
+from worker_service.jobs.documents import DocumentFacts
+from worker_service.jobs.model import HandlerFacts, NewJob, Usage
+from worker_service.nodes import calls
+from worker_service.nodes.calls import Happened, Kept
+from worker_service.nodes.engine import Handle, Lost
+from worker_service.nodes.node import Node, Terms
+
+PATIENCE_SECONDS = 20.0
+CONTENT = b"what it has read"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+KEY = (7, 3)
+
+
+@dataclass
+class Liar:
+    """Answers as a node does, but for what it was told to say."""
+
+    says: Sequence[Happened] = ()
+    version: str = VERSION
+    landlock: int = 6
+    content: bytes = CONTENT
+    garbage: bytes | None = None
+    hello: bytes = encoded(Hello(1, (Introduced(Described(HandlerFacts("ocr_pages"))),)))
+    commands: list[bytes] = field(default_factory=list)
+    settled: int = 0
+
+    def call(self, body: bytes, *, timeout: float) -> bytes:
+        call = calls.call_from(body)
+        if isinstance(call, calls.Listen) and self.commands and self.garbage is not None:
+            return self.garbage
+        return calls.encoded(self._answer(call))
+
+    def close(self) -> None:
+        return
+
+    def _answer(self, call: calls.Call) -> calls.Answer:
+        if isinstance(call, calls.Settle):
+            self.settled += 1
+            return calls.Settled(f"life {self.settled}", self.version, 4, self.landlock, self.hello)
+        if isinstance(call, calls.Tell):
+            self.commands += call.frames
+            return calls.Told(call.first + len(call.frames) - 1)
+        if isinstance(call, calls.Listen):
+            time.sleep(0.01)
+            has_said = not self.commands or call.heard >= len(self.says)
+            told = () if has_said else tuple(self.says)
+            return calls.Heard(f"life {self.settled}", call.beat + 1, 1, told)
+        if isinstance(call, calls.Get):
+            return calls.Piece(self.content)
+        return calls.There(0)
+
+
+class Desk:
+    """A gateway's place, as a node sees it."""
+
+    is_full = False
+
+    def __init__(self, place: Path, liar: Liar, *, patience_seconds: float = 0.5) -> None:
+        self.staging = place / "staging"
+        self.staging.mkdir()
+        fit: dict[str, Sequence[str]] = {"ocr_pages": ()}
+        self.terms = Terms(
+            "ab", "strict", ("ocr_pages",), 1.0, patience_seconds, self.staging, place / "objects", fit, is_shared=False
+        )
+        self._liar = liar
+        self._inbox, self._heard = Inbox(RELAY_BYTES_MAX), list[Happening]()
+        self._guard = threading.Lock()
+        self.node = Node(self, "n1", 2)
+
+    def host(self, node: str) -> Handle:
+        return self._liar
+
+    def tell(self, said: bytes) -> None:
+        with self._guard:
+            for body in self._inbox.feed(said):
+                one = from_nursery(body, self.staging)
+                assert isinstance(one, Happening)
+                self._heard.append(one)
+
+    def ring(self) -> None:
+        return
+
+    def keeps(self, launch: Launch) -> bool:
+        return False
+
+    @property
+    def heard(self) -> list[Happening]:
+        with self._guard:
+            return list(self._heard)
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            self.node.look()
+            assert time.monotonic() < deadline, (self.node.state(), self.heard)
+            time.sleep(0.005)
+
+    def ends(self) -> Ended:
+        """How the one attempt ends that is placed there."""
+        self.until(lambda: self.node.room() is not None)
+        order = Order(*KEY, "ocr_pages", "local", None, None, None)
+        self.node.place(Launch(order, {}), {})
+        self.until(lambda: any(isinstance(one, Ended) for one in self.heard))
+        placed, *_, ended = self.heard
+        assert placed == Placed(*KEY, "n1")
+        assert isinstance(ended, Ended)
+        return ended
+
+
+MakeDesk = Callable[..., Desk]
+
+
+@pytest.fixture
+def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
+    made: list[Desk] = []
+
+    def make(liar: Liar, **more: float) -> Desk:
+        made.append(Desk(tmp_path, liar, **more))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.node.close().join(10.0)
+
+
+def end(*published: Publication, files: Sequence[Kept] = (), **more: object) -> Happened:
+    ended = Ended(*KEY, How.DONE, published=published, **more)  # type: ignore[arg-type]
+    return Happened(encoded(Gone(msgspec.Raw(encoded(ended)), Usage())), tuple(files))
+
+
+def file(path: str = "page.txt", sha256: str = "") -> Publication:
+    return Publication(Path(path), sha256=sha256)
+
+
+def test_what_an_honest_node_says_is_passed_on(make_desk: MakeDesk) -> None:
+    said = Happened(encoded(Progressed(*KEY, 50.0, "half")))
+    desk = make_desk(Liar([said, end(file(sha256=SHA256), files=[Kept("page.txt", len(CONTENT), SHA256)])]))
+
+    ended = desk.ends()
+
+    assert (ended.how, [one.path for one in ended.published]) == (How.DONE, [desk.staging / "7-3" / "page.txt"])
+    assert (desk.staging / "7-3" / "page.txt").read_bytes() == CONTENT
+    assert [type(one) for one in desk.heard] == [Placed, Progressed, Ended]
+
+
+LIES: dict[str, Liar] = {
+    "another job": Liar([Happened(encoded(Progressed(8, 3, 50.0, "half")))]),
+    "another fence": Liar([Happened(encoded(Progressed(7, 4, 50.0, "half")))]),
+    "no words": Liar([Happened(b"{}")]),
+    "words of a daemon": Liar([Happened(encoded(Placed(*KEY, "n2")))]),
+    "no message": Liar(garbage=b"\xc1" * 100),
+    "an answer to something else": Liar(garbage=calls.encoded(calls.Piece(b""))),
+    "a path that leaves its place": Liar([end(file("../../stolen"), files=[Kept("../../stolen", 16, SHA256)])]),
+    "a path of its own": Liar([end(file("/etc/passwd"), files=[Kept("/etc/passwd", 16, SHA256)])]),
+    "a digest that is none": Liar([end(file(sha256="beef"), files=[Kept("page.txt", 16, SHA256)])]),
+    "another digest than it says": Liar([end(file(sha256="0" * 64), files=[Kept("page.txt", 16, SHA256)])]),
+    "another content than it says": Liar([end(file(), files=[Kept("page.txt", 16, "0" * 64)])]),
+    "more than it says": Liar([end(file(), files=[Kept("page.txt", 3, SHA256)])]),
+    "less than it says": Liar([end(file(), files=[Kept("page.txt", 99, SHA256)])], content=b""),
+    "a file of which it says nothing": Liar([end(file())]),
+    "ten gigabytes": Liar([end(file(), files=[Kept("page.txt", 10 << 30, SHA256)])]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_who_lies_is_refused_and_what_it_had_goes_elsewhere(lie: str, make_desk: MakeDesk) -> None:
+    desk = make_desk(LIES[lie])
+
+    ended = desk.ends()
+
+    assert (ended.how, ended.code, ended.published) == (How.CRASHED, "NODE_LOST", [])
+    assert {one.key for one in desk.heard} == {KEY}
+    desk.until(lambda: desk.node.state().state == "refused")
+    assert "it says what no node of ours would" in desk.node.state().reason
+    assert [path for path in desk.staging.rglob("*") if path.is_file()] == []
+    assert desk.node.room() is None
+
+
+@pytest.mark.parametrize(
+    ("says", "what"),
+    [
+        (Happened(encoded(Asked(*KEY, 1, "CrawlItems", '{"crawl": "gdrive:ann"}'))), "ask CrawlItems"),
+        (Happened(encoded(Checkpointed(*KEY, "1", [NewJob("command")]))), "ask for jobs"),
+        (end(follow_ups=[NewJob("command")]), "ask for jobs"),
+        (end(publishes=True), "publish a document"),
+        (end(document=DocumentFacts(content="0" * 64)), "publish a document"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_no_attempt_on_a_node_may_is_not_done(says: Happened, what: str, make_desk: MakeDesk) -> None:
+    desk = make_desk(Liar([says, end()]))
+
+    ended = desk.ends()
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "NOT_ON_NODES")
+    assert what in ended.message
+    assert [type(one) for one in desk.heard] == [Placed, Ended]
+
+
+@pytest.mark.parametrize(
+    ("liar", "reason"),
+    [
+        (Liar(version="0.0.1"), f"it is pagemill 0.0.1, and the head {VERSION}: install the same"),
+        (Liar(landlock=0), "its kernel has no Landlock"),
+        (Liar(hello=encoded(Hello(1, ()))), "it has no handler for ocr_pages: install it there"),
+        (
+            Liar(hello=encoded(Hello(1, (Introduced(Described(HandlerFacts("ocr_pages", missing="no tesseract"))),)))),
+            "ocr_pages: no tesseract",
+        ),
+        (Liar(hello=b"{}"), "it says what no node of ours would"),
+    ],
+)
+def test_who_cannot_be_a_node_is_refused_in_a_sentence(liar: Liar, reason: str, make_desk: MakeDesk) -> None:
+    desk = make_desk(liar)
+
+    desk.until(lambda: desk.node.state().state == "refused")
+
+    assert desk.node.state().reason.startswith(reason)
+    assert desk.node.state().slots == 0
+
+
+class Nobody:
+    def call(self, body: bytes, *, timeout: float) -> bytes:
+        raise Lost("the line is closed")
+
+    def close(self) -> None:
+        return
+
+
+def test_a_node_that_cannot_be_reached_is_down_and_says_why(make_desk: MakeDesk) -> None:
+    desk = make_desk(Nobody())
+
+    desk.until(lambda: desk.node.state().reason)
+
+    assert (desk.node.state().state, desk.node.state().reason) == ("down", "the line is closed")
