@@ -94,6 +94,10 @@ class OverRay:
         options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": _CALLS_AT_ONCE, "scheduling_strategy": where}
         return Actor(ray.remote(Host).options(**options).remote(slots))
 
+    def close(self) -> None:
+        self._own.close()
+        ray.shutdown()
+
     def _found(self) -> dict[str, tuple[str, int]]:
         """By the name of the machine, and where one has several nodes, their numbers."""
         alive = [one for one in ray.nodes() if one["Alive"] and ray_settings.RESOURCE in one["Resources"]]
