@@ -68,6 +68,13 @@ class HandlersSettings:
         "",
         "for tests: another Drive than Google's, on this machine",
     )
+    ocr_quality = Setting(
+        one_of("auto", "fast", "best"),
+        "auto",
+        "how well pages are recognised where nobody says: `fast` by one engine; `auto`: a second one looks at what the "
+        "first is not sure of, where the extra `neural` is installed; `best`: at every line, and trained data of best "
+        "quality is used where there is some",
+    )
     webhook_allow = Setting(
         _NETWORKS, [], "networks such as `10.0.0.0/8` that a `webhook` may reach although they are not public"
     )

@@ -14,13 +14,17 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from job_handlers.reading import ocr
 from job_handlers.reading.ocr.engine import WayToRead
-from job_handlers.settings import credential_text
+from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
 
-Quality = Literal["fast", "best"]
+Quality = Literal["fast", "auto", "best"]
 
 H = TypeVar("H", bound="HowToRead")
+
+ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
+"""What a handler that asks how to read has to be handed."""
 
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
@@ -33,7 +37,7 @@ class HowToRead:
     languages: tuple[str, ...] | None = None
     """Tesseract's codes, such as eng and deu."""
     quality: Quality | None = None
-    """Which trained data."""
+    """How much it may cost: one engine alone; a second look at lines that it is not sure of; at every line."""
     force_ocr: bool | None = None
     """Look at the pixels of pages that have good text as well."""
     hocr: bool | None = None
@@ -49,7 +53,8 @@ class HowToRead:
 
     @property
     def engine(self) -> WayToRead:
-        return WayToRead(("eng",) if self.languages is None else self.languages, self.quality or "fast")
+        languages = ("eng",) if self.languages is None else self.languages
+        return ocr.way_to_read(languages, self.quality or value_of(HandlersSettings.ocr_quality))
 
     @property
     def password(self) -> str:

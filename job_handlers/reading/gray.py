@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
-from PIL import Image, ImageChops, ImageFilter
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 _SEARCH_WIDTH = 600
 _STRIPS = 24
@@ -88,6 +88,19 @@ def is_blank(gray: Gray) -> bool:
         counts, paper = counts[::-1], _PAPER - paper
     ink = sum(counts[: max(paper - _INK_DEPTH, 0)])
     return ink < total * _INK_LEAST
+
+
+def ink_left_out(gray: Gray, boxes: Iterable[tuple[float, float, float, float]]) -> float:
+    """The share of the ink that stands outside of these."""
+    step = max(gray.width // _INK_WIDTH, 1)
+    small = _reduced(gray, _INK_WIDTH)
+    dark = max(_most(small.histogram()) - _INK_DEPTH, 0)
+    ink = small.point([_PAPER if value < dark else 0 for value in range(256)])
+    total = ink.histogram()[_PAPER]
+    draw = ImageDraw.Draw(ink)
+    for box in boxes:
+        draw.rectangle([side / step for side in box], fill=0)
+    return ink.histogram()[_PAPER] / max(total, 1)
 
 
 def has_two_tones(gray: Gray) -> bool:

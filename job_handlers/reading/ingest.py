@@ -19,7 +19,7 @@ import msgspec
 
 from job_handlers.kinds import Kind, kind_of
 from job_handlers.reading import inside, layout, ocr, pdf, sheets, writings
-from job_handlers.reading.document import HowToRead, content_of, how_to_read, original_of
+from job_handlers.reading.document import ENVIRONMENT, HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
@@ -112,6 +112,7 @@ ingest = Handler(
     run,
     Payload,
     limits=Limits(memory_bytes=768 * MIB, wall_seconds=2 * 3600),
+    environment=ENVIRONMENT,
     credentials=["password*"],
 )
 
@@ -183,7 +184,7 @@ def _take_what_is_known(
     context: Context[Payload], source: PageSource, wanted: WayToRead, pages: int, *, is_forced: bool
 ) -> tuple[list[int], list[int]]:
     """What is left: pages to look at, and pages to recognise in any case."""
-    how = wanted.languages, wanted.quality, ocr.chosen().identity(wanted)
+    how = wanted.languages, wanted.quality, ocr.identity_of(wanted)
     left: list[int] = []
     for first in range(1, pages + 1, _DIGESTS_AT_ONCE):
         numbers = range(first, min(first + _DIGESTS_AT_ONCE, pages + 1))

@@ -3,7 +3,8 @@
     {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"], …], …]}
 
 Points from the top left of the page as it is shown; a word is x0, y0, x1, y1, confidence, text. A line that begins a
-paragraph is preceded by an empty one. `turn` and `skew` say how the writing lies on the page. A page with its own
+paragraph is preceded by an empty one. `turn` and `skew` say how the writing lies on the page, `readers` who recognised
+it; of the lines with the numbers in `second` some or all words are the second reader's. A page with its own
 text has "blocks" instead, x0, y0, x1, y1, and from where to where in the page's text its words stand; and a page of a
 sheet its values (see `sheets`).
 
@@ -69,6 +70,8 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     """Degrees clockwise by which the page has to be turned to be read."""
     skew: float = 0.0
     dpi: int = 0
+    readers: list[str] = []
+    second: list[int] = []
     is_cut: bool = False
 
 

@@ -18,11 +18,18 @@ import msgspec
 
 from job_handlers.kinds import Kind, kind_of
 from job_handlers.reading import layout, ocr, pdf, writings
-from job_handlers.reading.document import HowToRead, check_current, content_of, how_to_read, original_of
+from job_handlers.reading.document import (
+    ENVIRONMENT,
+    HowToRead,
+    check_current,
+    content_of,
+    how_to_read,
+    original_of,
+)
 from job_handlers.reading.gray import Gray, gray_of, shown_by
 from job_handlers.reading.ingest import library_of
-from job_handlers.reading.ocr.engine import Engine, WayToRead
-from job_handlers.reading.ocr.recognition import recognise
+from job_handlers.reading.ocr import Reader
+from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -70,7 +77,7 @@ def run(context: Context[Payload]) -> Done:
     original, content = original_of(context), content_of(context)
     kind = kind_of(original)
     password, engine = how.password, how.engine
-    identity = ocr.chosen().identity(engine)
+    identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)
     with PageProcess[Drawn | Read](
@@ -92,6 +99,7 @@ ocr_pages = Handler(
     run,
     Payload,
     limits=Limits(cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
+    environment=ENVIRONMENT,
     missing=ocr.missing,
     offers=ocr.offers,
     choices=ocr.choices,
@@ -106,7 +114,7 @@ def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
     """The longer it has waited, the less often it looks again."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
-        ocr.chosen().engine_for(wanted)
+        ocr.reader_for(wanted)
     except Lacking as error:
         context.checkpoint({"lacking_since": since})
         waited = (time.time() - since) * _LOOKS_AGAIN_AFTER
@@ -187,8 +195,8 @@ def _stop_if_asked(context: Context[Payload]) -> None:
 
 
 def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
-    """In the process apart, which holds file and engine: a number draws a page, and its opposite recognises it."""
-    book, engine = pdf.Book(original, password), ocr.chosen().engine_for(wanted)
+    """In the process apart, which holds file and engines: a number draws a page, and its opposite recognises it."""
+    book, reader = pdf.Book(original, password), ocr.reader_for(wanted)
     drawn: dict[int, Picture] = {}
 
     def read(number: int) -> Drawn | Read:
@@ -200,7 +208,7 @@ def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int],
         except pdf.Broken as error:
             return Read("", UNREADABLE, why=str(error))
         if number < 0:
-            return read_page(engine, picture)
+            return read_page(reader, picture)
         drawn[number] = picture
         return Drawn(shown_by(picture.gray, picture.dpi, picture.size))
 
@@ -219,13 +227,17 @@ def draw(book: pdf.Book, number: int) -> Picture:
     return Picture(number, book.size(number), *book.picture(number))
 
 
-def read_page(engine: Engine, picture: Picture) -> Read:
+def read_page(reader: Reader, picture: Picture) -> Read:
     _, size, gray, dpi = picture
-    found = recognise(engine, gray, dpi)
+    found = reader.read(gray, dpi)
     if found.is_blank:
         return Read("", "blank", layout=layout.written(layout.Layout(size)))
     lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)
-    written = layout.written(layout.Layout(size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi)))
+    written = layout.written(
+        layout.Layout(
+            size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi), readers=found.readers, second=found.second
+        )
+    )
     return Read(layout.text_of(lines), "ocr", found.confidence, written)
 
 
@@ -238,7 +250,7 @@ _SURE = 60.0
 
 def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
     """In the process apart. What a picture says stands where the picture stands."""
-    writing, engine = writings.open_writing(original, kind), ocr.chosen().engine_for(wanted)
+    writing, reader = writings.open_writing(original, kind), ocr.reader_for(wanted)
     pages: list[writings.Leaf] = []
 
     def read(number: int) -> Drawn | Read:
@@ -250,7 +262,7 @@ def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
             return Read("", UNREADABLE, why=str(error))
         if number > 0:
             return Drawn(_shown_by_leaf(drawn))
-        return _read_leaf(engine, drawn)
+        return _read_leaf(reader, drawn)
 
     return read
 
@@ -264,14 +276,14 @@ def _shown_by_leaf(drawn: Sequence[str | Gray | None]) -> str:
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_leaf(engine: Engine, drawn: Sequence[str | Gray | None]) -> Read:
+def _read_leaf(reader: Reader, drawn: Sequence[str | Gray | None]) -> Read:
     lines: list[str] = []
     confidences: list[float] = []
     for one in drawn:
         if isinstance(one, str):
             lines.append(one)
         elif one is not None:
-            found = recognise(engine, one, _PICTURE_DPI)
+            found = reader.read(one, _PICTURE_DPI)
             if (found.confidence or 0) >= _SURE:
                 confidences.append(found.confidence or 0)
                 lines.append(layout.text_of(found.lines))

@@ -77,7 +77,7 @@ def reading_options(function: Function) -> Function:
             click.option(
                 "--lang", "languages", multiple=True, metavar="CODE", help="eng unless given; eng+deu for both."
             ),
-            click.option("--quality", type=click.Choice(QUALITIES), help="Trained data for recognising."),
+            click.option("--quality", type=click.Choice(QUALITIES), help="How well to recognise, and how dearly."),
             click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
             click.option("--hocr", is_flag=True, help="Make hOCR as well."),
             click.option("--password-file", "password", metavar="NAME", help="The credential that opens it."),

@@ -22,7 +22,7 @@ from worker_service.verbs import BadInput, Document, counted, legible, read_acti
 HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
 
 _WORDS = ("lang", "quality", "force-ocr", "hocr", "password-file", "as-usual", "then", "on-failure")
-QUALITIES = ("fast", "best")
+QUALITIES = ("fast", "auto", "best")
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
 _REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
@@ -130,7 +130,7 @@ def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
         raise BadInput(f"{unknown[0]!r} says nothing of how to read: there are {', '.join(_WORDS)}")
     quality, password = (next(iter(said.get(name, ())), None) for name in ("quality", "password-file"))
     if quality not in (None, *QUALITIES):
-        raise BadInput(f"{quality!r} is no quality: say {' or '.join(QUALITIES)}")
+        raise BadInput(f"{quality!r} is no quality: say fast, auto or best")
     return ReadWords(
         as_usual=bool(said.get("as-usual")),
         languages=said.get("lang", ()),

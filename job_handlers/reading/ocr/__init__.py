@@ -1,10 +1,14 @@
-"""Read the pixels of a page. Here is chosen by which engine: another one is a file more, and its place in `ENGINES`."""
+"""Read the pixels of a page. Here is chosen by which engine, and whether a second one looks at what it is not sure of:
+another engine is a file more, and its place in `ENGINES`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from job_handlers.reading.ocr import tesseract
+from job_handlers.reading.ocr import neural, tesseract
 from job_handlers.reading.ocr.engine import Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
+from job_handlers.reading.ocr.recognition import Reader as Reader
+from job_handlers.reading.ocr.second import SecondReader
 from worker_service.handlers import Choices
 
 ENGINES: tuple[Maker, ...] = (tesseract,)
@@ -15,6 +19,23 @@ def chosen() -> Maker:
     return next((one for one in ENGINES if one.missing() is None), ENGINES[0])
 
 
+def way_to_read(languages: Sequence[str], quality: str) -> WayToRead:
+    """`auto` is `fast` where there is no second engine to ask: the same reading has one name."""
+    is_alone = quality == "auto" and not _has_second(languages)
+    return WayToRead(languages, "fast" if is_alone else quality)
+
+
+def reader_for(wanted: WayToRead) -> Reader:
+    engine = chosen().engine_for(_of_first(wanted))
+    return Reader(engine, SecondReader(is_thorough=wanted.quality == "best") if _is_second_asked(wanted) else None)
+
+
+def identity_of(wanted: WayToRead) -> str:
+    """Of all that can change the words that are read. Without an engine: none."""
+    first = chosen().identity(_of_first(wanted))
+    return f"{first} + {neural.name()}" if first != "none" and _is_second_asked(wanted) else first
+
+
 def missing() -> str | None:
     """What this machine lacks to read a page."""
     return chosen().missing()
@@ -22,14 +43,35 @@ def missing() -> str | None:
 
 def offers() -> str | None:
     """What people may choose from on this machine."""
-    return chosen().offers()
+    of_first = chosen().offers()
+    lacks = neural.missing()
+    of_second = f"a second opinion by {neural.name()}" if lacks is None else f"no second opinion: {lacks}"
+    return of_first and f"{of_first}; {of_second}"
 
 
 def identity() -> Sequence[str]:
     """By what pages are read on this machine, as far as it is told without looking into it."""
-    return [] if missing() else chosen().identities()
+    if missing():
+        return []
+    return [*chosen().identities(), *([neural.name()] if neural.missing() is None else [])]
 
 
 def choices() -> Mapping[str, Choices]:
     """The same by the keys of a payload, with what could be installed besides."""
     return chosen().choices()
+
+
+def _has_second(languages: Sequence[str]) -> bool:
+    return neural.missing() is None and neural.LANGUAGES.issuperset(languages)
+
+
+def _is_second_asked(wanted: WayToRead) -> bool:
+    return wanted.quality != "fast" and _has_second(wanted.languages)
+
+
+def _of_first(wanted: WayToRead) -> WayToRead:
+    """Its data of best quality is waited for only where that is the one way to be better than fast."""
+    is_best = wanted.quality == "best" and not (
+        _has_second(wanted.languages) and not set(wanted.languages) <= set(chosen().languages_of("best"))
+    )
+    return replace(wanted, quality="best" if is_best else "fast")

@@ -38,6 +38,9 @@ class Maker(Protocol):
     def offers(self) -> str | None:
         """What people may choose from, such as its languages."""
 
+    def languages_of(self, quality: str) -> Sequence[str]:
+        """Those that it has data of this quality for."""
+
     def choices(self) -> Mapping[str, Choices]:
         """By the key of a payload what people may ask for, and how to get what is not there."""
 

@@ -6,7 +6,7 @@ Most pages are read once. A second reading is for those whose first was weak, or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from job_handlers.reading import layout
 from job_handlers.reading.gray import (
@@ -21,6 +21,7 @@ from job_handlers.reading.gray import (
 )
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.engine import Engine
+from job_handlers.reading.ocr.second import SecondReader
 
 _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
@@ -39,10 +40,34 @@ class Recognised:
     turn: int = 0
     skew: float = 0.0
     is_blank: bool = False
+    seen: Gray | None = None
+    """Straightened and turned: where the words have their places."""
+    readers: list[str] = field(default_factory=list)
+    second: list[int] = field(default_factory=list)
+    """Of which lines words are the second reader's."""
 
     @property
     def confidence(self) -> float | None:
         return layout.confidence_of(self.lines)
+
+
+class Reader:
+    """Pages of one way to read, one by one."""
+
+    def __init__(self, engine: Engine, second: SecondReader | None) -> None:
+        self._engine = engine
+        self._second = second
+
+    def read(self, gray: Gray, dpi: float) -> Recognised:
+        found = recognise(self._engine, gray, dpi)
+        if found.seen is None:
+            return found
+        readers = [self._engine.name]
+        lines, second = found.lines, list[int]()
+        if self._second is not None:
+            lines, second = self._second.improved(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
+            readers += [self._second.name] if second else []
+        return replace(found, lines=lines, second=second, readers=readers)
 
 
 def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
@@ -79,7 +104,7 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
     skew = skew_of(straight)
     if skew:
         straight = straightened(straight, skew)
-    return Recognised(engine.words(straight, dpi, is_uneven=is_uneven), turn, skew)
+    return Recognised(engine.words(straight, dpi, is_uneven=is_uneven), turn, skew, seen=straight)
 
 
 def _is_nearly_empty(read: Recognised) -> bool:
