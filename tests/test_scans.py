@@ -53,10 +53,10 @@ def test_a_scan_tells_whose_it_is() -> None:
 def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: str, most: float) -> None:
     [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
     [book] = scans(tmp_path / "bound", 1, len(SCANS), seed="any")
-    engine = ocr.chosen().engine_for(ocr.WayToRead(("eng",), "fast"))
+    reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
 
     with pdf.Book(book.path) as opened:
-        read = read_page(engine, draw(opened, at + 1))
+        read = read_page(reader, draw(opened, at + 1))
 
     assert character_errors([read.text], [book.truth[at]]) < most
 

@@ -126,7 +126,7 @@ def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
         (("none.pdf",), "there is no file /"),
         (("empty",), "there is nothing to read below /"),
         ((), "missing argument"),
-        (("a.pdf", "--quality", "good"), "'good' is not one of 'fast', 'best'"),
+        (("a.pdf", "--quality", "good"), "'good' is not one of 'fast', 'auto', 'best'"),
         (("a.pdf", "--lang", "english!"), "'english!' is not a language: write eng, or eng+deu"),
         (("a.pdf", "--lang", "+"), "'+' is not a language"),
         (("a.pdf", "--password-file", "/root/pw.txt"), "the name of a credential that begins with password"),

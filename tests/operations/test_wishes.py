@@ -54,7 +54,7 @@ def test_a_document_is_read_again_in_another_language_and_not_again_as_it_was(se
     ("words", "why"),
     [
         ({"lang": ["../../etc"]}, "is not a language"),
-        ({"quality": ["great"]}, "is no quality: say fast or best"),
+        ({"quality": ["great"]}, "is no quality: say fast, auto or best"),
         ({"colour": ["red"]}, "'colour' says nothing of how to read: there are lang, quality"),
         ({"password-file": ["drive"]}, "is not the name of a credential that begins with password"),
         ({"then": ["no_json={"]}, "is no action"),

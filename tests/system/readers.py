@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from job_handlers.reading import ocr_pages as shipped
-from job_handlers.reading.ocr.engine import Engine
+from job_handlers.reading.ocr import Reader
 from job_handlers.reading.page_settings import read_ranges
 from tests import installed
 from worker_service.handlers import Context, Done, Permanent, digest
@@ -45,12 +45,12 @@ def run(context: Context[shipped.Payload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(engine: Engine, picture: shipped.Picture) -> shipped.Read:
+def _noted_page(reader: Reader, picture: shipped.Picture) -> shipped.Read:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():
         time.sleep(0.005)
-    return _read_page(engine, picture)
+    return _read_page(reader, picture)
 
 
 ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages)

@@ -17,6 +17,8 @@ from enum import Enum
 from itertools import chain
 from pathlib import Path
 
+import msgspec
+
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.library import (
@@ -65,6 +67,24 @@ class DocumentInWhole:
     page_items: Sequence[PageSummary]
     files: Sequence[PublishedFile]
     """With their paths in full."""
+
+
+class Readers(msgspec.Struct, frozen=True):
+    """Who recognised a page, as its layout tells it."""
+
+    readers: list[str] = []
+    """The first, and the second if words of its own stand there."""
+    lines: list[list[msgspec.Raw]] = []
+    second: list[int] = []
+    """Lines of which words are the second's."""
+
+    @property
+    def written_lines(self) -> int:
+        return sum(map(bool, self.lines))
+
+
+_LAYOUTS_AT_ONCE = 100
+_readers = msgspec.json.Decoder(Readers)
 
 
 def list_documents(
@@ -134,6 +154,18 @@ def document_in_whole(session: Session, document_id: int) -> DocumentInWhole:
         library.page_summaries(document_id),
         [placed(session, file) for file in library.files(document_id)],
     )
+
+
+def readers(session: Session, document_id: int, pages: int) -> Mapping[int, Readers]:
+    """By number, of its first pages those that were recognised, as far as that was noted."""
+    library = session.store.library
+    read: dict[int, Readers] = {}
+    for first in range(1, pages + 1, _LAYOUTS_AT_ONCE):
+        last = min(first + _LAYOUTS_AT_ONCE - 1, pages)
+        for page in library.page_texts(document_id, first, last, with_layout=True):
+            if page.layout and '"readers":' in page.layout:
+                read[page.number] = _readers.decode(page.layout)
+    return read
 
 
 def text(session: Session, document_id: int, *, pages: str | None = None) -> tuple[Document, Sequence[PageResult]]:

@@ -58,7 +58,9 @@ def identity() -> Sequence[str]:
 
 def choices() -> Mapping[str, Choices]:
     """The same by the keys of a payload, with what could be installed besides."""
-    return chosen().choices()
+    of_first = chosen().choices()
+    best = ["best"] if neural.missing() is None or chosen().languages_of("best") else []
+    return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}
 
 
 def _has_second(languages: Sequence[str]) -> bool:

@@ -41,6 +41,12 @@ _NEAR = 6.0
 _OVERLAP = 0.4
 """Of the narrower of two words."""
 
+_TOUCHING = 0.1
+"""Heights."""
+
+Group = tuple[list[Word], list[Word]]
+"""What both have read in one place."""
+
 _ALIKE = str.maketrans("‘’“”″–—−", '\'\'"""---')
 _FIGURES = re.compile(r"\d")
 
@@ -128,7 +134,7 @@ def merged(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
         return list(first)
     read_well = _mean(second) >= _READ_WELL
     found: list[Word] = []
-    for mine, theirs in _side_by_side(first, second):
+    for mine, theirs in _paired(_side_by_side(first, second)):
         found += _better(mine, theirs, read_well=read_well)
     # To lose all of a line is never the better reading.
     return found or list(first)
@@ -165,7 +171,28 @@ def _surer(word: Word, confidence: float) -> Word:
     return Word(word.x0, word.y0, word.x1, word.y1, max(word.confidence, confidence), word.text)
 
 
-def _side_by_side(first: Sequence[Word], second: Sequence[Word]) -> Iterator[tuple[list[Word], list[Word]]]:
+def _paired(groups: Iterator[Group]) -> Iterator[Group]:
+    """What only one of them saw, and only the other next to it, is one thing: places are not exact to the letter."""
+    waiting: Group | None = None
+    for group in groups:
+        if waiting is not None and _are_one(waiting, group):
+            waiting = waiting[0] or group[0], waiting[1] or group[1]
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = group
+    if waiting is not None:
+        yield waiting
+
+
+def _are_one(one: Group, other: Group) -> bool:
+    if [bool(side) for side in one] != [not side for side in other] or all(one):
+        return False
+    left, right = one[0] or one[1], other[0] or other[1]
+    return right[0].x0 < left[-1].x1 + _TOUCHING * (left[-1].y1 - left[-1].y0)
+
+
+def _side_by_side(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
     """From left to right: what of both stands in the same place. Words run together are beside those that they hold."""
     ordered = sorted(
         [*((word, True) for word in first), *((word, False) for word in second)],
@@ -221,15 +248,17 @@ def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box
     """From the top down: where there is room for more than a character."""
     words = [word for line in lines for word in line]
 
-    def covered(box: Box) -> float:
+    def bare(box: Box) -> float:
         x0, y0, x1, y1 = box
         beside = _BESIDE * (y1 - y0)
-        return sum(
-            max(min(x1, word.x1 + beside) - max(x0, word.x0 - beside), 0.0) for word in words if _in_row(word, y0, y1)
-        )
+        free, end = 0.0, x0
+        for left, right in sorted((word.x0 - beside, word.x1 + beside) for word in words if _in_row(word, y0, y1)):
+            if right > end:
+                free += max(min(left, x1) - end, 0)
+                end = min(right, x1)
+        return free + x1 - end
 
-    bare = [box for box in boxes if box[2] - box[0] - covered(box) > _BARE * (box[3] - box[1])]
-    return sorted(bare, key=lambda box: (box[1], box[0]))
+    return sorted((box for box in boxes if bare(box) > _BARE * (box[3] - box[1])), key=lambda box: (box[1], box[0]))
 
 
 def _put_in(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:

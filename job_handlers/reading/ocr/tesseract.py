@@ -71,10 +71,7 @@ def languages_of(quality: str) -> list[str]:
 def choices() -> Mapping[str, Choices]:
     """What payloads may ask for here."""
     to_get = {code: languages.how_to_get([code]) for code in languages.known()}
-    return {
-        "languages": Choices(_installed(), to_get, languages.CALLED),
-        "quality": Choices([one for one in DATA if _data_directories(one)], {"best": _put_it("best")}),
-    }
+    return {"languages": Choices(_installed(), to_get, languages.CALLED)}
 
 
 def engine_for(wanted: WayToRead) -> Engine:

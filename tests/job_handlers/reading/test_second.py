@@ -1,0 +1,103 @@
+"""What of two readings of a line stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr.second import are_better_figures, merged, spans
+
+
+def line(*words: tuple[str, float], width: float = 10.0) -> list[Word]:
+    """Each character as wide, a space between words."""
+    found = []
+    x = 0.0
+    for text, confidence in words:
+        found.append(Word(x, 0, x + width * len(text), 20, confidence, text))
+        x += width * (len(text) + 1)
+    return found
+
+
+def text(words: list[Word]) -> str:
+    return " ".join(word.text for word in words)
+
+
+def test_only_words_that_are_not_sure_are_read_again_each_with_its_neighbours() -> None:
+    sure = [("word", 96.0)] * 9
+
+    assert spans(line(*sure), 85) == []
+    assert spans(line(*sure[:4], ("guess", 50.0), *sure[:4]), 85) == [(3, 6)]
+    assert spans(line(("guess", 50.0), *sure, ("guess", 50.0)), 85) == [(0, 2), (9, 11)]
+    assert spans(line(*sure[:2], ("guess", 50.0), ("a", 90.0), ("guess", 50.0), *sure[:2]), 85) == [(1, 6)]
+    # Where most of a line was guessed, all of it.
+    assert spans(line(("guess", 50.0), ("guess", 50.0), ("word", 96.0)), 85) == [(0, 3)]
+
+
+def test_of_two_words_in_a_place_the_surer_stays() -> None:
+    first = line(("Theekact", 0.0), ("cause", 93.0), ("of", 95.0), ("the", 95.0))
+    second = line(("The", 99.6), ("exact", 99.0), ("cause", 99.0), ("of", 99.0), ("tbe", 60.0))
+
+    assert text(merged(first, [*second[:2], *line_at(first, 1, second[2:])])) == "The exact cause of the"
+
+
+def line_at(first: list[Word], begin: int, words: list[Word]) -> list[Word]:
+    """The same words, where those of another line stand."""
+    return [
+        Word(there.x0 + 1, 0, there.x1 - 1, 20, word.confidence, word.text)
+        for there, word in zip(first[begin:], words, strict=False)
+    ]
+
+
+def test_where_both_read_the_same_the_first_keeps_its_spaces_and_marks_and_both_are_surer() -> None:
+    first = line(("U.S.", 91.0), ("Grant’s", 93.0))
+    [whole] = line(("U.S.Grant's", 99.0))
+
+    found = merged(first, [whole])
+
+    assert text(found) == "U.S. Grant’s"
+    assert [word.confidence for word in found] == [99.0, 99.0]
+
+
+def test_dirt_that_only_the_first_saw_goes_and_a_word_that_only_the_second_saw_comes() -> None:
+    first = line(("thereof.", 95.0), (":", 30.0))
+
+    assert text(merged(first, line_at(first, 0, line(("thereof.", 99.0))))) == "thereof."
+    assert text(merged(first[:1], line(("thereof.", 99.0), ("Then", 97.0)))) == "thereof. Then"
+    assert text(merged(first[:1], line(("thereof.", 99.0), ("Then", 70.0)))) == "thereof."
+    # But who read nothing well is no judge of it.
+    assert text(merged(first, line_at(first, 0, line(("thcrcof", 41.0))))) == "thereof. :"
+    assert merged(first, []) == first
+
+
+@pytest.mark.parametrize(
+    ("first", "how_sure", "second", "how_sure_the_second", "is_changed"),
+    [
+        # The same length, other figures, letters or case: what is likelier says nothing of a number.
+        ("342", 68, "542", 99.9, False),
+        ("1,380", 88, "1,580", 99.9, False),
+        ("UMIB642", 91, "UMiB642", 99.9, False),
+        ("Q8TB0YF", 60, "Q8TBOYF", 99.9, False),
+        ("2026-11-18", 75, "2026-17-18", 99.9, False),
+        # It guessed, and the second is certain.
+        ("GGLNW4S", 44, "GGLNW48", 97, True),
+        ("GGLNW4S", 44, "GGLNW48", 90, False),
+        # A word, and not a code.
+        ("Florida", 60, "F1orida", 99.9, False),
+        ("Total", 96, "Tota1", 99.9, False),
+        # No number at all, or one that has lost some of itself.
+        ("ane", 60, "404", 99, True),
+        ("«84570", 37, "457", 99, True),
+        ("M45", 63, "145", 99, False),
+        ("2,", 75, "2.", 99, True),
+        ("17", 61, "117", 99, True),
+        ("17", 96, "117", 80, False),
+        ("819", 53, "§19", 99, True),
+    ],
+)
+def test_a_number_or_a_code_is_changed_only_where_the_first_was_guessing(
+    first: str, how_sure: float, second: str, how_sure_the_second: float, is_changed: bool
+) -> None:
+    assert are_better_figures(first, how_sure, second, how_sure_the_second) is is_changed
+
+    found = merged(line((first, how_sure)), line_at(line((first, 0.0)), 0, line((second, how_sure_the_second))))
+    assert text(found) == (second if is_changed else first)
