@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -222,3 +223,24 @@ def test_slots_follow_nodes_that_come_and_go(make_nodes: MakeNodes) -> None:
     wait_until(lambda: slots() == 5, "both are there")
     nodes.switch_off("n1")
     wait_until(lambda: slots() == 3, "only the other one is there")
+
+
+def test_what_needs_a_secret_begins_again_where_the_secret_is(
+    make_nodes: MakeNodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    (credentials / "password").write_text("open")
+    nodes = make_nodes({"n1": 4})
+    nodes.write(types=["secret"], engine=f"pipe:n1=env -u CREDENTIALS_DIRECTORY {nodes.command('n1')}*4,local*1")
+    system = nodes.system
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    nodes.start()
+    nodes.wait_for("local")
+    nodes.wait_for("n1")
+
+    jobs = [system.enqueue("secret") for _ in range(3)]
+
+    for job in jobs:
+        assert system.wait_for(job, Status.COMPLETED).result == '{"said": "open"}'
+        assert (nodes.node_of(job), len(system.outcomes(job))) == ("local", 1)

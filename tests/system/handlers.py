@@ -104,7 +104,15 @@ def fail(context: Context[Payload]) -> Done:
     raise ValueError("a bug")
 
 
+def secret(context: Context[Payload]) -> Done:
+    file = Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere")) / "password"
+    if not file.exists():
+        raise Permanent("SECRET_ABSENT", "there is no credential password")
+    return Done({"said": file.read_text()})
+
+
 handlers = [
+    Handler("secret", secret, dict, credentials=["password"], travels=True),
     Handler("noop", noop, dict),
     Handler("talk", talk, dict),
     Handler("flood", flood, dict),

@@ -391,8 +391,6 @@ class NodesSeen(msgspec.Struct, tag=True, frozen=True):
     """All nodes that a gateway knows, and how each is."""
 
     nodes: tuple[NodeState, ...]
-    fault: str = ""
-    """Why the engine cannot tell of any."""
 
 
 class Gone(msgspec.Struct, tag=True, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,9 @@ from worker_service.nodes.routes import Children, FarNursery, gateway_begin, of_
 _TELL_SECONDS, _BUSY_SECONDS = 10.0, 2.0
 _LOOK_SECONDS = 0.5
 _LOCK = "nodes"
+_DIED = "its gateway has ended, and is started again"
+_COMING_SECONDS = 60.0
+"""So long after its start a daemon that works the queue off waits for a first node."""
 
 
 @dataclass(slots=True)
@@ -41,9 +44,11 @@ class Far:
     _tell_at: float = 0.0
     _look_at: float = 0.0
     _wished: Wishes = field(default_factory=Wishes)
+    _began_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.children.may_begin = self._has_lock
+        self._began_at = self.tools.monotonic()
 
     @property
     def look_at(self) -> float:
@@ -56,7 +61,11 @@ class Far:
         """Asked in each turn. Whether there is more room than before."""
         now = self.tools.monotonic()
         seen = self.children.far.seen
-        nodes = seen.nodes if seen is not None and self.children.far.is_alive else ()
+        if seen is not None and self.children.far.is_alive:
+            nodes = seen.nodes
+        else:
+            # Of those that the gateway had nobody knows more until another one has looked.
+            nodes = tuple(replace(one, state="down", slots=0, running=0, reason=_DIED) for one in self._told or ())
         before = self.tools.slots.sizes.get(NODE, 0)
         self.tools.slots.sizes[NODE] = sum(node.slots for node in nodes)
         if self._lock is None or self.tools.must_wait_for_store:
@@ -70,6 +79,11 @@ class Far:
             self._told, self._tell_at = nodes, now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
             self._write(nodes)
         return self.tools.slots.sizes[NODE] > before
+
+    @property
+    def may_still_come(self) -> bool:
+        """No node is there yet, and the first ones are only beginning."""
+        return not self.tools.slots.sizes[NODE] and self.tools.monotonic() < self._began_at + _COMING_SECONDS
 
     def has_begun_anew(self, worker_id: str) -> bool:
         """Whether all nodes that this worker had are ours now: nothing of it is left there."""

@@ -288,13 +288,20 @@ class Loop:
             return
         if self._stopping.at is not None:
             self._exit_code = 0
-        elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes_due():
+        elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes():
             self.tools.log.info(
                 events.DAEMON_DRAINED, pending=self.tools.store.reading.counts().by_status[Status.PENDING]
             )
             self._exit_code = 0
 
-    def _comes_due(self) -> bool:
+    def _comes(self) -> bool:
+        """A job, or a node that could run one."""
+        if (
+            self.far is not None
+            and self.far.may_still_come
+            and self.tools.store.reading.counts().by_status[Status.PENDING]
+        ):
+            return True
         soon = self.tools.clock() + timedelta(seconds=DRAINED_SECONDS)
         return self.tools.store.reading.comes_due(self.tools.identity.worker_id, soon)
 

@@ -74,7 +74,8 @@ class Gateway:
         self._wishes = Wishes()
         self._tell_at = 0.0
         self._told: tuple[NodeState, ...] = ()
-        self._engine_fault = ""
+        self._engine_name = self._engine_fault = ""
+        """What it is called, and why it can tell of no node."""
         self.terms: Terms
         self._engine: Engine
 
@@ -82,7 +83,13 @@ class Gateway:
         begin, rest = self._hear_the_beginning()
         # Nobody waits for an engine.
         self._control.sendall(frame(Hello(1, ())))
-        self._make_ready(begin, _gateway_begin(begin))
+        try:
+            self._make_ready(begin, _gateway_begin(begin))
+        except EngineAbsent as error:
+            self._engine_fault = str(error)
+            self._tell_of_nodes()
+            self._flush()
+            sys.exit(str(error))
         self._control.setblocking(False)
         threading.Thread(target=self._look_for_nodes, name="engine", daemon=True).start()
         for body in rest:
@@ -138,6 +145,7 @@ class Gateway:
         return begin, bodies[1:]
 
     def _make_ready(self, begin: Begin, gateway: GatewayBegin) -> None:
+        self._engine_name = gateway.engine
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.terms = Terms(
             house=gateway.house,
@@ -248,11 +256,13 @@ class Gateway:
     def _tell_of_nodes(self) -> None:
         """At once where something has changed, else every second."""
         nodes = tuple(node.state() for node in self._nodes.values())
+        if not nodes and self._engine_fault:
+            nodes = (NodeState(self._engine_name, "down", reason=self._engine_fault),)
         now = time.monotonic()
         if now >= self._tell_at or _shape(nodes) != _shape(self._told):
             self._told, self._tell_at = nodes, now + _TELL_SECONDS
             with self._guard:
-                self._unsent += frame(NodesSeen(nodes, self._engine_fault))
+                self._unsent += frame(NodesSeen(nodes))
 
     def _flush(self) -> bool:
         try:
@@ -311,10 +321,7 @@ def main() -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     lock_fd = descriptors[1] if len(descriptors) > 1 else None
-    try:
-        Gateway(socket.socket(fileno=descriptors[0]), lock_fd).serve()
-    except EngineAbsent as error:
-        sys.exit(str(error))
+    Gateway(socket.socket(fileno=descriptors[0]), lock_fd).serve()
 
 
 if __name__ == "__main__":

@@ -142,6 +142,7 @@ class Children:
         self._tell = tell
         """Somebody wants to know that a gateway has died."""
         self.may_begin: Callable[[], bool] = lambda: True
+        self._was_alive = False
         self._again_at = 0.0
         self._wait = _WAIT_SECONDS[0]
         self._epoll = select.epoll()
@@ -172,10 +173,15 @@ class Children:
 
     def happened(self) -> list[Happening]:
         happenings = [*self.near.happened(), *self.far.happened()]
-        if not self.far.is_alive and time.monotonic() >= self._again_at and self.may_begin():
+        if self.far.is_alive:
+            self._was_alive = True
+            if self.far.seen is not None and any(node.slots for node in self.far.seen.nodes):
+                self._wait = _WAIT_SECONDS[0]
+        elif self._was_alive:
+            self._was_alive = False
+            self._tell("the gateway has ended")
+        elif time.monotonic() >= self._again_at and self.may_begin():
             self._begin_gateway()
-        elif self.far.seen is not None:
-            self._wait = _WAIT_SECONDS[0]
         return happenings
 
     def restart(self) -> Sequence[Described]:
