@@ -608,5 +608,5 @@ def fault_of(hello: Hello, fit: Mapping[str, Sequence[str]]) -> str:
         if found.facts.missing is not None:
             return f"{job_type}: {text(found.facts.missing, 300)}"
         if lacking := [one for one in identity if one not in found.identity]:
-            return f"{job_type} would give other results: it lacks {', '.join(lacking)}, which is here"
+            return f"{job_type} would give other results, for this is here and not there: {', '.join(lacking)}"
     return ""

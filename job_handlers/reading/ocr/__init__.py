@@ -53,7 +53,8 @@ def identity() -> Sequence[str]:
     """By what pages are read on this machine, as far as it is told without looking into it."""
     if missing():
         return []
-    return [*chosen().identities(), *([neural.name()] if neural.missing() is None else [])]
+    # Who has one where others have none reads other words as well.
+    return [*chosen().identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
 
 
 def choices() -> Mapping[str, Choices]:
