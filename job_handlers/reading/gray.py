@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +31,13 @@ _INK_MARGIN = 0.03
 _INK_DEPTH = 40
 """How much darker than paper."""
 _INK_LEAST = 0.00015
+_RULE_DEPTH = 70
+_RULE_DARK = 215
+"""Of 255: how much of a step has to be ink."""
+_RULE_STEP_INCHES = 0.06
+_RULE_STEPS_LEAST = 4
+_STRETCHES_MOST = 10_000
+_DARK = re.compile(b"\xff+")
 _TWO_TONED = 0.99
 _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
@@ -158,6 +166,44 @@ def softened(gray: Gray) -> Gray:
     """For scans so coarse that their noise is as large as their strokes."""
     image = image_of(gray).filter(ImageFilter.GaussianBlur(0.6))
     return Gray(image.width, image.height, image.tobytes())
+
+
+def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
+    """Level and upright lines as long as a few letters; each as the stretches of it that lie in one row of pixels."""
+    image = image_of(gray)
+    paper = _most(_reduced(gray, _INK_WIDTH).histogram())
+    ink = image.point([255 if value < paper - _RULE_DEPTH else 0 for value in range(256)])
+    step = max(round(dpi * _RULE_STEP_INCHES), 4)
+    level = _stretches(ink, step)
+    upright = _stretches(ink.transpose(Image.Transpose.TRANSPOSE), step)
+    return [*level, *((y0, x0, y1, x1) for x0, y0, x1, y1 in upright)]
+
+
+def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, float]]:
+    # A line that leans a little goes on in the next row.
+    thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
+    small = thick.reduce((step, 1))
+    dark = small.point([255 if value > _RULE_DARK else 0 for value in range(256)]).tobytes()
+    width = small.width
+    found: dict[int, list[tuple[int, int]]] = {}
+    for run in _DARK.finditer(dark):
+        row = run.start() // width
+        begin, end = run.start() - row * width, min(run.end() - row * width, width)
+        if end - begin >= _RULE_STEPS_LEAST:
+            found.setdefault(row, []).append((begin, end))
+    if sum(map(len, found.values())) > _STRETCHES_MOST:
+        # Pictures, shadows.
+        return []
+    return [
+        (float(begin * step), float(row), float(end * step), float(row))
+        for row, runs in found.items()
+        for begin, end in runs
+        # What is thicker than a rule is an area.
+        if not all(
+            any(one <= (begin + end) // 2 < other for one, other in found.get(row + beyond, ()))
+            for beyond in range(1, step)
+        )
+    ]
 
 
 def _reduced(gray: Gray, width: int) -> Image.Image:

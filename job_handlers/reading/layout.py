@@ -95,6 +95,23 @@ def has_lines(text: str) -> bool:
     return '"lines":' in text
 
 
+def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> Table:
+    """From the words of its cells."""
+
+    def cell(words: Sequence[Word]) -> Cell | None:
+        if not words:
+            return None
+        corners = (min(one.x0 for one in words), min(one.y0 for one in words),
+                   max(one.x1 for one in words), max(one.y1 for one in words))  # fmt: skip
+        return Cell(*corners, " ".join(one.text for one in words))
+
+    cells = [[cell(words) for words in row] for row in rows]
+    found = [one for row in cells for one in row if one is not None]
+    box = (min(one.x0 for one in found), min(one.y0 for one in found),
+           max(one.x1 for one in found), max(one.y1 for one in found))  # fmt: skip
+    return Table(box, begin, end, cells)
+
+
 def text_of(lines: Sequence[Sequence[Word]]) -> str:
     return "\n".join(" ".join(word.text for word in line) for line in lines).strip("\n")
 

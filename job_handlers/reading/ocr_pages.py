@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading import layout, ocr, pdf, writings
+from job_handlers.reading import layout, ocr, pdf, rows, writings
 from job_handlers.reading.document import (
     ENVIRONMENT,
     HowToRead,
@@ -26,7 +26,7 @@ from job_handlers.reading.document import (
     how_to_read,
     original_of,
 )
-from job_handlers.reading.gray import Gray, gray_of, shown_by
+from job_handlers.reading.gray import Gray, gray_of, ruled_lines, shown_by
 from job_handlers.reading.ingest import library_of
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
@@ -40,6 +40,7 @@ from job_handlers.reading.page_settings import (
     read_ranges,
     shown_digest,
 )
+from job_handlers.reading.tables import Rule
 from job_handlers.reading.writings import is_writing
 from worker_service.handlers import Context, Done, Handler, KnownPages, Lacking, Limits, PageResult, Retryable, counted
 
@@ -232,13 +233,31 @@ def read_page(reader: Reader, picture: Picture) -> Read:
     found = reader.read(gray, dpi)
     if found.is_blank:
         return Read("", "blank", layout=layout.written(layout.Layout(size)))
-    lines = layout.on_page(found.lines, size, dpi, found.turn, found.skew)
+    arranged = rows.arranged(found.lines, lambda: _rules(found.seen, dpi))
+
+    def shown(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
+        return layout.on_page(lines, size, dpi, found.turn, found.skew)
+
+    placed = [layout.table(begin, end, [shown(one.cells) for one in some]) for begin, end, some in arranged.tables]
+    looked_at_again = set(found.second)
+    second = [at for at, some in enumerate(arranged.came_from) if not looked_at_again.isdisjoint(some)]
     written = layout.written(
         layout.Layout(
-            size, lines, turn=found.turn, skew=found.skew, dpi=round(dpi), readers=found.readers, second=found.second
+            size,
+            shown(arranged.lines),
+            tables=placed,
+            turn=found.turn,
+            skew=found.skew,
+            dpi=round(dpi),
+            readers=found.readers,
+            second=second,
         )
     )
-    return Read(layout.text_of(lines), "ocr", found.confidence, written)
+    return Read(arranged.text, "ocr", found.confidence, written)
+
+
+def _rules(seen: Gray | None, dpi: float) -> list[Rule]:
+    return [] if seen is None else [Rule(*one) for one in ruled_lines(seen, dpi)]
 
 
 # --- pictures that stand in a text -----------------------------------------------------------------------------------

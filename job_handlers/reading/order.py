@@ -30,7 +30,12 @@ class Part:
 
 
 def arranged(
-    blocks: Sequence[Sequence[int]], lines: Sequence[Box], tables: Sequence[Box], of_table: Mapping[int, int]
+    blocks: Sequence[Sequence[int]],
+    lines: Sequence[Box],
+    tables: Sequence[Box],
+    of_table: Mapping[int, int],
+    *,
+    is_given: bool = True,
 ) -> list[Part]:
     """The blocks of lines, without those that belong to a table (`of_table`), which stand as their table where the
     first of them stood; cut where they go from one column to another; all as they are read."""
@@ -63,7 +68,7 @@ def arranged(
             some = [lines[at] for at in part.lines]
             part.box = (min([one[0] for one in some]), min([one[1] for one in some]),
                         max([one[2] for one in some]), max([one[3] for one in some]))  # fmt: skip
-    return [parts[at] for at in in_order([part.box for part in parts])]
+    return [parts[at] for at in in_order([part.box for part in parts], is_given=is_given)]
 
 
 def _is_elsewhere(last: Box, own: Box) -> bool:
@@ -77,16 +82,28 @@ def _around(one: Box, other: Box) -> Box:
     return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
 
 
-def in_order(boxes: Sequence[Box]) -> list[int]:
-    """Their places as they are read."""
+def in_order(boxes: Sequence[Box], *, is_given: bool = True) -> list[int]:
+    """Their places as they are read. `is_given`: the order in which they come is an author's, and not an engine's."""
     given = list(range(len(boxes)))
     if len(boxes) < 3 and not (len(boxes) == 2 and boxes[1][3] <= boxes[0][1]):
         return given
     if len(boxes) > BLOCKS_MOST or _goes_down(boxes):
         return given
+    if not is_given and _lie_within(boxes):
+        return given
     head, body, foot = _running(boxes)
     read = [*head, *_cut(body, boxes), *foot]
-    return read if _runs_up(boxes) or _runs_across(read, boxes) else given
+    return read if not is_given or _runs_up(boxes) or _runs_across(read, boxes) else given
+
+
+def _lie_within(boxes: Sequence[Box]) -> bool:
+    """One in another, as a caption in the text that flows around it: no gap tells their order."""
+    return any(
+        min(a[2], b[2]) - max(a[0], b[0]) > 0.6 * min(a[2] - a[0], b[2] - b[0])
+        and min(a[3], b[3]) - max(a[1], b[1]) > 0.6 * min(a[3] - a[1], b[3] - b[1])
+        for at, a in enumerate(boxes)
+        for b in boxes[at + 1 :]
+    )
 
 
 def _running(boxes: Sequence[Box]) -> tuple[list[int], list[int], list[int]]:

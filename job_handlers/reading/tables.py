@@ -131,8 +131,14 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
     level, upright = _straightened(rules, em) if len(rules) <= RULES_MOST else ([], [])
     found: list[Table] = []
     left = pieces
+    flowing: set[int] | None = None
     for area in _drawn_areas(level, upright, em):
         inside = [one for one in left if _is_inside(one, area)]
+        if len(_walls(upright, area, em)) < 3:
+            # Rules may have prose between them as well.
+            flowing = _prose(pieces, em) if flowing is None else flowing
+            if sum(id(one) in flowing for one in inside) > 0.2 * len(inside):
+                continue
         table = _read(_loosened(inside, split, em), em, level, upright, split, is_drawn=True, area=area)
         if table is not None:
             found.append(table)

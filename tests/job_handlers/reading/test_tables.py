@@ -7,10 +7,14 @@ from typing import Any
 
 import pymupdf as partly_typed
 import pytest
+from PIL import Image, ImageDraw
 
 from benchmarks import tables_corpus
 from benchmarks.tables_accuracy import blocks_in_order, cell_counts, f1
-from job_handlers.reading import layout, pdf
+from job_handlers.reading import layout, ocr, pdf
+from job_handlers.reading.gray import Gray, ruled_lines
+from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr_pages import Picture, Read, read_page
 from job_handlers.reading.order import in_order
 from job_handlers.reading.tables import Piece, find
 
@@ -156,3 +160,55 @@ def test_blocks_are_told_as_they_are_read(kept_back: tuple[list[tables_corpus.Pa
 
     good, of = map(sum, zip(*counts, strict=True))
     assert good / of >= IN_ORDER_LEAST
+
+
+@pytest.fixture(scope="module")
+def scanned() -> list[tuple[tables_corpus.Page, Read]]:
+    """A table with rules, one without, and columns, recognised; each once for all tests."""
+    reader = ocr.reader_for(WayToRead(("eng",), "fast"))
+    ruled, bare = tables_corpus.tables("scans", 3)[::2]
+    found = []
+    for page in (ruled, bare, tables_corpus.layouts("scans", 1)[0]):
+        with pymupdf.open() as document:
+            tables_corpus.draw(document.new_page(width=595, height=842), page)
+            drawn = document[0].get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
+        gray = Gray(drawn.width, drawn.height, bytes(drawn.samples))
+        found.append((page, read_page(reader, Picture(1, (595, 842), gray, 200.0))))
+    return found
+
+
+def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, Read]]) -> None:
+    for page, read in scanned[:2]:
+        found = layout.read(read.layout or "")
+        assert f1(*cell_counts([rows_of(one) for one in found.tables], page.tables)) > 0.9
+        [table] = found.tables
+        lines = read.text[table.begin : table.end].rstrip("\n").split("\n")
+        assert lines == ["\t".join(row).rstrip("\t") for row in rows_of(table)]
+        # The words come in the order of the text, by which they are found again.
+        assert [word.text for line in found.lines for word in line] == read.text.split()
+
+
+def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables_corpus.Page, Read]]) -> None:
+    page, read = scanned[2]
+
+    good, of = blocks_in_order(read.text, page.blocks)
+
+    assert good >= of - 1
+
+
+def test_level_and_upright_rules_are_seen_and_letters_are_none() -> None:
+    image = Image.new("L", (800, 600), 255)
+    pen = ImageDraw.Draw(image)
+    pen.line((100, 100, 700, 100), fill=0, width=2)
+    pen.line((300, 100, 300, 500), fill=0, width=2)
+    pen.rectangle((400, 300, 600, 400), fill=0)
+    pen.text((120, 200), "EEE HHH TTT LLL " * 3, fill=0)
+
+    found = ruled_lines(Gray(800, 600, image.tobytes()), 200.0)
+
+    level = [one for one in found if one[1] == one[3] and abs(one[1] - 100) < 4]
+    upright = [one for one in found if one[0] == one[2] and abs(one[0] - 300) < 4]
+    assert min(one[0] for one in level) == pytest.approx(100, abs=15)
+    assert max(one[2] for one in level) == pytest.approx(700, abs=15)
+    assert max(one[3] for one in upright) == pytest.approx(500, abs=15)
+    assert not [one for one in found if 190 < one[1] < 230 and one[1] == one[3]]
