@@ -244,3 +244,22 @@ def test_what_needs_a_secret_begins_again_where_the_secret_is(
     for job in jobs:
         assert system.wait_for(job, Status.COMPLETED).result == '{"said": "open"}'
         assert (nodes.node_of(job), len(system.outcomes(job))) == ("local", 1)
+
+
+def test_a_command_that_is_no_node_hurts_none_of_the_others(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 1})
+    places = f"pipe:n1={nodes.command('n1')}*1,yes=yes*1,cat=cat*1,none=/no/such/program*1,false=false*1,local*0"
+    nodes.write(engine=places)
+    system = nodes.system
+    nodes.start()
+
+    job = system.enqueue("noop")
+
+    system.wait_for(job, Status.COMPLETED)
+    assert nodes.node_of(job) == "n1"
+    nodes.wait_for("cat", "refused")
+    reasons = {name: row.reason for name, row in nodes.rows().items()}
+    assert reasons["yes"] == "it talks nonsense"
+    assert reasons["false"] == "the line is closed"
+    assert "No such file" in reasons["none"]
+    assert "what no node of ours would" in reasons["cat"]

@@ -59,6 +59,7 @@ _KEPT_BYTES_MOST = 8 << 20
 """Of what was not heard yet; beyond that nobody listens to the nursery."""
 _LOCK_SECONDS = 10.0
 _AGAIN_SECONDS = 0.5
+_LEAVE_SECONDS = 30.0
 _ENDING = Refused("ending", "nobody was heard for too long: it ends what it runs")
 INPUT_GONE = "INPUT_GONE"
 """Code of an attempt that was not begun."""
@@ -251,7 +252,10 @@ class _House:
     def close(self) -> None:
         self._is_closed = True
         self._ring()
-        self._pump_thread.join(30.0)
+        self._pump_thread.join(_LEAVE_SECONDS)
+        if not self._pump_thread.is_alive():
+            # Else what is left holds the lock with us.
+            os.close(self._lock)
 
     # --- how long it may go on ---
 
