@@ -196,7 +196,7 @@ def sources_of(shelf: Shelf, batch_id: int) -> list[str]:
 
 def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_once(run: Run, shelf: Shelf) -> None:
     first, second, third = papers("in/a.csv", "in/deep/b.csv", "c.csv")
-    papers("in/.hidden.csv", "in/notes.md")
+    papers("in/.hidden.csv", "in/notes.log")
     folder = "https://drive.google.com/drive/folders/1a2B3c4D5e6F7g"
     stdin = f"c.csv\n\n{folder}?usp=sharing\r\nhttps://example.org/d.pdf\n".encode()
 
@@ -207,7 +207,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     )
 
     assert added.stdout == "batch:1\n"
-    assert added.stderr == "left out: 1 .md, 1 hidden\nbatch 1 (reports): pagemill wait batch:1 --progress\n"
+    assert added.stderr == "left out: 1 .log, 1 hidden\nbatch 1 (reports): pagemill wait batch:1 --progress\n"
     local = [str(path) for path in (third, first, second)]
     assert sources_of(shelf, 1) == sorted([*local, folder, "https://example.org/d.pdf"])
     jobs = shelf.store.reading.list(Selector(batch_id=1))
