@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests.commands.shelf import Shelf
 from tests.store.kit import lay_out
 from tests.store.papers import TYPES, work_as
-from worker_service.commands import pagemill
+from worker_service.commands import pagemill, service
 from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
@@ -117,6 +117,35 @@ def shelf(database: Path) -> Iterator[Shelf]:
     work_as(store, types=(*TYPES, "adopt", "drive_crawl"))
     yield Shelf(store, database.parent / "workspace")
     store.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The file system of an image, as bare as can be."""
+    place = tmp_path / "image"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would have been run."""
+    given: list[list[str]] = []
+
+    def take(step: service.Run) -> None:
+        given.append([*step.argv])
+
+    monkeypatch.setattr(service.Run, "do", take)
+    return given
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as anybody looks who does not start it: its name and number among what is installed."""
+    metadata = tmp_path / "site" / "ray-2.60.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 2.60.0\n")
+    monkeypatch.syspath_prepend(str(metadata.parent))
 
 
 def items(result: Result) -> list[Any]:

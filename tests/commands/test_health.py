@@ -16,7 +16,10 @@ from tests.commands.conftest import Daemon, Process, Run, items
 from tests.commands.shelf import Shelf
 from tests.store.kit import new_worker
 from tests.store.papers import ask_for, claim
+from worker_service.clock import wall_clock
 from worker_service.jobs.model import Failure, NewJob
+from worker_service.nodes import ray_settings
+from worker_service.operations import joining
 
 Findings = Callable[..., dict[str, Any]]
 
@@ -137,3 +140,31 @@ def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
     assert [worker["state"] for worker in items(run("workers", "--json"))] == ["no row"]
     assert "no worker is alive (1 no row)" in run("status", fails=2).stdout
     assert "P13: job 1 is running on worker w1, which has no row" in findings(fails=1)["promises"]["detail"]
+
+
+def test_the_doctor_says_how_ray_is_talked_to(
+    findings: Findings, database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert database.exists()
+    monkeypatch.setattr("worker_service.nodes.ray_settings.KEYS_DIRECTORY", tmp_path / "cluster")
+    monkeypatch.setattr("worker_service.operations.joining.ray_version", lambda: None)
+    assert "Ray" not in findings(fails=1)
+    monkeypatch.setenv("WORKER_CLUSTER", "ray:10.1.2.3:6379")
+    assert findings(fails=1)["Ray"]["detail"] == "it is not installed"
+
+    monkeypatch.setattr("worker_service.operations.joining.ray_version", lambda: "2.60.0")
+    exposed = findings(fails=1)["Ray"]
+    assert (exposed["level"], "without TLS and token" in exposed["detail"]) == ("critical", True)
+    assert "pagemill cluster init ray" in exposed["fix"]
+
+    ca, authority = joining.make_authority(wall_clock())
+    certificate, key = joining.certify(ca, authority, "here", ["10.1.2.3"], wall_clock())
+    place = tmp_path / "credentials"
+    place.mkdir()
+    for name, text in zip(ray_settings.KEYS, (ca, certificate, key, "token"), strict=True):
+        (place / name).write_text(text)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(place))
+    assert findings(fails=1)["Ray"]["level"] == "ok"
+    certificate, _ = joining.certify(ca, authority, "here", ["10.1.2.3"], wall_clock() - joining.VALID)
+    (place / "cluster.cert").write_text(certificate)
+    assert findings(fails=1)["Ray"]["level"] == "warning"

@@ -22,26 +22,6 @@ needs_systemd = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The file system of an image, as bare as can be."""
-    place = tmp_path / "image"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that would have been run."""
-    given: list[list[str]] = []
-
-    def take(step: service.Run) -> None:
-        given.append([*step.argv])
-
-    monkeypatch.setattr(service.Run, "do", take)
-    return given
-
-
 def files(place: Path) -> list[str]:
     return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
 

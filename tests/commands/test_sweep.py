@@ -43,6 +43,8 @@ WORDS = [
     *JOBS,
     *("ls --status running", "ls --type EVIL", "ls --owner EVIL --since 1d", "ls --match payload.source=EVIL"),
     *("cluster", "cluster ls", "cluster drain EVIL", "cluster remove n", "cluster use EVIL", "cluster test"),
+    *("cluster init ssh --dry-run", "cluster init ray EVIL --dry-run", "cluster invite EVIL", "cluster join DIR/EVIL"),
+    "cluster start",
     *("why", "logs", "wait 1 2 --timeout 0s", "wait --type EVIL --timeout 0s --progress", "wait document:1"),
     *("documents", "documents ls --name ev", "show document:1", "show document:2", "text 1", "search climate"),
     *("tables 1", "tables 1 --pages 1-", "tables 2 --json"),

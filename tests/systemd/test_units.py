@@ -21,6 +21,8 @@ EXPOSURE_MOST = {
     "pagemill-schedule.service": 5,
     "pagemill-backup.service": 5,
     "pagemill-web.service": 16,
+    "pagemill-ray.service": 17,
+    "pagemill-node.service": 17,
 }
 """Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
 
@@ -66,9 +68,12 @@ def test_every_unit_is_hardened_but_that_of_a_user() -> None:
     assert set(UNITS) - set(EXPOSURE_MOST) == {"pagemill-user.service"}
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*UNITS} - {"pagemill-schedule.service", "pagemill-backup.service", "pagemill-web.service"})
+_OF_THE_DAEMON = sorted(
+    {*UNITS} - {f"pagemill-{name}.service" for name in ("schedule", "backup", "web", "ray", "node")}
 )
+
+
+@pytest.mark.parametrize("name", _OF_THE_DAEMON)
 def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
     """Else a fix of one would be forgotten in the others."""
     treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",

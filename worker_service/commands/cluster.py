@@ -9,6 +9,7 @@ import click
 
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, completions, leading, verb
+from worker_service.commands.joining import init, invite, join, start
 from worker_service.commands.output import NODE_COLUMNS, node_row
 from worker_service.operations import machines, overview
 from worker_service.plurals import counted, size
@@ -127,4 +128,4 @@ def shown(desk: Desk) -> None:
     _ls(desk)
 
 
-cluster = leading("cluster", shown, ls, drain, remove, use, test)
+cluster = leading("cluster", shown, ls, drain, remove, use, test, init, invite, join, start)

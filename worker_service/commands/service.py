@@ -80,6 +80,7 @@ class Write:
     text: str
     is_kept: bool = False
     """A file that is there already stays as it is: it is the owner's."""
+    mode: int = 0o644
 
     def __str__(self) -> str:
         return f"keep   {self.path}" if self._is_left() else f"write  {self.path}"
@@ -90,8 +91,10 @@ class Write:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not at all: systemd may read it at any time.
         half = self.path.with_name(f".{self.path.name}.new")
+        half.unlink(missing_ok=True)
+        half.touch(0o600)
         half.write_text(self.text, "utf-8")
-        half.chmod(0o644)
+        half.chmod(self.mode)
         half.replace(self.path)
 
     def _is_left(self) -> bool:
@@ -186,7 +189,7 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, with_w
         )
     python = python or sys.executable
     steps = _user_install(python) if for_user else _install(python, root, with_web=with_web)
-    _do(desk, [*steps], dry_run=dry_run)
+    do_steps(desk, [*steps], dry_run=dry_run)
     if desk.as_json or root is not None:
         return
     if not dry_run:
@@ -209,7 +212,7 @@ def uninstall(desk: Desk, for_user: bool, dry_run: bool, root: Path | None) -> N
     """
     _check(for_user=for_user, dry_run=dry_run, root=root)
     steps = [*(_user_uninstall() if for_user else _uninstall(root))]
-    _do(desk, steps, dry_run=dry_run)
+    do_steps(desk, steps, dry_run=dry_run)
     if not steps and not desk.as_json:
         output.say("nothing of it is installed")
     elif not desk.as_json and not dry_run and not for_user and root is None:
@@ -238,8 +241,8 @@ def _install(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step
     for unit in (*UNITS, *LEFT_UNITS):
         yield Write(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
     for name, shipped in _NAMES.items():
-        yield Write(at(f"/etc/{name}"), _file(shipped))
-    yield Write(at(f"{CONFIGURATION}/pagemill.toml"), _file("pagemill.toml"), is_kept=True)
+        yield Write(at(f"/etc/{name}"), shipped_file(shipped))
+    yield Write(at(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
     script = _script(python)
     if at(str(script)).exists() and not at(COMMAND).exists():
         yield Link(at(COMMAND), script)
@@ -320,11 +323,14 @@ def unit_text(unit: str, python: str) -> str:
     word = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     quote = '"' if re.search(r"[\s\"\\]", python) else ""
     return re.sub(
-        r"^ExecStart=/usr/bin/env python3", lambda _: f"ExecStart={quote}{word}{quote}", _file(unit), flags=re.MULTILINE
+        r"^ExecStart=/usr/bin/env python3",
+        lambda _: f"ExecStart={quote}{word}{quote}",
+        shipped_file(unit),
+        flags=re.MULTILINE,
     )
 
 
-def _file(name: str) -> str:
+def shipped_file(name: str) -> str:
     carried = _PACKAGE / "systemd" / name
     return (carried if carried.exists() else _PACKAGE.parent / "systemd" / name).read_text("utf-8")
 
@@ -363,7 +369,7 @@ def _origin() -> str:
     return "pagemill"
 
 
-def _do(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
+def do_steps(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
     if not desk.answered({"dry_run": dry_run, "items": [_as_object(step) for step in steps]}):
         for step in steps:
             output.show(str(step))

@@ -15,6 +15,7 @@ from pathlib import Path
 from worker_service.config import SERVICE_CONFIGURATION
 
 KEYS = ("cluster.ca", "cluster.cert", "cluster.key", "cluster.token")
+KEYS_DIRECTORY = SERVICE_CONFIGURATION / "cluster"
 PORT = 6379
 DIRECTORY = Path("/run/pagemill-ray")
 """Where the sockets of this machine's Ray are, if its unit has started it."""
@@ -66,7 +67,7 @@ def surroundings(keys: Path | None) -> dict[str, str]:
 
 def take(environ: MutableMapping[str, str]) -> Path | None:
     """Put into the environment of one who talks to Ray what is not said there already; return where the keys are."""
-    keys = keys_in(environ, SERVICE_CONFIGURATION / "cluster")
+    keys = keys_in(environ, KEYS_DIRECTORY)
     for name, value in (surroundings(keys) | _WRITES_NOTHING).items():
         environ.setdefault(name, value)
     return keys

@@ -21,6 +21,7 @@ from worker_service.store.base import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 LATELY = timedelta(days=1)
+_RENEWED_BEFORE = timedelta(days=30)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
@@ -112,6 +113,7 @@ def examine(session: Session) -> Iterator[Finding]:
     overview = look(session)
     yield from _workers(overview.workers)
     yield from _nodes(overview)
+    yield from _ray(settings, now=now)
     alive = [one for one in overview.workers if one.is_alive]
     yield from _lacking(store) if alive else _described(settings)
     yield from _failures(store, alive, now=now)
@@ -157,6 +159,35 @@ def _nodes(overview: Overview) -> Iterator[Finding]:
             f"node {one.name}",
             detail,
             "" if is_good else "to see whether it could be one: pagemill cluster test",
+        )
+
+
+def _ray(settings: Settings, *, now: datetime) -> Iterator[Finding]:
+    """Whether Ray can be talked to as it should be."""
+    if settings.cluster is None or settings.cluster.engine != "ray":
+        return
+    from worker_service.nodes import ray_settings
+    from worker_service.operations import joining  # only where there is one
+
+    environ = {**os.environ}
+    keys = ray_settings.take(environ)
+    fix = "pagemill cluster init ray, on the head"
+    if joining.ray_version() is None:
+        yield Finding(Level.CRITICAL, "Ray", "it is not installed", "pip install 'pagemill[ray]'")
+    elif keys is None and ray_settings.KEYS_DIRECTORY.exists():
+        yield Finding(
+            Level.OK, "Ray", f"its keys are root's alone, in {ray_settings.KEYS_DIRECTORY}: sudo looks at them"
+        )
+    elif fault := ray_settings.fault_of(settings.cluster.places[0], environ):
+        sentence, _, rest = fault.partition(": ")
+        yield Finding(Level.CRITICAL, "Ray", sentence, rest if keys is None else fix)
+    elif keys is None:
+        yield Finding(Level.WARNING, "Ray", "it is talked to without TLS and token, on this machine alone", fix)
+    else:
+        until = joining.valid_until((keys / "cluster.cert").read_text())
+        level = Level.OK if until - now > _RENEWED_BEFORE else Level.WARNING
+        yield Finding(
+            level, "Ray", f"TLS and token, with a certificate until {until:%Y-%m-%d}", "" if not level else fix
         )
 
 
