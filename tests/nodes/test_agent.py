@@ -233,3 +233,14 @@ def test_what_was_not_used_for_longest_goes_first_and_what_is_used_stays(tmp_pat
     inputs.leave(keys[0])
     inputs.put(keys[3], 10, 0, bodies[3])
     assert sum(inputs.has(key, 10) for key in keys) == 20
+
+
+def test_while_the_head_takes_nothing_what_has_happened_waits_at_the_node(agent: Agent) -> None:
+    head, mine = Head(agent), order(1)
+    head.tell(1, mine)
+
+    answer = ask(agent, Listen(head.life, 0, 0, 0.3, takes=False))
+
+    assert isinstance(answer, Heard)
+    assert (answer.life, answer.happened) == (head.life, ())
+    head.until(lambda: head.ends([mine]), "it has ended")

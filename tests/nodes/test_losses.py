@@ -52,7 +52,7 @@ def test_files_follow_ups_and_pages_come_back_from_a_node(make_nodes: MakeNodes)
 
 @pytest.mark.parametrize("what", ["agent", "node"])
 def test_when_a_node_dies_its_jobs_move_and_no_retry_is_spent(make_nodes: MakeNodes, what: str) -> None:
-    nodes = make_nodes()
+    nodes = make_nodes(patience_seconds=4.0)
     system = nodes.system
     nodes.start()
     job, pid = sleeping(nodes)

@@ -11,13 +11,13 @@ from tests.system.conftest import wait_until
 from tests.system.test_reading import Desk, leaf, slips
 from worker_service.jobs.documents import IndexStatus
 
-PAGES = 24
+PAGES = 16
 PATIENCE_SECONDS = 60.0
 
 
 def test_a_document_is_read_over_two_nodes_and_a_node_that_dies_costs_only_the_pages_in_flight(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    nodes = Nodes(desk.system, {"n1": 1, "n2": 1})
+    nodes = Nodes(desk.system, {"n1": 1, "n2": 1}, patience_seconds=4.0)
     nodes.write(types=["ocr_pages"])
     nodes.start()
     paper = slips(desk.papers / "long.pdf", PAGES)

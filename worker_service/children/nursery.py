@@ -83,11 +83,11 @@ class _Line:
     asked_at: float = field(default_factory=time.monotonic)
     unanswered: int = 0
 
-    def must_ask(self) -> bool:
+    def must_ask(self, ask_seconds: float) -> bool:
         """Now and then, whether it still turns. Broken after too many silences, each of which we were there to hear:
         a machine that slept counts as one."""
         now = time.monotonic()
-        if self.is_broken or self.hello is None or now < self.asked_at + ASK_SECONDS:
+        if self.is_broken or self.hello is None or now < self.asked_at + ask_seconds:
             return False
         self.asked_at = now
         self.unanswered += 1
@@ -104,6 +104,8 @@ class _Line:
 class Nursery:
     module = "worker_service.children.nursery_main"
     """The program at the other end of the line. Whatever else speaks its words may take its place."""
+    ask_seconds: float | None = None
+    """How often it is asked whether it still turns, if not as a nursery is."""
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
         """`extra_path` is for tests, where nothing is installed."""
@@ -223,7 +225,7 @@ class Nursery:
         line = self._line
         if line is not None:
             happenings += self._listen(line)
-            if line.must_ask():
+            if line.must_ask(self.ask_seconds or ASK_SECONDS):
                 self._send(line, Ping())
             if line.is_broken:
                 happenings += self._bury(line, seconds=0.02)

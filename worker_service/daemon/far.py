@@ -25,7 +25,7 @@ from worker_service.liveness import LifeLock, lock_path
 from worker_service.nodes.routes import Children, FarNursery, gateway_begin, of_nodes, outbound
 
 _TELL_SECONDS, _BUSY_SECONDS = 10.0, 2.0
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
 _LOCK = "nodes"
 _DIED = "its gateway has ended, and is started again"
 _COMING_SECONDS = 60.0

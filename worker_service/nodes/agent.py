@@ -220,7 +220,9 @@ class _House:
                 while self._happened and self._happened[0][0] <= call.heard:
                     self._kept_bytes -= len(self._happened.popleft()[1].body)
                 self._ring()
-                self._guard.wait_for(lambda: self._happened or call.life != self.life, min(call.wait_seconds, 60.0))
+                self._guard.wait_for(
+                    lambda: (call.takes and self._happened) or call.life != self.life, min(call.wait_seconds, 60.0)
+                )
             if not self._is_settled():
                 return _ENDING
             if call.life != self.life:
@@ -229,12 +231,12 @@ class _House:
             self._said_at[self._beat] = boot_clock()
             some: list[Happened] = []
             size = 0
-            for _, one in self._happened:
+            for _, one in self._happened if call.takes else ():
                 if some and size + len(one.body) > calls.LISTEN_BYTES_MAX:
                     break
                 some.append(one)
                 size += len(one.body)
-            first = self._happened[0][0] if self._happened else 0
+            first = self._happened[0][0] if some else 0
             return calls.Heard(self.life, self._beat, first, tuple(some))
 
     def piece(self, call: Get) -> bytes:

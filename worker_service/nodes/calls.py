@@ -53,6 +53,8 @@ class Listen(msgspec.Struct, tag=True, frozen=True):
     heard: int
     beat: int
     wait_seconds: float
+    takes: bool = True
+    """False: it is only heard that the node lives; what has happened waits there."""
 
 
 class Has(msgspec.Struct, tag=True, frozen=True):

@@ -42,7 +42,7 @@ class Engine(Protocol):
         be started are started by what begins here."""
 
     def connect(self) -> None:
-        """Asked once, behind the shut door. Raise `EngineAbsent` where there is nobody."""
+        """Behind the shut door. Raise `EngineAbsent` where there is nobody; then it is asked again."""
 
     def nodes(self) -> Mapping[str, int | None]:
         """Those that are there, and their slots; None: as many as they say. Raises whatever it likes."""

@@ -53,7 +53,7 @@ from worker_service.nodes.placing import choose
 
 _READ_BYTES = 1 << 16
 _FULL_BYTES = 4 << 20
-_TELL_SECONDS = 1.0
+_TELL_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _LEAVING_SECONDS = 10.0
 
@@ -162,7 +162,6 @@ class Gateway:
         door = self._engine.door()
         reads, writes = [*door.reads, gateway.objects], [*door.writes, begin.staging_root]
         jail.shut(jail.Door(reads, writes, door.network, door.starts_programs), begin.sandbox)
-        self._engine.connect()
 
     # --- one turn ---
 
@@ -278,12 +277,18 @@ class Gateway:
     # --- which nodes there are ---
 
     def _look_for_nodes(self) -> None:
+        is_connected = False
         while True:
             try:
+                if not is_connected:
+                    self._engine.connect()
+                    is_connected = True
                 there = self._engine.nodes()
                 self._engine_fault = ""
+            except EngineAbsent as error:
+                there, self._engine_fault = {}, str(error)[:1000]
             except Exception as error:  # whatever an engine raises
-                there, self._engine_fault = {}, f"the engine does not answer: {error}"[:300]
+                there, self._engine_fault = {}, f"the engine does not answer: {error}"[:1000]
             for name, slots in there.items():
                 node = self._nodes.get(name)
                 removed = name in self._wishes.removed

@@ -66,6 +66,7 @@ _SETTLE_SECONDS = 60.0
 _LEAVE_SECONDS = 10.0
 _CARRY_SECONDS = 60.0
 _AGAIN_SECONDS = (0.3, 15.0)
+_FULL_SECONDS = 0.2
 _SILENT_PART = 1 / 2
 _PIECE_SECONDS = 0.5
 """So long one piece of a file may take, that nothing else waits behind it for longer."""
@@ -289,6 +290,9 @@ class Node:
             except Lost as error:
                 self._reason = str(error)
                 self._hang_up()
+            except Exception as error:  # the outermost frame of this thread: whatever an engine raises
+                self._reason = f"{type(error).__name__}: {error}"[:1000]
+                self._hang_up()
             else:
                 continue
             self._head.ring()
@@ -334,8 +338,10 @@ class Node:
         if handle is None:
             raise Lost(self._reason)
         # While the daemon does not listen, its nodes wait with it.
-        wait = self._head.terms.listen_seconds / 4 if self._head.is_full else self._head.terms.listen_seconds
-        answer = self._ask(handle, Listen(life, heard, beat, wait), Heard, timeout=wait + self._patience)
+        is_full, wait = self._head.is_full, self._head.terms.listen_seconds
+        wait = min(wait, _FULL_SECONDS) if is_full else wait
+        listen = Listen(life, heard, beat, wait, takes=not is_full)
+        answer = self._ask(handle, listen, Heard, timeout=wait + self._patience)
         if answer.life != life:
             # It has ended everything, and begun anew.
             raise Lost("it has begun anew")
@@ -366,7 +372,7 @@ class Node:
         self._hang_up()
         self._head.ring()
 
-    def _disbelieve(self, error: Garbled) -> None:
+    def _disbelieve(self, error: Exception) -> None:
         self._refuse(f"it says what no node of ours would: {error}", _DISBELIEVED_SECONDS)
 
     def _ask(self, handle: Handle, call: calls.Call, kind: type[A], *, timeout: float) -> A:
@@ -474,7 +480,7 @@ class Node:
                     if handle is None:
                         raise Lost(self._reason)
                     told = self._ask(handle, Tell(life, number + 1, tuple(mine)), calls.Told, timeout=_CALL_SECONDS)
-                except (Lost, TimeoutError, Garbled, Unfit, NoRoom):
+                except Exception:  # said again until its life is over: the first thread finds out why
                     time.sleep(_AGAIN_SECONDS[0])
                     continue
                 if told.heard == number + len(mine):
@@ -493,8 +499,8 @@ class Node:
                     break
                 except (Lost, TimeoutError):
                     time.sleep(_AGAIN_SECONDS[0])
-                except (Garbled, Unfit) as error:
-                    self._disbelieve(Garbled(str(error)))
+                except Exception as error:  # the outermost frame of this thread
+                    self._disbelieve(error)
                     break
 
     def _bring(self, key: Key) -> None:

@@ -67,6 +67,8 @@ class FarNursery(Nursery):
     """A gateway in the nursery's place."""
 
     module = "worker_service.nodes.gateway"
+    # While it stands still its nodes end what they run.
+    ask_seconds = 1.5
 
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
         super().__init__(begin)
