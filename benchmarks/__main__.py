@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import crawl, daemon, download, ocr, queue, table, web
+from benchmarks import crawl, daemon, download, ocr, queue, table, tables, web
 from benchmarks.table import Fact, Row
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
     "crawl": crawl.measure,
     "ocr": ocr.measure,
     "web": web.measure,
+    "tables": tables.measure,
 }
 HERE = Path(__file__).resolve().parent
 

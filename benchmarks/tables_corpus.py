@@ -8,6 +8,7 @@ lists, tables of contents, sidebars, letters. The same seed gives the same pages
 
 from __future__ import annotations
 
+import csv
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from benchmarks.corpus import WORDS as _WORDS
 
 Rows = list[list[str]]
 
+_REPORTS = Path(__file__).resolve().parent / "reports"
 _WIDTH, _HEIGHT = 595, 842
 _FONTS = (("helv", "hebo"), ("tiro", "tibo"))
 
@@ -35,6 +37,7 @@ class Page:
     """Of a layout: its blocks in the order in which they are read."""
     texts: list[tuple[float, float, str, str, float]] = field(default_factory=list)
     lines: list[tuple[float, float, float, float, float]] = field(default_factory=list)
+    has_grids: bool = False
     shades: list[tuple[float, float, float, float]] = field(default_factory=list)
 
 
@@ -45,6 +48,18 @@ def tables(seed: str, count: int) -> list[Page]:
         _deceptive,
     )  # fmt: skip
     return [kinds[at % len(kinds)](random.Random(f"{seed}/{at}")) for at in range(count)]
+
+
+def reports() -> list[tuple[Path, Page]]:
+    """Real pages, and what stands in the cells of each."""
+    return [
+        (path, Page("report", tables=[_read_csv(path.with_suffix(".csv"))])) for path in sorted(_REPORTS.glob("*.pdf"))
+    ]
+
+
+def _read_csv(path: Path) -> Rows:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return [*csv.reader(lines)]
 
 
 def layouts(seed: str, count: int) -> list[Page]:
@@ -277,6 +292,7 @@ def _rule(
     left, right, top, bottom = edges[0], edges[-1], tops[0], tops[-1]
     width = chance.choice((0.4, 0.7, 1.0))
     if style == "grid":
+        page.has_grids = True
         for y in tops:
             page.lines.append((left, y, right, y, width))
         inner = {edges[at] for first, last, _ in spans for at in range(first + 1, last + 1)}

@@ -20,7 +20,15 @@ needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missi
 # Seconds; but pages are read, and machines differ.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", ["queue", "daemon", "download", "crawl", "web", pytest.param("ocr", marks=needs_engine)]
+    "name",
+    [
+        "queue",
+        "daemon",
+        "download",
+        "crawl",
+        "web",
+        *(pytest.param(one, marks=needs_engine) for one in ("ocr", "tables")),
+    ],
 )
 def test_the_quick_form_measures_every_row_that_is_published(name: str, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
@@ -76,13 +84,27 @@ def web(rows: Rows, found: Any) -> None:
         assert key == "streams" or min(row["ours"]) > 0, row
 
 
-LOOKS = {"queue": queue, "daemon": daemon, "download": download, "crawl": crawl, "ocr": read, "web": web}
+def tables(rows: Rows, found: Any) -> None:
+    assert [row for row in rows.values() if row["peer"] and row["beside"] != "PyMuPDF's get_text"] == []
+    for key in ("cells_plumber", "cells_ruled_plumber", "cells_real_plumber", "order"):
+        assert rows[key]["ours"][0] < 10, rows[key]
+
+
+LOOKS = {
+    "queue": queue,
+    "daemon": daemon,
+    "download": download,
+    "crawl": crawl,
+    "ocr": read,
+    "web": web,
+    "tables": tables,
+}
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web"),
+        (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web, tables"),
         (["queue", "--quick", "--write"], "not for the record"),
     ],
 )

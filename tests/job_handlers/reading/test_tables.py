@@ -152,6 +152,14 @@ def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Pa
     assert sum(one[1] for one, page in zip(counts, pages, strict=True) if not page.tables) == 0
 
 
+@pytest.mark.parametrize(("path", "page"), [pytest.param(*one, id=one[0].stem) for one in tables_corpus.reports()])
+def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) -> None:
+    with pdf.Book(path) as book:
+        found = [rows_of(one) for one in book.text(1).tables]
+
+    assert f1(*cell_counts(found, page.tables)) > 0.985
+
+
 def test_blocks_are_told_as_they_are_read(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
     pages, path = kept_back
 
