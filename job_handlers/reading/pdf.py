@@ -228,35 +228,36 @@ def _text_of(document: Any, number: int) -> PageText:
     page = mupdf.fz_load_page(document.this, number - 1)
     own = mupdf.pdf_page_from_fz_page(page)
     whole = mupdf.fz_bound_page(page)
-    is_upright = own.m_internal and not _inherited(own, _ROTATE).pdf_to_int()
-    if not is_upright or mupdf.fz_is_infinite_rect(whole):
+    if not own.m_internal or mupdf.fz_is_infinite_rect(whole):
         return _by_its_own_ways(document, number)
-    may_be_scan = _has_pictures(own) and _may_be_scan(document, number)
-    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _flags_for(own), _AS_IT_IS))
+    drawn = _VECTORS if _packed_length(own) <= _DRAWN_BYTES_MAX else 0
+    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | drawn, _AS_IT_IS))
     found = _found_in(read)
-    if not _are_within([one.bbox for one in found if one.bbox is not None], whole):
-        # Beyond its edge it may have text that is not shown.
-        careful = document[number - 1].get_textpage(flags=_FLAGS)
-        read, found = careful.this, _found_in(careful.this)
+    # Beyond its edge it may have text that is not shown; and what lies on its side as it is shown is told upright.
+    is_turned = _inherited(own, _ROTATE).pdf_to_int()
+    if not _are_within([one.bbox for one in found if one.bbox is not None], whole) or (
+        is_turned and not _lies_level(found)
+    ):
+        return _by_its_own_ways(document, number, drawn)
+    may_be_scan = _has_pictures(own) and _may_be_scan(document, number)
     return _page_text(_size_of(whole), read, found, None, may_be_scan=may_be_scan)
 
 
-def _flags_for(own: Any) -> int:
-    """What is drawn is looked at unless it is very much, as on a map."""
+def _packed_length(own: Any) -> int:
+    """Of its contents, where they are one stream: what is drawn is not looked at where it is very much, as on a map."""
     contents = own.obj().pdf_dict_get(_CONTENTS)
-    packed = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
-    flags: int = _FLAGS_UNCLIPPED if packed > _DRAWN_BYTES_MAX else _FLAGS_UNCLIPPED | _VECTORS
-    return flags
+    length: int = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
+    return length
 
 
 def _size_of(whole: Any) -> tuple[float, float]:
     return round(whole.x1 - whole.x0, 2), round(whole.y1 - whole.y0, 2)
 
 
-def _by_its_own_ways(document: Any, number: int) -> PageText:
+def _by_its_own_ways(document: Any, number: int, drawn: int = 0) -> PageText:
     """A turned page, an image, and other rare ones."""
     page = document[number - 1]
-    read = page.get_textpage(flags=_FLAGS).this
+    read = page.get_textpage(flags=_FLAGS | drawn).this
     may_be_scan = not document.is_pdf or _may_be_scan(document, number)
     # The text of a turned page is told as if it were not turned.
     return _page_text(
@@ -273,7 +274,38 @@ def _found_in(read: Any) -> list[_Found]:
     out = mupdf.FzOutput(buffer)
     mupdf.fz_print_stext_page_as_json(out, read, 100.0)
     out.fz_close_output()
-    return _found_page.decode(buffer.fz_buffer_extract()).blocks
+    written: bytes = buffer.fz_buffer_extract()
+    try:
+        return _found_page.decode(written).blocks
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Halves of letters, which JSON does not know.
+        return _found_by_dict(read)
+
+
+def _found_by_dict(read: Any) -> list[_Found]:
+    def corners(box: Sequence[float]) -> _Corners:
+        x0, y0, x1, y1 = (round(100 * one) for one in box)
+        return _Corners(x0, y0, x1 - x0, y1 - y0)
+
+    found = []
+    for block in pymupdf.TextPage(read).extractDICT()["blocks"]:
+        if block["type"] != 0:
+            continue
+        lines = [
+            _Line(
+                corners(line["bbox"]), _Font(round(100 * line["spans"][0]["size"])),
+                round(100 * line["spans"][0]["origin"][1]), "".join(span["text"] for span in line["spans"]),
+            )
+            for line in block["lines"]
+            if line["spans"]
+        ]  # fmt: skip
+        found.append(_Found(corners(block["bbox"]), lines))
+    return found
+
+
+def _lies_level(found: list[_Found]) -> bool:
+    boxes = [line.bbox for one in found for line in one.lines]
+    return sum(box.w >= box.h for box in boxes) > 0.5 * len(boxes)
 
 
 def _are_within(boxes: Sequence[_Corners], whole: Any) -> bool:

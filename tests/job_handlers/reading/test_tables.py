@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pymupdf as partly_typed
 import pytest
 from PIL import Image, ImageDraw
@@ -72,6 +73,28 @@ def test_the_cells_of_a_table_are_where_they_stand(tmp_path: Path) -> None:
     assert cell.text == "998.1"
     assert (cell.x1, cell.y1) == pytest.approx((380, 318), abs=2)
     assert table.box[0] == pytest.approx(72, abs=1)
+
+
+def test_a_table_on_a_turned_page_is_found_as_it_is_shown(tmp_path: Path) -> None:
+    with pymupdf.open() as document:
+        page = document.new_page(width=842, height=595)
+        page.set_rotation(90)
+        for x, y, text in accounts():
+            page.insert_text(pymupdf.Point(x, y) * page.derotation_matrix, text, fontsize=9, rotate=90)
+        document.save(tmp_path / "a.pdf")
+
+    with pdf.Book(tmp_path / "a.pdf") as book:
+        found = book.text(1)
+
+    assert tuple(map(round, found.size)) == (595, 842)
+    assert rows_of(found.tables[0]) == ACCOUNTS
+    assert found.tables[0].box[0] == pytest.approx(72, abs=1)
+
+
+def test_letters_that_are_none_cost_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf, "_found_page", msgspec.json.Decoder(int))
+
+    assert rows_of(drawn(tmp_path / "a.pdf", *accounts()).tables[0]) == ACCOUNTS
 
 
 def test_an_empty_cell_keeps_its_place(tmp_path: Path) -> None:
