@@ -144,7 +144,7 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
             found.append(table)
             inner = {id(one) for one in inside}
             left = [one for one in left if id(one) not in inner]
-    prose = _prose(left, em)
+    prose = _prose(left, em) if flowing is None else flowing
     flows = [one for one in left if id(one) in prose]
     others = [one for one in left if id(one) not in prose]
     likely = _likely(_bands(others, em))
