@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -125,6 +125,8 @@ class System:
         self._logs = logs or place
         self.database = place / "pagemill.db"
         self.workspace = place / "workspace"
+        self.before: Sequence[str] = ()
+        """Words that stand before the command of each daemon."""
         self._daemons: list[Daemon] = []
         initialise(self.database)
         self.store: Store = open_store(self.database)
@@ -154,7 +156,7 @@ class System:
         log = self._logs / f"daemon-{len(self._daemons)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", *module],
+                [*self.before, sys.executable, "-m", *module],
                 cwd=self.place,
                 env=self.environment(**settings),
                 stdin=subprocess.DEVNULL,
