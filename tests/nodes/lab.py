@@ -1,8 +1,8 @@
 """Machines on one Linux box: each with network, mounts and processes of its own, a disk of its own, and a real sshd.
 
 Needs root. All of them hang on a bridge in a network namespace, where the head stands too, so that nothing of this
-machine's own network is touched; with the process that began them, all of it is gone. Of the head's files a machine sees
-none; the checkout, Python and the test's handlers are installed there, so to say.
+machine's own network is touched; with the process that began them, all of it is gone. Of the head's files a machine
+sees none; the checkout, Python and the test's handlers are installed there, so to say.
 
 `cut` makes a silent partition: packets vanish, and no connection is closed. `power_off` cuts before it kills, as a
 power failure looks from outside. A machine that was added with a `wire` of its own can have a bad one.
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +42,9 @@ mount --bind {handlers} {DISK}/handlers
 mount -t tmpfs tmpfs /run
 mkdir /run/sshd
 mount -t tmpfs tmpfs {place}
+# A shell that reads nobody's settings.
+sed -E 's|^(root:.*:)[^:]*$|\\1/bin/sh|' /etc/passwd >{DISK}/passwd
+mount --bind {DISK}/passwd /etc/passwd
 hostname {name}
 exec {SSHD} -D -e -f {DISK}/sshd.conf </dev/null
 """
@@ -137,9 +140,7 @@ class Lab:
 
 
 class Machine:
-    def __init__(
-        self, lab: Lab, name: str, address: str, *, wire: bool, more: Sequence[str], program: str
-    ) -> None:
+    def __init__(self, lab: Lab, name: str, address: str, *, wire: bool, more: Sequence[str], program: str) -> None:
         self.lab, self.name, self.address = lab, name, address
         self.disk = lab.place / "machines" / name
         self.state = self.disk / "state"
@@ -276,10 +277,10 @@ def _do(*command: str) -> None:
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
-def _wait_until(is_so: object, what: object = lambda: "") -> None:
+def _wait_until(is_so: Callable[[], object], what: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + _BOOT_SECONDS
-    while not is_so():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what()  # type: ignore[operator]
+    while not is_so():
+        assert time.monotonic() < deadline, what()
         time.sleep(0.005)
 
 

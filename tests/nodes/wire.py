@@ -7,6 +7,7 @@ way to the second one, and on the way back.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -51,11 +52,9 @@ def main() -> None:
         # In order, as on any wire: a delay that becomes shorter waits for those before.
         while waiting and waiting[0][0] <= time.monotonic():
             _, to, frame = waiting.popleft()
-            try:
+            # Nobody has switched it on, or it is full: as with any packet, it is lost.
+            with contextlib.suppress(OSError):
                 os.write(to, frame)
-            except OSError:
-                # Nobody has switched it on, or it is full: as with any packet, it is lost.
-                pass
 
 
 if __name__ == "__main__":
