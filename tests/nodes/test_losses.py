@@ -34,6 +34,18 @@ def test_jobs_run_on_nodes_and_their_attempts_say_where(make_nodes: MakeNodes) -
     system.assert_sound()
 
 
+def test_a_daemon_with_nothing_for_nodes_leaves_them_to_one_that_has_something(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 1})
+    first = nodes.start(types="fetch")
+    nodes.start(types="!fetch")
+
+    job = nodes.system.enqueue("noop")
+
+    nodes.system.wait_for(job, Status.COMPLETED)
+    assert nodes.node_of(job) == "n1"
+    assert len(first.nursery_pids()) == 1, "it has no gateway"
+
+
 def test_files_follow_ups_and_pages_come_back_from_a_node(make_nodes: MakeNodes) -> None:
     nodes = make_nodes({"n1": 2})
     system = nodes.system

@@ -73,6 +73,12 @@ class Box:
             self.close()
             raise
 
+    @property
+    def init(self) -> int:
+        """Its process 1, as numbered outside."""
+        assert self._init is not None
+        return self._init
+
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """A command in the box, as root."""
         surroundings = ["env", "-i", f"PATH={_PATH}", "LANG=C.UTF-8", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0"]

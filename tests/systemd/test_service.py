@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -182,9 +183,9 @@ def test_an_offline_worker_runs_what_it_is_named_after_and_has_no_network(box: B
     assert own != outside
 
 
-def as_if_installed(box: Box) -> None:
+def as_if_installed(box: Box, shipped: Sequence[str] = ("command",)) -> None:
     """What `python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install .` leaves."""
-    path = f"{chosen(box, ['command'])}:{PYTHONPATH}"
+    path = f"{chosen(box, shipped)}:{PYTHONPATH}"
     box.write(PROGRAM, f'#!/bin/sh\nPYTHONPATH={path} exec {PYTHON} "$@"\n')
     box.write("/opt/pagemill/bin/pagemill", f'#!/bin/sh\nexec {PROGRAM} -m worker_service.commands "$@"\n')
     box.must("chmod", "755", PROGRAM, "/opt/pagemill/bin/pagemill")

@@ -38,7 +38,9 @@ After=pagemill-ray.service
 
 [Service]
 SupplementaryGroups=pagemill-ray
-ReadWritePaths=/run/pagemill-ray
+# Ray looks for its own part on this machine among the processes, and asks how busy it is.
+ProtectProc=default
+ProcSubset=all
 {credentials}
 """
 

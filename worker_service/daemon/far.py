@@ -127,9 +127,12 @@ def _shape(node: NodeState) -> tuple[object, ...]:
 
 def far_of(
     tools: Tools, cluster: Cluster, near: Nursery, begin: Begin, described: Mapping[str, Described], staging: Path
-) -> Far:
-    """`begin` is that of the nursery beside it."""
+) -> Far | None:
+    """`begin` is that of the nursery beside it. None: nothing that this daemon takes may run on nodes, which are
+    left to another one."""
     settings, types = tools.settings, outbound(described, cluster)
+    if not types:
+        return None
     gateway = gateway_begin(
         cluster,
         described,

@@ -97,6 +97,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         from worker_service.daemon.far import far_of  # only where there are nodes
 
         far = far_of(tools, settings.cluster, nursery, begin, described, staging / "far")
+    if far is not None:
         close_children.callback(far.children.far.close)
         children, described, recovery.far = far.children, far.described(described), far
 

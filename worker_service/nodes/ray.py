@@ -8,6 +8,7 @@ before the jail is shut.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,14 @@ class OverRay:
 
     def connect(self) -> None:
         try:
-            ray.init(address=self._address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            ray.init(
+                address=self._address,
+                _node_ip_address=_own_address(self._address),
+                log_to_driver=False,
+                logging_level="ERROR",
+                configure_logging=False,
+            )
+        except (OSError, RuntimeError, ValueError) as error:
             raise EngineAbsent(f"there is no Ray at {self._address} that lets us in: {error}") from error
 
     def nodes(self) -> Mapping[str, int | None]:
@@ -108,6 +115,17 @@ class OverRay:
                 name = f"{name}-{str(one['NodeID'])[:6]}"
             found[name] = (str(one["NodeID"]), int(one["Resources"][ray_settings.RESOURCE]))
         return found
+
+
+def _own_address(head: str) -> str:
+    """Of this machine, as seen from Ray's head: Ray itself would ask how the way to the internet begins, and take the
+    part of it that runs there for the one of this machine."""
+    host, _, port = head.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as asked:
+        # Nothing is sent.
+        asked.connect(address)
+        return str(asked.getsockname()[0])
 
 
 def node_root() -> Path:
