@@ -15,7 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pymupdf as partly_typed
 import pytest
 
 from tests.drive_server.server import serving
@@ -23,6 +25,8 @@ from tests.job_handlers.reading import documents
 from tests.manual import MARK
 from tests.store.test_migrations import ORIGINAL
 from tests.system.conftest import DEADLINE_SECONDS
+
+pymupdf: Any = partly_typed
 
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = "/var/lib/pagemill/pagemill.db"
@@ -80,6 +84,7 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/api.md", "Events", "sh"): "tests/web/api/test_openapi.py",
     ("docs/http.md", "HTTP and the page", "console"): "tests/web/test_serve.py",
     ("docs/http.md", "From other machines", "nginx"): "words of a proxy",
+    ("docs/documents.md", "Tables, and columns", "sh"): "tests/commands/test_documents.py",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
     ("docs/sqlite.md", "Restore, here or on another machine", "sh"): "tests/systemd/test_service.py",
@@ -142,12 +147,24 @@ class Walk:
         return self.types(command.replace(DATABASE, str(self.directory / "pagemill.db")))
 
 
+def with_a_table(made: Path, path: Path) -> None:
+    with pymupdf.open(made) as document:
+        page = document[0]
+        for row, cells in enumerate(
+            (("Emissions", "2024", "2025"), ("Scope 1", "310", "287"), ("Scope 2", "94", "88"))
+        ):
+            for column, cell in enumerate(cells):
+                page.draw_rect(pymupdf.Rect(60, 600, 180, 620) + (120 * column, 20 * row) * 2)
+                page.insert_text((66 + 120 * column, 614 + 20 * row), cell, fontsize=10)
+        document.save(path)
+
+
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     here = tmp_path_factory.mktemp("walk")
     (here / "reports").mkdir()
     text = f"Each climate risk was reviewed.\n\n{documents.prose(1, 60)}"
-    documents.digital(here / "reports" / "annual.pdf", [text])
+    with_a_table(documents.digital(here / "made.pdf", [text]), here / "reports" / "annual.pdf")
     documents.scan(here / "reports" / "scanned.pdf", [documents.picture(text, dpi=150)], dpi=150)
     (here / "terms.txt").write_text("climate risk\n")
     program = here / "instagram"
