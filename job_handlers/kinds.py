@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -115,22 +116,24 @@ _ZIP = b"PK\x03\x04"
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _TOLD_APART = (
     (_ZIP, "a zip archive"),
-    (_OLD_OFFICE, "an old Office document"),
+    (_OLD_OFFICE, "an old Office document, or one with a password"),
     (b"GIF8", "a GIF image"),
     (b"RIFF", "a WebP image"),
 )
 _WORKBOOK = "Workbook".encode("utf-16-le")
+_LOCKED = "EncryptedPackage".encode("utf-16-le")
 _PACKED = (XLSX, ODS, DOCX, PPTX, ODT, EPUB, ZIP)
 _MIMETYPE = "mimetype"
 _SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, EPUB)}
 """Its first file is called mimetype, and holds this."""
-_PARTS = {
-    "xl/workbook.xml": Kind.SHEET,
-    "xl/workbook.bin": Kind.SHEET,
-    "word/document.xml": Kind.DOCX,
-    "ppt/presentation.xml": Kind.PPTX,
-    "META-INF/container.xml": Kind.EPUB,
-}
+_PARTS = (
+    (re.compile(r"xl/workbook\.(?:xml|bin)"), Kind.SHEET),
+    # Word of the web numbers it.
+    (re.compile(r"word/document\d*\.xml"), Kind.DOCX),
+    (re.compile(r"ppt/presentation\.xml"), Kind.PPTX),
+    (re.compile(r"META-INF/container\.xml"), Kind.EPUB),
+)
+_UTF_32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
@@ -170,13 +173,15 @@ def kind_of(path: Path) -> Kind:
         head = file.read(HEAD_BYTES)
     if not head:
         raise Permanent("FILE_EMPTY", "the file holds nothing: download it again")
-    if (signed := _signed(head)) is not None:
-        return signed.kind
     named = [one for one in FORMATS if one.is_named_by(path.name)]
+    if (signed := _signed(head, named)) is not None:
+        return signed.kind
     if head.startswith(_ZIP):
         return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
     if head.startswith(_OLD_OFFICE) and _holds(path, _WORKBOOK):
         return Kind.SHEET
+    if head.startswith(_OLD_OFFICE) and _holds(path, _LOCKED):
+        raise Permanent("FILE_ENCRYPTED", "the document is locked with a password: save it without one")
     if (written := _text_in(head, named)) is not None:
         return written.kind
     if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
@@ -199,15 +204,17 @@ def page_in(head: bytes) -> str:
 def is_text(head: bytes) -> bool:
     """Lines such as those of a table, whatever their columns: neither binary nor blank, neither markup nor JSON."""
     text, encoding = decoded(head)
-    if b"\0" in head and encoding != "utf-16":
+    if b"\0" in head and encoding not in ("utf-16", "utf-32"):
         return False
     beginning = text[:4096]
-    strange = sum(one < " " and one not in "\t\n\v\f\r" for one in beginning)
+    strange = sum(one < " " and one not in "\t\n\v\f\r\x1b" for one in beginning)
     return strange <= len(beginning) // 100 and bool(_visible(text)) and not page_in(head)
 
 
 def decoded(head: bytes) -> tuple[str, str]:
     """The text, and its encoding: by its mark, else UTF-8, else what old Windows programs write."""
+    if head.startswith(_UTF_32):
+        return head[: len(head) // 4 * 4].decode("utf-32", "replace"), "utf-32"
     if head.startswith(_UTF_16):
         return head[: len(head) // 2 * 2].decode("utf-16", "replace"), "utf-16"
     try:
@@ -235,7 +242,7 @@ def delimiter_of(text: str) -> str | None:
 def _found(head: bytes, claimed: list[Format]) -> Format | None:
     """Archives and tables begin alike, whatever is in them: of these it is only seen that they may be what they are
     said to be."""
-    if (signed := _signed(head)) is not None:
+    if (signed := _signed(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
         inside = head[30:].removeprefix(_MIMETYPE.encode())
@@ -246,7 +253,7 @@ def _found(head: bytes, claimed: list[Format]) -> Format | None:
     return _text_in(head, claimed)
 
 
-def _text_in(head: bytes, claimed: list[Format]) -> Format | None:
+def _text_in(head: bytes, claimed: Sequence[Format]) -> Format | None:
     """What any text may be, if it is said to be one of these."""
     page = page_in(head)
     for one in claimed:
@@ -258,14 +265,14 @@ def _text_in(head: bytes, claimed: list[Format]) -> Format | None:
     return None
 
 
-def _signed(head: bytes) -> Format | None:
+def _signed(head: bytes, said: Sequence[Format]) -> Format | None:
     for signature, one in _SIGNATURES:
         if head.startswith(signature):
             return one
-    # Viewers look past what a mail or a server has put before it. A page that speaks of PDFs is none, nor is an archive
+    # Viewers look past what a mail or a server has put before it. A text that speaks of PDFs is none, nor is an archive
     # that holds one.
     is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN] and not head.startswith(_ZIP)
-    return PDF if is_within and not page_in(head) else None
+    return PDF if is_within and not page_in(head) and _text_in(head, said) is None else None
 
 
 def _words(head: bytes) -> str:
@@ -291,7 +298,7 @@ def _kind_of_zip(path: Path, said: Format) -> Kind:
             f"the file begins like {said.name} and cannot be unpacked ({error}): download it again",
         ) from error
     told = next((one.kind for begins, one in _SAID_INSIDE.items() if inside.startswith(begins)), None)
-    kind = told or next((kind for name, kind in _PARTS.items() if name in names), Kind.ZIP)
+    kind = told or next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), Kind.ZIP)
     if kind is Kind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked: split it")
     return kind

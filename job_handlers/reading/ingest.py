@@ -64,6 +64,7 @@ _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Pages with a layer are read faster than they are told one by one."""
 _SAVE_SECONDS = 1.0
+_REPAIRED = "the file was broken and has been repaired"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,9 @@ class Payload(HowToRead):
 
 class Counted(msgspec.Struct, tag=True, frozen=True):
     pages: int
-    was_repaired: bool
+    note: str = ""
+    """For a person."""
+    was_repaired: bool = False
 
 
 class Judged(msgspec.Struct, tag=True, frozen=True):
@@ -145,7 +148,6 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
         source = PageSource(content, library_of(kind))
         to_read, to_ocr = _take_what_is_known(context, source, how.engine, counted.pages, is_forced=is_forced)
         scans = _take_layers(context, process, source, to_read)
-    note = "the file was broken and has been repaired" if counted.was_repaired else ""
     found = inside.unpack(context, original, kind)
     way = [content, how.engine.languages, how.engine.quality, how.password_file]
     to_recognise = sorted([*to_ocr, *scans])
@@ -153,7 +155,7 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
         _range(context, "ocr_pages", numbers, way)
         for numbers in parts(to_recognise, _side_by_side(context, len(to_recognise)), costs_of(scans))
     ]
-    note = "; ".join([*filter(None, [note]), *found.notes])
+    note = "; ".join([*filter(None, [counted.note]), *found.notes])
     done = _done(context, kind, content, counted.pages, ranges, note)
     return replace(done, files=found.files, follow_ups=[*done.follow_ups, *found.follow_ups])
 
@@ -257,7 +259,7 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
         if refused is not None:
             return refused
         if number == 0:
-            return Counted(book.pages, book.was_repaired)
+            return Counted(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired)
         try:
             return look(book, number)
         except pdf.PageTooLarge as error:
@@ -272,8 +274,10 @@ def _leaf_reader(original: Path, kind: Kind) -> Callable[[int], Answer]:
     """In the process apart."""
     pages: list[writings.Leaf] = []
     refused: Refused | None = None
+    notes: list[str] = []
     try:
-        pages = writings.leaves(writings.open_writing(original, kind).pieces())
+        writing = writings.open_writing(original, kind)
+        pages, notes = writings.leaves(writing.pieces()), writing.notes
     except writings.Unreadable as error:
         refused = Refused("BROKEN", f"the file cannot be read: {error}")
 
@@ -281,7 +285,7 @@ def _leaf_reader(original: Path, kind: Kind) -> Callable[[int], Answer]:
         if refused is not None:
             return refused
         if number == 0:
-            return Counted(len(pages), was_repaired=False)
+            return Counted(len(pages), "; ".join(notes))
         page = pages[number - 1]
         if any(isinstance(piece, writings.Picture) for piece in page):
             return Judged(Verdict.OCR, scan=Scan("", 0))

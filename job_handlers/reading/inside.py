@@ -8,11 +8,12 @@ generations of the same documents. What cannot be read is left out and named.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -45,6 +46,7 @@ _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _STEP_BYTES = 1 << 20
 _CPU_SECONDS = 120
+_PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
 """Of what is left out, in a note."""
 
@@ -86,6 +88,7 @@ def unpack(context: Context[Any], original: Path, kind: Kind) -> Found:
     is_deep = key.count(WITHIN) >= _DEPTH_MAX
     left_out: list[LeftOut] = []
     seen: set[str] = set()
+    places: set[str] = set()
     size = 0
     with PageProcess[Answer](
         lambda: _unpacker(original, kind, context.staging), Answer, cpu_seconds=_CPU_SECONDS
@@ -108,12 +111,21 @@ def unpack(context: Context[Any], original: Path, kind: Kind) -> Found:
                 size += one.size
                 if size > _ALL_BYTES_MAX:
                     raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
-                _take(context, found, one, f"{key}{WITHIN}{one.place}")
+                place = _unused(one.place, places)
+                places.add(place)
+                _take(context, found, one, f"{key}{WITHIN}{place}")
     if left_out:
         named = ", ".join(f"{one.place} ({one.why})" for one in left_out[:_NAMED_MAX])
         more = f", and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
         found.notes.append(f"{counted(len(left_out), 'file')} in it left out: {named}{more}")
     return found
+
+
+def _unused(place: str, places: Container[str]) -> str:
+    """Two of one name are two documents; and none is named as what is in another."""
+    plain = place.replace(WITHIN, "!")
+    tries = (plain if number == 1 else f"{plain} ({number})" for number in count(1))
+    return next(one for one in tries if one not in places)
 
 
 def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
@@ -134,9 +146,10 @@ def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
 
 
 def _unpacker(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
-    members: Sequence[tuple[str, str, Callable[[], Any]]] = list(
-        _of_archive(Archive(original)) if kind is Kind.ZIP else _of_mail(mail.Mail(original))
-    )
+    found = _of_archive(Archive(original)) if kind is Kind.ZIP else _of_mail(mail.Mail(original))
+    members: Sequence[tuple[str, str, Callable[[], Any]]] = [
+        (_shown(place), refusal, opened) for place, refusal, opened in found
+    ]
 
     def read(number: int) -> Answer:
         if number == 0:
@@ -153,6 +166,11 @@ def _unpacker(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answ
             return LeftOut(place, trouble.sentence)
 
     return read
+
+
+def _shown(place: str) -> str:
+    """As people see it, and no longer than a key may be."""
+    return "".join(one for one in place if one.isprintable())[-_PLACE_CHARACTERS_MAX:] or "file"
 
 
 def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
@@ -185,8 +203,7 @@ def _block_of(source: IO[bytes]) -> bytes:
 
 def _of_archive(archive: Archive) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     for member in archive.members():
-        refusal = "it needs a password" if member.is_locked else ""
-        yield member.name, refusal, partial(archive.open, member.name)
+        yield member.name, member.refusal, partial(archive.open, member.info)
 
 
 def _of_mail(message: mail.Mail) -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from job_handlers.kinds import Kind
 
-LIBRARY = "writings 1"
+LIBRARY = "writings 2"
 """One more whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -53,6 +53,9 @@ Leaf = tuple[Piece, ...]
 class Writing(Protocol):
     """An open file. Raises `Unreadable`."""
 
+    notes: list[str]
+    """What a person is to know of it, once all its pieces have been told: what of it is left out."""
+
     def pieces(self) -> Iterator[Piece]: ...
 
     def picture(self, key: str) -> bytes: ...
@@ -76,6 +79,9 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
         if isinstance(piece, Picture):
             page.append(piece)
             continue
+        total += len(piece)
+        if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
+            raise Unreadable("it holds more text than is read of one file: split it")
         for at, part in enumerate(piece.split(NEW_PAGE)):
             for some in _bearable(part):
                 if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
@@ -84,17 +90,16 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
                 if some:
                     page.append(some)
                     on_page += len(some)
-                    total += len(some)
-        if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
-            raise Unreadable("it holds more text than is read of one file: split it")
     return [*made, tuple(page)] if page else made
 
 
 def _bearable(paragraph: str) -> Iterator[str]:
     """A paragraph of a whole book is cut between words, where it has some."""
     text = paragraph.strip("\n")
-    while len(text) > _PAGE_CHARACTERS_MAX:
-        end = text.rfind(" ", 1, _PAGE_CHARACTERS) + 1 or _PAGE_CHARACTERS
-        yield text[:end].rstrip()
-        text = text[end:]
-    yield text
+    begin = 0
+    while len(text) - begin > _PAGE_CHARACTERS_MAX:
+        most = begin + _PAGE_CHARACTERS
+        end = text.rfind(" ", begin + 1, most) + 1 or most
+        yield text[begin:end].rstrip()
+        begin = end
+    yield text[begin:]

@@ -4,43 +4,53 @@ of its own. By Python's own package."""
 from __future__ import annotations
 
 import email
+import io
 from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
 from pathlib import Path
 
-from job_handlers.kinds import Kind
-from job_handlers.reading.writings import Piece, Unreadable, web
+from job_handlers.kinds import FORMATS, Kind, decoded
+from job_handlers.reading.writings import Picture, Piece, Unreadable, web
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff")
+_LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
 _BYTES_MAX = 256 << 20
+_DEPTH_MAX = 50
+_STUB = 0.5
+"""A plain text with less than this part of the words of the page beside it says no more than that there is one."""
+_UNREAD = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
+"""What Python's own parser raises at what people, and worse, write."""
 
 
 class Mail:
     def __init__(self, path: Path) -> None:
+        self.notes: list[str] = []
         if path.stat().st_size > _BYTES_MAX:
             raise Unreadable(f"the mail is larger than {_BYTES_MAX >> 20} MiB")
+        body = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         try:
-            with path.open("rb") as file:
-                message = email.message_from_binary_file(file, policy=policy.default)
-        except (ValueError, RecursionError, LookupError) as error:
+            message = email.message_from_binary_file(io.BytesIO(body), policy=policy.default)
+        except _UNREAD as error:
             raise Unreadable(f"the mail is broken ({error})") from error
         assert isinstance(message, EmailMessage)
         self._message = message
+        self._shown: set[str] = set()
+        """Pictures that the text has shown in their places."""
 
     def pieces(self) -> Iterator[Piece]:
+        if any(part.get_content_type() in _LOCKED for part in (self._message, *self._walk())):
+            self.notes.append("its text is encrypted, or within a signature: it is left out")
         for name in _HEADERS:
             if value := self._header(name):
                 yield f"{name}: {value}"
         yield ""
-        body = self._body()
-        if body is not None:
-            text = _text_of(body)
-            if body.get_content_subtype() == "html":
-                yield from web.pieces_of(iter([text]), self._inside)
-            else:
-                yield from text.splitlines()
+        yield from self._texts(self._message, 0)
+        for part in self._walk():
+            key = _content_id(part)
+            if _is_shown(part) and key not in self._shown:
+                yield Picture(key)
         for name, _ in self.attached():
             yield f"Attached: {name}"
 
@@ -51,66 +61,127 @@ class Mail:
 
     def attached(self) -> Iterator[tuple[str, EmailMessage]]:
         """By their names. A mail that was attached is one more mail."""
-        for part in self._walk():
-            is_mail = part.get_content_type() == "message/rfc822"
-            name = part.get_filename() or ("mail.eml" if is_mail else "")
-            if name and (part.is_attachment() or is_mail or not _content_id(part)):
-                yield name, part
+        for number, part in enumerate(self._walk(), 1):
+            if not (_is_shown(part) or _is_text(part)):
+                yield _name_of(part) or f"attachment {number}{_ending_of(part)}", part
 
     def _header(self, name: str) -> str:
         try:
-            return " ".join(str(self._message.get(name, "")).split())
-        except (ValueError, LookupError, IndexError, AttributeError):
+            value = str(self._message.get(name, ""))
+        except _UNREAD:
             # Its own parser gives some up that people write.
-            return ""
+            value = next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
+        return " ".join(value.split())
 
-    def _body(self) -> EmailMessage | None:
-        try:
-            found = self._message.get_body(preferencelist=("plain", "html"))
-        except (ValueError, LookupError, AttributeError) as error:
-            raise Unreadable(f"the mail is broken ({error})") from error
-        return found if isinstance(found, EmailMessage) else None
+    def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
+        """All that is not attached, and of what is told twice, the plain text if it is whole."""
+        if depth > _DEPTH_MAX:
+            return
+        if part.is_multipart() and part.get_content_maintype() == "multipart":
+            parts = _parts_of(part)
+            if part.get_content_subtype() != "alternative":
+                for one in parts:
+                    yield from self._texts(one, depth + 1)
+                return
+            told = [list(self._texts(one, depth + 1)) for one in parts]
+            most = max(map(_words, told), default=0)
+            yield from next((one for one in told if _words(one) >= most * _STUB), [])
+        elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
+            text = _text_of(part)
+            if part.get_content_subtype() == "html":
+                yield from web.pieces_of(iter([text]), self._inside)
+            else:
+                yield from text.splitlines()
 
     def _inside(self, address: str) -> str | None:
         if not address.startswith("cid:"):
             return web.inside(address)
         key = address.removeprefix("cid:")
-        shown = {_content_id(part) for part in self._walk() if part.get_content_type() in _PICTURES}
-        return key if key in shown else None
+        if all(_content_id(part) != key for part in self._walk() if _is_shown(part)):
+            return None
+        self._shown.add(key)
+        return key
 
     def _walk(self) -> Iterator[EmailMessage]:
         """Its parts, without those of mails that are attached to it."""
         waiting = [self._message]
         while waiting:
-            part = waiting.pop(0)
+            part = waiting.pop()
             if part.get_content_maintype() == "multipart" and part.is_multipart():
-                waiting = [one for one in part.iter_parts() if isinstance(one, EmailMessage)] + waiting
-            elif part is not self._message:
+                waiting += reversed(_parts_of(part))
+            elif part is not self._message or not _is_text(part):
                 yield part
 
 
 def content_of(part: EmailMessage) -> bytes:
-    if part.get_content_type() == "message/rfc822":
-        inner = part.get_payload()
-        return bytes(inner[0]) if isinstance(inner, list) and inner else b""  # type: ignore[arg-type]
-    return _bytes_of(part)
+    if part.get_content_type() != "message/rfc822":
+        return _bytes_of(part)
+    inner = part.get_payload()
+    try:
+        return bytes(inner[0]) if isinstance(inner, list) and inner else _bytes_of(part)  # type: ignore[arg-type]
+    except _UNREAD as error:
+        raise Unreadable(f"it is broken ({error})") from error
+
+
+def _parts_of(part: EmailMessage) -> list[EmailMessage]:
+    return [one for one in part.get_payload() if isinstance(one, EmailMessage)]
+
+
+def _is_text(part: EmailMessage) -> bool:
+    """Of the mail, and nothing that was attached."""
+    kind = part.get_content_maintype()
+    is_text = kind == "text" or (kind == "multipart" and not part.is_multipart())
+    return is_text and not _name_of(part) and not _is_attachment(part)
+
+
+def _is_shown(part: EmailMessage) -> bool:
+    """In the text."""
+    return part.get_content_type() in _PICTURES and bool(_content_id(part)) and not _is_attachment(part)
+
+
+def _is_attachment(part: EmailMessage) -> bool:
+    try:
+        return part.is_attachment()
+    except _UNREAD:
+        return True
+
+
+def _name_of(part: EmailMessage) -> str:
+    try:
+        name = part.get_filename()
+    except _UNREAD:
+        return ""
+    return " ".join(name.split()) if name else ""
+
+
+def _ending_of(part: EmailMessage) -> str:
+    mime = part.get_content_type()
+    return next((one.suffix for one in FORMATS if mime in one.mimes), "")
 
 
 def _bytes_of(part: EmailMessage) -> bytes:
-    body = part.get_payload(decode=True)
+    try:
+        body = part.get_payload(decode=True)
+    except _UNREAD as error:
+        raise Unreadable(f"it is broken ({error})") from error
     return body if isinstance(body, bytes) else b""
 
 
 def _text_of(part: EmailMessage) -> str:
-    body, charset = _bytes_of(part), part.get_content_charset("utf-8")
-    try:
-        return body.decode(charset, "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")
+    body = _bytes_of(part)
+    charset = web.known(part.get_content_charset(""))
+    return body.decode(charset, "replace") if charset else decoded(body)[0]
+
+
+def _words(pieces: list[Piece]) -> int:
+    return sum(len(piece.split()) for piece in pieces if isinstance(piece, str))
 
 
 def _content_id(part: EmailMessage) -> str:
-    return str(part.get("Content-ID", "")).strip().strip("<>")
+    try:
+        return str(part.get("Content-ID", "")).strip().strip("<>")
+    except _UNREAD:
+        return ""
 
 
 def open_writing(path: Path, kind: Kind) -> Mail:

@@ -1,27 +1,31 @@
 """Documents of office programs: Word, PowerPoint, OpenDocument text. All are XML in a zip archive, and differ in what
-they call a paragraph; so one walk reads them all, and holds no more than a few paragraphs at once.
+they call a paragraph; so one walk reads them all, part by part.
 
-Headers, text boxes, notes, comments and what a speaker noted are read too; what was deleted and is only remembered is
-not, nor anything that a link names.
+Headers, text boxes, notes, comments, charts, diagrams, hidden slides and what a speaker noted are read too; what was
+deleted and is only remembered is not, nor anything that a link names.
 """
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, NamedTuple
 from xml.parsers import expat
 
-from job_handlers.kinds import Kind
-from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Unreadable
-from job_handlers.reading.writings.archive import Archive
+from job_handlers.kinds import Kind, decoded
+from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Unreadable, web
+from job_handlers.reading.writings.archive import BROKEN, Archive
 
 _BLOCK_BYTES = 1 << 16
 _SPACES_MAX = 200
 _PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
+_WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
+_LOCKED = "it is locked with a password: save it without one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +51,109 @@ _WORD = _Words(
     ("t",),
     ("lastRenderedPageBreak",),
 )
-_SLIDE = _Words(("p",), ("tc",), ("tr",), ("Fallback", "fld"), ("t",))
-_OPEN = _Words(
-    ("p", "h"), ("table-cell", "covered-table-cell"), ("table-row",), ("tracked-changes",), (), ("soft-page-break",)
+_SLIDE = _Words(("p", "text"), ("tc",), ("tr",), ("Fallback", "fld"), ("t", "text"))
+_CHART = _Words(
+    ("p", "v"), ("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), ("ser",), ("Fallback", "fld"), ("t", "v")
 )
+_OPEN = _Words(
+    ("p", "h"),
+    ("table-cell", "covered-table-cell"),
+    ("table-row",),
+    (
+        "tracked-changes",
+        "note-citation",
+        "binary-data",
+        # Who commented on what, and what a picture is called.
+        "http://purl.org/dc/elements/1.1/ creator",
+        "http://purl.org/dc/elements/1.1/ date",
+        "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 title",
+        "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 desc",
+    ),
+    (),
+    ("soft-page-break",),
+)
+_SYMBOLS = {
+    **dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ", strict=True)),
+    **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
+    **dict(zip("\xa3\xa5\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd6\xe5", "≤∞°±≥×•÷≠≈√∑", strict=True)),
+}
+"""Of the font of this name, which keeps them where others keep letters."""
+_PRIVATE = 0xF000
+
+
+class _Part(NamedTuple):
+    """Another file of the archive, where it is shown."""
+
+    name: str
 
 
 class Office:
-    def __init__(self, path: Path, kind: Kind) -> None:
-        self._archive = Archive(path)
+    def __init__(self, file: Path | IO[bytes], kind: Kind) -> None:
+        self._archive = Archive(file)
         self._names = set(self._archive.names)
         self._kind = kind
+        self._is_within = not isinstance(file, Path)
+        self.notes: list[str] = []
 
     def pieces(self) -> Iterator[Piece]:
         if self._kind is Kind.ODT:
-            yield from self._part("content.xml", _OPEN, {name: name for name in self._names})
-        elif self._kind is Kind.DOCX:
-            yield from self._related("word/document.xml", _WORD)
-            for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
-                for name in self._numbered(f"word/{beside}"):
-                    yield from self._related(name, _WORD)
-        else:
-            for slide in self._numbered("ppt/slides/slide"):
-                yield NEW_PAGE
-                yield from self._related(slide, _SLIDE)
-                for note in self._targets(slide, "/notesSlide"):
-                    yield from self._related(note, _SLIDE)
+            return self._open_document()
+        return self._word() if self._kind is Kind.DOCX else self._slides()
 
     def picture(self, key: str) -> bytes:
         return self._archive.read(key)
 
+    def _open_document(self) -> Iterator[Piece]:
+        manifest = "META-INF/manifest.xml"
+        if manifest in self._names and b"encryption-data" in self._archive.read(manifest):
+            raise Unreadable(_LOCKED)
+        own = {f"{begins}{name}": name for name in self._names for begins in ("", "./")}
+        objects = {
+            href.removesuffix("/content.xml"): name for href, name in own.items() if name.endswith("/content.xml")
+        }
+        yield from self._part("content.xml", _OPEN, {**objects, **own})
+        if "styles.xml" in self._names:
+            # Headers and footers.
+            yield from self._part("styles.xml", _OPEN, own)
+
+    def _word(self) -> Iterator[Piece]:
+        # Word of the web calls it document2.xml.
+        main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
+        yield from self._related(main, _WORD)
+        for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
+            for name in self._numbered(f"word/{beside}"):
+                yield from self._related(name, _WORD)
+
+    def _slides(self) -> Iterator[Piece]:
+        for slide in self._slides_in_order() or self._numbered("ppt/slides/slide"):
+            yield NEW_PAGE
+            yield from self._related(slide, _SLIDE)
+            for kind in ("/notesSlide", "/comments"):
+                for beside in sorted(set(self._relations(slide, kind).values())):
+                    yield from self._related(beside, _SLIDE)
+
+    def _slides_in_order(self) -> list[str]:
+        """As they are shown, which tells also of those that were moved."""
+        main = "ppt/presentation.xml"
+        related = self._relations(main, "/slide")
+        wanted: list[str] = []
+
+        def begin(tag: str, said: dict[str, str]) -> None:
+            if _local(tag) == "sldId":
+                # Its other id is a number.
+                wanted.extend(value for key, value in said.items() if " " in key)
+
+        if related:
+            _parsed(self._archive, main, begin, lambda tag: None, lambda text: None)
+        return [related[key] for key in wanted if key in related]
+
     def _numbered(self, begins: str) -> list[str]:
-        """By their numbers, which is the order of slides unless somebody has moved one."""
+        """By their numbers."""
         found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
         return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
 
     def _related(self, name: str, words: _Words) -> Iterator[Piece]:
         return self._part(name, words, self._relations(name, ""))
-
-    def _targets(self, name: str, kind: str) -> list[str]:
-        return sorted(set(self._relations(name, kind).values()))
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
         """Of a part, by the names that it has for them. What is outside of the archive is none."""
@@ -104,12 +171,43 @@ class Office:
         _parsed(self._archive, beside, begin, lambda tag: None, lambda text: None)
         return found
 
-    def _part(self, name: str, words: _Words, pictures: Mapping[str, str]) -> Iterator[Piece]:
+    def _part(self, name: str, words: _Words, related: Mapping[str, str], *, is_shown: bool = False) -> Iterator[Piece]:
         if name not in self._names:
             raise Unreadable(f"there is no {name} in it")
-        walk = _Walk(words, pictures)
+        walk = _Walk(words, related)
         _parsed(self._archive, name, walk.begin, walk.end, walk.hear)
-        yield from walk.found
+        for piece in walk.found:
+            if not isinstance(piece, _Part):
+                yield piece
+            elif not is_shown:
+                # What is shown in what is shown is left: it might show itself.
+                yield from self._shown(piece.name)
+
+    def _shown(self, name: str) -> Iterator[Piece]:
+        if self._kind is Kind.ODT:
+            yield from self._part(name, _OPEN, {}, is_shown=True)
+        elif name.endswith(".xml") and "/charts/" in name:
+            yield from self._part(name, _CHART, {}, is_shown=True)
+        elif name.endswith(".xml"):
+            yield from self._part(name, _SLIDE, {}, is_shown=True)
+        else:
+            yield from self._put_in(name)
+
+    def _put_in(self, name: str) -> Iterator[Piece]:
+        """A whole file of another kind, whose text is the document's: reports that are made by programs have such."""
+        body = self._archive.read(name)
+        ending = posixpath.splitext(name)[1].lower()
+        if ending in (".html", ".htm", ".xhtml"):
+            text = body.decode(web.encoding_of(body), "replace")
+            yield from web.pieces_of(iter([text]), web.inside)
+        elif ending == ".txt":
+            yield from decoded(body)[0].splitlines()
+        elif ending in (".docx", ".docm") and not self._is_within:
+            inner = Office(io.BytesIO(body), Kind.DOCX)
+            yield from (piece for piece in inner.pieces() if isinstance(piece, str))
+            self.notes += inner.notes
+        else:
+            self.notes.append(f"{name}, which is put into it, is left out")
 
 
 def _parsed(archive: Archive, name: str, begin: object, end: object, hear: object) -> None:
@@ -123,7 +221,7 @@ def _parsed(archive: Archive, name: str, begin: object, end: object, hear: objec
             while block := file.read(_BLOCK_BYTES):
                 parser.Parse(block)
             parser.Parse(b"", True)
-    except (expat.ExpatError, OSError, ValueError, EOFError) as error:
+    except (expat.ExpatError, *BROKEN) as error:
         raise Unreadable(f"{name} in it is broken ({error})") from error
 
 
@@ -131,88 +229,122 @@ def _refuse(*_: object) -> None:
     raise Unreadable("it declares entities, which no office document does")
 
 
+class _Row(NamedTuple):
+    depth: int
+    """How many paragraphs are open around it."""
+    cells: list[str]
+    """What they have so far."""
+
+
 @dataclass(slots=True)
 class _Walk:
-    """Through one part. A row becomes a line, and its cells are parted by tabs."""
+    """Through one part. A row becomes a line, and its cells are parted by tabs. What stands within a paragraph and has
+    paragraphs of its own (a note, a text box) follows it, so that no sentence is cut, and no two words become one."""
 
     words: _Words
-    pictures: Mapping[str, str]
-    found: list[Piece] = field(default_factory=list)
-    _line: list[str] = field(default_factory=list)
-    _rows: list[list[str]] = field(default_factory=list)
-    """Those that are open, the innermost last: what their cells have so far."""
+    related: Mapping[str, str]
+    found: list[Piece | _Part] = field(default_factory=list)
+    _lines: list[list[str]] = field(default_factory=list)
+    """Of the paragraphs that are open, the innermost last."""
+    _beside: list[str] = field(default_factory=list)
+    _rows: list[_Row] = field(default_factory=list)
+    """Those that are open, the innermost last."""
     _silent: int = 0
-    _paragraphs: int = 0
     _texts: int = 0
 
     def begin(self, tag: str, said: dict[str, str]) -> None:
         name = _local(tag)
-        if self._silent or name in self.words.silent:
+        if self._silent or name in self.words.silent or tag in self.words.silent:
             self._silent += 1
             return
+        if name in self.words.texts:
+            self._texts += 1
         plain = {_local(key): value for key, value in said.items()}
         if name in self.words.paragraphs:
-            self._paragraphs += 1
-        elif name in self.words.texts:
-            self._texts += 1
+            self._lines.append([])
         elif name in self.words.rows:
-            self._end_line()
-            self._rows.append([])
+            self._rows.append(_Row(len(self._lines), []))
         elif name in self.words.cells and self._rows:
-            self._rows[-1].append("")
+            self._rows[-1].cells.append("")
         elif name in self.words.pages or (name == "br" and plain.get("type") == "page"):
             self._new_page()
-        elif name in ("br", "line-break", "cr"):
-            self._line.append("\n")
-        elif name == "tab" and (self._paragraphs and "val" not in plain):
-            self._line.append("\t")
-        elif name == "s":
-            self._line.append(" " * min(int(plain.get("c", "1") or 1), _SPACES_MAX))
         elif name in ("blip", "imagedata", "image"):
-            self._picture(plain.get("embed") or plain.get("id") or plain.get("href") or "")
+            target = self._target(plain, "embed", "id", "href")
+            if target.lower().endswith(_PICTURES):
+                self.found.append(Picture(target))
+        elif name in ("chart", "relIds", "altChunk", "object"):
+            if target := self._target(plain, "dm", "id", "href"):
+                self.found.append(_Part(target))
+        elif self._lines:
+            self._lines[-1].append(_written(name, plain))
 
     def end(self, tag: str) -> None:
         name = _local(tag)
         if self._silent:
             self._silent -= 1
-        elif name in self.words.paragraphs:
-            self._paragraphs -= 1
-            self._end_line()
-        elif name in self.words.texts:
+            return
+        if name in self.words.texts:
             self._texts -= 1
+        if name in self.words.paragraphs:
+            self._add(self._text_of(self._lines.pop()))
         elif name in self.words.rows and self._rows:
-            row = "\t".join(cell.strip() for cell in self._rows.pop()).rstrip()
-            self._add(row)
+            self._add("\t".join(cell.strip() for cell in self._rows.pop().cells).rstrip())
 
     def hear(self, text: str) -> None:
-        if not self._silent and (self._texts if self.words.texts else self._paragraphs):
-            self._line.append(text)
+        if self._lines and not self._silent and (self._texts or not self.words.texts):
+            self._lines[-1].append(text)
 
-    def _picture(self, key: str) -> None:
-        name = self.pictures.get(key, "")
-        if name.lower().endswith(_PICTURES):
-            self.found.append(Picture(name))
+    def _target(self, said: Mapping[str, str], *names: str) -> str:
+        return next((self.related[key] for name in names if (key := said.get(name, "")) in self.related), "")
 
     def _new_page(self) -> None:
-        self._end_line()
-        if not self._rows:
-            self.found.append(NEW_PAGE)
+        if self._rows or len(self._lines) > 1:
+            return
+        if self._lines and (text := self._text_of(self._lines[-1])):
+            self.found.append(text)
+            self._lines[-1].clear()
+        self.found.append(NEW_PAGE)
 
-    def _end_line(self) -> None:
-        text = "".join(self._line).strip()
-        self._line.clear()
-        if text:
-            self._add(text)
+    def _text_of(self, line: Sequence[str]) -> str:
+        return "".join(line).strip()
 
     def _add(self, text: str) -> None:
-        """To the cell that is open, or as a paragraph of its own."""
-        if not text:
-            return
-        if self._rows and self._rows[-1]:
-            cells = self._rows[-1]
-            cells[-1] = f"{cells[-1]} {text}".replace("\n", " ").replace("\t", " ").strip()
+        """To the cell that is open, or beside the paragraph that is, or as a paragraph of its own."""
+        row = self._rows[-1] if self._rows else None
+        if row is not None and row.cells and row.depth == len(self._lines):
+            parts = [row.cells[-1], *_flat([text, *self._beside])]
+            row.cells[-1] = " ".join(filter(None, parts))
+            self._beside.clear()
+        elif self._lines:
+            self._beside.append(text)
         else:
-            self.found.append(text)
+            self.found += filter(None, [text, *self._beside])
+            self._beside.clear()
+
+
+def _flat(texts: Sequence[str]) -> Iterator[str]:
+    return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
+
+
+def _written(name: str, said: Mapping[str, str]) -> str:
+    """What an element without text of its own stands for."""
+    if name in ("br", "line-break", "cr"):
+        return "\n"
+    if name in ("tab", "ptab"):
+        # Where one stops is told by an element of the same name.
+        return "" if "val" in said else "\t"
+    if name == "s":
+        return " " * min(int(said.get("c", "1") or 1), _SPACES_MAX)
+    if name == "noBreakHyphen":
+        return "-"
+    return _symbol(said) if name == "sym" and "char" in said else ""
+
+
+def _symbol(said: Mapping[str, str]) -> str:
+    code = int(said["char"], 16)
+    if code & 0xFF00 != _PRIVATE:
+        return chr(code)
+    return _SYMBOLS.get(chr(code - _PRIVATE), "") if said.get("font", "") == "Symbol" else ""
 
 
 def _local(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -20,7 +21,8 @@ _BLOCKS = frozenset(
     " header hr li main nav ol option p pre section summary table tbody tfoot thead title tr ul".split()
 )
 _CELLS = {"td", "th"}
-_CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
+_CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
+_MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?);base64,", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
@@ -105,6 +107,7 @@ class Page(HTMLParser):
 class Web:
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.notes: list[str] = []
 
     def pieces(self) -> Iterator[Piece]:
         with self._path.open("rb") as file:
@@ -128,15 +131,24 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve) -> Iterator[Piece]:
 def encoding_of(head: bytes) -> str:
     """By its mark, else as it says, else as a text."""
     text_like = decoded(head)[1]
-    if text_like == "utf-16" or head.startswith(b"\xef\xbb\xbf"):
+    if text_like in ("utf-16", "utf-32") or head.startswith(b"\xef\xbb\xbf"):
         return text_like
     found = _CHARSET.search(head)
-    name = found[1].decode() if found else text_like
+    return (known(found[1].decode()) if found else "") or text_like
+
+
+def known(charset: str) -> str:
+    """What is meant by a name: browsers, too, take what was written in Windows for that. Empty: nothing that could be
+    told by, as where what was found byte by byte says that it has two for each letter."""
     try:
-        "".encode(name)
-    except (LookupError, UnicodeError):
-        return text_like
-    return name
+        name = codecs.lookup(charset).name
+        # Some are none of texts, and some know no way around what is wrong.
+        b"\xff".decode(name, "replace")
+    except (LookupError, ValueError):
+        return ""
+    if name.startswith(("utf-16", "utf-32")):
+        return ""
+    return "" if name == "ascii" else _MEANT.get(name, name)
 
 
 def inside(address: str) -> str | None:
