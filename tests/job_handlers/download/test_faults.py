@@ -423,6 +423,20 @@ def test_an_error_page_with_status_200_is_never_taken_for_a_table(
     assert (got.part.read_bytes(), got.kind.name) == (TABLE, "a CSV file")
 
 
+def test_a_web_page_is_taken_where_its_name_asks_for_one_and_nowhere_else(server: DriveServer, tmp_path: Path) -> None:
+    page = b"<!doctype html><title>404</title><p>No such report"
+    for name in ("report.html", "report.pdf", "report", "report.txt"):
+        server.plain[name] = Plain(page, {"Content-Type": "text/html"})
+
+    got = Fetching(tmp_path / "page").from_url(f"{server.url}/plain/report.html")
+
+    assert (got.part.read_bytes(), got.kind.name) == (page, "a web page")
+    for name in ("report.pdf", "report", "report.txt"):
+        with pytest.raises(Permanent) as ended:
+            Fetching(tmp_path / name).from_url(f"{server.url}/plain/{name}")
+        assert ended.value.code == "PAGE_INSTEAD"
+
+
 def test_a_table_that_is_called_something_else_is_refused(server: DriveServer, fetching: Fetching) -> None:
     server.plain["table.csv"] = Plain(TABLE, {"Content-Type": "application/json"})
 
