@@ -12,6 +12,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urljoin, urlsplit
 
+from job_handlers import kinds
 from job_handlers.download.fetch import FileWanted
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import Patience, Trouble
@@ -111,7 +112,9 @@ class HttpsFile:
         if answer.status not in (200, 206):
             self._at = self._url
             raise of_status(answer.status, answer.headers, self.host)
-        if answer.headers.get_content_type() == "text/html" and "Content-Type" in answer.headers:
+        is_page = answer.headers.get_content_type() in kinds.HTML.mimes and "Content-Type" in answer.headers
+        if is_page and not all(kinds.HTML.is_named_by(urlsplit(one).path) for one in (self._url, self._at)):
+            # Where a page was asked for, and not at a door that everybody is sent to.
             raise Trouble("PAGE_INSTEAD", host=self.host, page="a web page")
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Trouble("ANSWER_GARBLED", host=self.host)

@@ -427,11 +427,12 @@ def test_a_web_page_is_taken_where_its_name_asks_for_one_and_nowhere_else(server
     page = b"<!doctype html><title>404</title><p>No such report"
     for name in ("report.html", "report.pdf", "report", "report.txt"):
         server.plain[name] = Plain(page, {"Content-Type": "text/html"})
+    server.plain |= {"sign-in": Plain(page, {"Content-Type": "text/html"}), "b.html": Plain(b"", redirect="sign-in")}
 
     got = Fetching(tmp_path / "page").from_url(f"{server.url}/plain/report.html")
 
     assert (got.part.read_bytes(), got.kind.name) == (page, "a web page")
-    for name in ("report.pdf", "report", "report.txt"):
+    for name in ("report.pdf", "report", "report.txt", "b.html"):
         with pytest.raises(Permanent) as ended:
             Fetching(tmp_path / name).from_url(f"{server.url}/plain/{name}")
         assert ended.value.code == "PAGE_INSTEAD"
