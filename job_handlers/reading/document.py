@@ -35,7 +35,7 @@ class HowToRead:
     """None: as usual; in a payload: as the document is to be read."""
 
     languages: tuple[str, ...] | None = None
-    """Tesseract's codes, such as eng and deu."""
+    """Tesseract's codes, such as eng and deu. As usual: that of each page is found among those that are installed."""
     quality: Quality | None = None
     """How much it may cost: one engine alone; a second look at lines that it is not sure of; at every line."""
     force_ocr: bool | None = None
@@ -53,8 +53,7 @@ class HowToRead:
 
     @property
     def engine(self) -> WayToRead:
-        languages = ("eng",) if self.languages is None else self.languages
-        return ocr.way_to_read(languages, self.quality or value_of(HandlersSettings.ocr_quality))
+        return ocr.way_to_read(self.languages, self.quality or value_of(HandlersSettings.ocr_quality))
 
     @property
     def password(self) -> str:

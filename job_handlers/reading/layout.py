@@ -4,9 +4,9 @@
 
 Points from the top left of the page as it is shown; a word is x0, y0, x1, y1, confidence, text. A line that begins a
 paragraph is preceded by an empty one. `turn` and `skew` say how the writing lies on the page, `readers` who recognised
-it; of the lines with the numbers in `second` some or all words are the second reader's. A page with its own
-text has "blocks" instead, x0, y0, x1, y1, and from where to where in the page's text its words stand; and a page of a
-sheet its values (see `sheets`).
+it, what it is `written_in`; in the lines with the numbers in `second` stand words of the second reader. A page with
+its own text has "blocks" instead, x0, y0, x1, y1, and from where to where in the page's text its words stand; and
+a page of a sheet its values (see `sheets`).
 
     "tables": [{"box": [72.0, 80.0, 520.1, 300.5], "begin": 0, "end": 411,
                 "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
@@ -72,6 +72,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     dpi: int = 0
     readers: list[str] = []
     second: list[int] = []
+    written_in: list[str] = []
     is_cut: bool = False
 
 

@@ -251,6 +251,7 @@ def read_page(reader: Reader, picture: Picture) -> Read:
             dpi=round(dpi),
             readers=found.readers,
             second=second,
+            written_in=found.languages,
         )
     )
     return Read(arranged.text, "ocr", found.confidence, written)

@@ -618,14 +618,20 @@ def test_show_tells_pages_methods_and_where_the_files_are(run: Run, shelf: Shelf
 def test_show_tells_who_recognised_a_page(run: Run, shelf: Shelf) -> None:
     word = [0, 0, 9, 9, 90, "one"]
     readers = ["tesseract 5.5.4 (tesserocr)", "PP-OCRv6 small (rapidocr 3.10.0, onnxruntime 1.31.1)"]
-    layout = {"size": [595, 842], "lines": [[word], [], [word, word], [word]], "readers": readers, "second": [2]}
+    layout = {
+        "size": [595, 842],
+        "lines": [[word], [], [word, word], [word]],
+        "readers": readers,
+        "second": [2],
+        "written_in": ["eng"],
+    }
     shelf.read("a.pdf", "one", layout=json.dumps(layout))
 
     told = run("show", "document:1").stdout
     [page] = json.loads(run("show", "document:1", "--json").stdout)["page_items"]
 
-    assert "   1  ocr             90           3  tesseract 5.5.4; 1 of 3 lines PP-OCRv6 small" in told
-    assert (page["readers"], page["lines"], page["second"]) == (readers, 3, 1)
+    assert "   1  ocr             90           3  eng       tesseract 5.5.4; 1 of 3 lines PP-OCRv6 small" in told
+    assert (page["readers"], page["lines"], page["second"], page["written_in"]) == (readers, 3, 1, ["eng"])
     assert "is not a document" in run("show", "document:x", fails=2).stderr
 
 

@@ -484,7 +484,12 @@ def show_document(desk: Desk, document_id: int) -> None:
     read_by = operations.readers(desk.session, document_id, len(pages) if desk.as_json else _SHOWN_PAGES)
     for page in whole["page_items"]:
         if one := read_by.get(page["number"]):
-            page |= {"readers": one.readers, "lines": one.written_lines, "second": len(one.second)}
+            page |= {
+                "written_in": one.written_in,
+                "readers": one.readers,
+                "lines": one.written_lines,
+                "second": len(one.second),
+            }
     if desk.answered(row | whole):
         return
     output.show_values(row)
@@ -499,8 +504,9 @@ def show_document(desk: Desk, document_id: int) -> None:
     titles: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
     shown: list[tuple[object, ...]] = list(rows[:_SHOWN_PAGES])
     if read_by:
-        titles += ("READ BY",)
-        shown = [(*row, _who_read(read_by.get(row[0]))) for row in rows[:_SHOWN_PAGES]]
+        titles += ("LANGUAGE", "READ BY")
+        who = [read_by.get(row[0], operations.Readers()) for row in rows[:_SHOWN_PAGES]]
+        shown = [(*row, "+".join(one.written_in), _who_read(one)) for row, one in zip(rows, who, strict=False)]
     output.show_section(titles, shown)
     if len(rows) > _SHOWN_PAGES:
         output.say(f"and {counted(len(rows) - _SHOWN_PAGES, 'page')} more: --json has all")
@@ -508,13 +514,11 @@ def show_document(desk: Desk, document_id: int) -> None:
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
 
 
-def _who_read(page: operations.Readers | None) -> str:
+def _who_read(page: operations.Readers) -> str:
     """``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``: what stands in brackets, --json tells."""
-    if page is None:
-        return ""
     names = [re.sub(r" \(.*\)", "", name) for name in page.readers]
     lines = f"{len(page.second)} of {counted(page.written_lines, 'line')} "
-    return names[0] + "".join(f"; {lines}{name}" for name in names[1:])
+    return "".join(names[:1]) + "".join(f"; {lines}{name}" for name in names[1:])
 
 
 # ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -72,6 +72,8 @@ class DocumentInWhole:
 class Readers(msgspec.Struct, frozen=True):
     """Who recognised a page, as its layout tells it."""
 
+    written_in: list[str] = []
+    """Found, where nobody had said."""
     readers: list[str] = []
     """The first, and the second if words of its own stand there."""
     lines: list[list[msgspec.Raw]] = []

@@ -4,8 +4,8 @@ another engine is a file more, and its place in `ENGINES`."""
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from job_handlers.reading.ocr import neural, tesseract
-from job_handlers.reading.ocr.engine import Maker
+from job_handlers.reading.ocr import neural, tesseract, written_in
+from job_handlers.reading.ocr.engine import Engine, Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from job_handlers.reading.ocr.recognition import Reader as Reader
 from job_handlers.reading.ocr.second import SecondReader
@@ -19,21 +19,32 @@ def chosen() -> Maker:
     return next((one for one in ENGINES if one.missing() is None), ENGINES[0])
 
 
-def way_to_read(languages: Sequence[str], quality: str) -> WayToRead:
-    """`auto` is `fast` where there is no second engine to ask: the same reading has one name."""
-    is_alone = quality == "auto" and not _has_second(languages)
-    return WayToRead(languages, "fast" if is_alone else quality)
+def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
+    """`auto` is `fast` where there is no second engine to ask: the same reading has one name. Without languages: each
+    page is written in one of those that are installed and known by their words."""
+    some = _likely() if languages is None else languages
+    wanted = WayToRead(some, quality, is_one_of_them=languages is None and len(some) > 1)
+    is_alone = quality == "auto" and not _is_second_asked(wanted)
+    return replace(wanted, quality="fast") if is_alone else wanted
 
 
 def reader_for(wanted: WayToRead) -> Reader:
-    engine = chosen().engine_for(_of_first(wanted))
-    return Reader(engine, SecondReader(is_thorough=wanted.quality == "best") if _is_second_asked(wanted) else None)
+    def engine(some: Sequence[str]) -> Engine:
+        return chosen().engine_for(_of_first(replace(wanted, languages=some)))
+
+    def second(some: Sequence[str]) -> SecondReader | None:
+        return asked if asked is not None and _has_second(some) else None
+
+    asked = SecondReader(is_thorough=wanted.quality == "best") if _is_second_asked(wanted) else None
+    return Reader(_each(wanted), engine, second)
 
 
 def identity_of(wanted: WayToRead) -> str:
     """Of all that can change the words that are read. Without an engine: none."""
-    first = chosen().identity(_of_first(wanted))
-    return f"{first} + {neural.name()}" if first != "none" and _is_second_asked(wanted) else first
+    each = [chosen().identity(_of_first(replace(wanted, languages=some))) for some in _each(wanted)]
+    if "none" in each:
+        return "none"
+    return " or ".join(each) + (f" + {neural.name()}" if _is_second_asked(wanted) else "")
 
 
 def missing() -> str | None:
@@ -64,12 +75,22 @@ def choices() -> Mapping[str, Choices]:
     return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}
 
 
+def _likely() -> Sequence[str]:
+    """What people write in, of what is installed; where nothing else tells, the first."""
+    there = [one for one in chosen().languages_of("fast") if one in written_in.KNOWN]
+    return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
+
+
+def _each(wanted: WayToRead) -> list[Sequence[str]]:
+    return [[one] for one in wanted.languages] if wanted.is_one_of_them else [wanted.languages]
+
+
 def _has_second(languages: Sequence[str]) -> bool:
     return neural.missing() is None and neural.LANGUAGES.issuperset(languages)
 
 
 def _is_second_asked(wanted: WayToRead) -> bool:
-    return wanted.quality != "fast" and _has_second(wanted.languages)
+    return wanted.quality != "fast" and any(map(_has_second, _each(wanted)))
 
 
 def _of_first(wanted: WayToRead) -> WayToRead:

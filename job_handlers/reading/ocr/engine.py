@@ -15,6 +15,8 @@ from worker_service.handlers import Choices
 class WayToRead:
     languages: Sequence[str]
     quality: str
+    is_one_of_them: bool = False
+    """Nobody has said in which a page is written."""
 
 
 class Engine(Protocol):

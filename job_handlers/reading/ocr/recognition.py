@@ -5,8 +5,9 @@ Most pages are read once. A second reading is for those whose first was weak, or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from job_handlers.reading import layout
 from job_handlers.reading.gray import (
@@ -20,11 +21,13 @@ from job_handlers.reading.gray import (
     turned,
 )
 from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr import written_in
 from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.ocr.second import SecondReader
 
 _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
+_DOUBTFUL = 70.0
 _CHARACTERS_LEAST = 20
 _SOFTEN_BELOW_DPI = 180.0
 _UNEVEN_BELOW_DPI = 250.0
@@ -45,6 +48,7 @@ class Recognised:
     readers: list[str] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
     """Of which lines words are the second reader's."""
+    languages: list[str] = field(default_factory=list)
 
     @property
     def confidence(self) -> float | None:
@@ -54,20 +58,51 @@ class Recognised:
 class Reader:
     """Pages of one way to read, one by one."""
 
-    def __init__(self, engine: Engine, second: SecondReader | None) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        languages: Sequence[Sequence[str]],
+        engine: Callable[[Sequence[str]], Engine],
+        second: Callable[[Sequence[str]], SecondReader | None],
+    ) -> None:
+        """A page is written in one of them: one language as a rule, or several at once. That of the page before is the
+        likeliest."""
+        self._languages = languages
+        self._engine = cache(lambda at: engine(languages[at]))
         self._second = second
+        self._likeliest = 0
+        self._engine(0)
 
     def read(self, gray: Gray, dpi: float) -> Recognised:
-        found = recognise(self._engine, gray, dpi)
+        at, found = self._first_reading(gray, dpi)
         if found.seen is None:
             return found
-        readers = [self._engine.name]
-        lines, second = found.lines, list[int]()
-        if self._second is not None:
-            lines, second = self._second.improved(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
-            readers += [self._second.name] if second else []
-        return replace(found, lines=lines, second=second, readers=readers)
+        self._likeliest = at
+        engine, second = self._engine(at), self._second(self._languages[at])
+        readers, changed = [engine.name], list[int]()
+        lines = found.lines
+        if second is not None:
+            lines, changed = second.improved(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
+            readers += [second.name] if changed else []
+        languages = list(self._languages[at])
+        return replace(found, lines=lines, second=changed, readers=readers, languages=languages)
+
+    def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, Recognised]:
+        """And in which of the languages."""
+        at = self._likeliest
+        found = recognise(self._engine(at), gray, dpi)
+        if found.is_blank or len(self._languages) == 1:
+            return at, found
+        known = [some[0] for some in self._languages]
+        if (found.confidence or 0.0) < _DOUBTFUL:
+            # As letters are read that the engine does not know. Small words come about by chance in that.
+            for other in written_in.one_of_each_script(known, but=known[at]):
+                again = recognise(self._engine(known.index(other)), gray, dpi)
+                at, found = max((at, found), (known.index(other), again), key=lambda one: _worth(one[1]))
+        told = written_in.language_of(layout.text_of(found.lines), known)
+        if told is not None and told != known[at]:
+            at = known.index(told)
+            found = recognise(self._engine(at), gray, dpi)
+        return at, found
 
 
 def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
