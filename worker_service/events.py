@@ -48,6 +48,7 @@ WORKER_RESCUED = "worker.rescued"
 BEAT_FAILED = "beat.failed"
 
 NURSERY_DIED = "nursery.died"
+CLUSTER_TYPE_UNKNOWN = "cluster.type_unknown"
 GATEWAY_DIED = "gateway.died"
 NURSERY_RESTARTED = "nursery.restarted"
 HANDLER_SET_ASIDE = "handler.set_aside"

@@ -133,6 +133,8 @@ def far_of(
     settings, types = tools.settings, outbound(described, cluster)
     if not types:
         return None
+    if unknown := sorted({*cluster.types} - {*types}):
+        tools.log.warning(events.CLUSTER_TYPE_UNKNOWN, types=unknown, reason="no handler of them can be used here")
     gateway = gateway_begin(
         cluster,
         described,
