@@ -24,7 +24,7 @@ from worker_service.errors import WaitTimedOut
 from worker_service.filenames import path_of
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import Completion, Failure, HandlerFacts, Job, Worker
+from worker_service.jobs.model import Completion, Failure, HandlerFacts, Job, NewJob, Worker
 from worker_service.jobs.selector import Selector
 from worker_service.operations.database import Session
 from worker_service.operations.wait import AwaitedDocument, ReadingProgress, wait_for_documents
@@ -695,6 +695,22 @@ def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shel
     assert look("a.pdf") == (10, 10)
     save(shelf.store, shelf.next_job().lease, *"four")
     assert look("a.pdf") == (10, 6)
+
+
+def test_nobody_waits_for_what_an_archive_held_once_it_has_been_removed(shelf: Shelf) -> None:
+    archive = shelf.wish("a.zip")
+    inner = NewJob("ingest", name="b.pdf", document=DocumentRequest("/a.zip!/b.pdf", "b.pdf", content="c2"))
+    facts = DocumentFacts("zip", 0)
+    shelf.store.leases.complete_many([Completion(archive.lease, document=facts, publishes=True, follow_ups=[inner])])
+    found = shelf.next_job()
+    shelf.publish(found, "b.pdf", "words")
+    shelf.store.upkeep.remove_documents([found.document_id or 0], actor="somebody")
+    session = Session(shelf.store, load_settings(), "somebody")
+    awaited = [AwaitedDocument("a.zip", archive.id, archive.document_id)]
+
+    reading = wait_for_documents(session, awaited, timeout="10s")
+
+    assert [(one.name, one.code) for one in reading.failed] == [("b.pdf", "GONE")]
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,8 @@ def _found_inside(
     session: Session, awaited: Sequence[AwaitedDocument], progress: ReadingProgress
 ) -> list[AwaitedDocument]:
     """Documents that came out of an archive or a mail, and that nobody waits for yet."""
-    known = {one.id for one in progress.found if one is not None}
+    # One that has been removed meanwhile is known, and not found.
+    known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
     if not any(one is not None and one.may_hold_others for one in progress.found):
         return []
     family = session.store.reading.family([one.job_id for one in awaited if one.job_id])

@@ -1,5 +1,9 @@
 """HTML as a person sees it: without scripts and styles, cells of a row by tabs. By Python's own parser, which takes
-whatever is broken."""
+whatever is broken. What a page hides until somebody asks for it is read as well.
+
+Mails and many pages are laid out by tables. So a row is a line where each of its cells is one at most; else its lines
+are those of the page.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,14 @@ from job_handlers.kinds import HEAD_BYTES, Kind, decoded
 from job_handlers.reading.writings import Picture, Piece, Unreadable
 
 _STEP_CHARACTERS = 1 << 16
-_SILENT = {"script", "style", "template", "noscript", "svg", "iframe", "object", "math"}
+_SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
 _BLOCKS = frozenset(
     "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6"
-    " header hr li main nav ol option p pre section summary table tbody tfoot thead title tr ul".split()
+    " header hr li main nav ol option p pre section summary table tbody text tfoot thead title tr ul".split()
 )
 _CELLS = {"td", "th"}
+_ROW_ENDS = {"tr", "table", "thead", "tbody", "tfoot"}
+_ROW_PIECES_MAX = 1000
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 _MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?);base64,", re.IGNORECASE)
@@ -38,6 +44,9 @@ class Page(HTMLParser):
         self._kept_as_it_is = 0
         self._line: list[str] = []
         self._found: list[Piece] = []
+        self._cells: list[list[Piece]] = []
+        """Of the row that is open."""
+        self._in_row = 0
 
     def taken(self) -> list[Piece]:
         """What has become whole since the last time."""
@@ -46,17 +55,19 @@ class Page(HTMLParser):
 
     def close(self) -> None:
         super().close()
-        self._end_line()
+        self._end_row()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._silent or tag in _SILENT:
             if tag in _SILENT:
                 self._silent.append(tag)
             return
-        if tag in _BLOCKS:
+        if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
-        if tag in _CELLS and self._line:
-            self._line.append("\t")
+        if tag in _ROW_ENDS:
+            self._end_row()
+        if tag in _CELLS:
+            self._cells.append([])
         if tag == "pre":
             self._kept_as_it_is += 1
         if tag == "img":
@@ -74,6 +85,8 @@ class Page(HTMLParser):
             self._end_line()
             if tag == "pre":
                 self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
+            if tag in _ROW_ENDS:
+                self._end_row()
 
     def handle_data(self, data: str) -> None:
         if self._silent:
@@ -92,16 +105,35 @@ class Page(HTMLParser):
             self._line.append(f" {alternative} ")
         if (key := self._resolve(said.get("src") or "")) is not None:
             self._end_line()
-            self._found.append(Picture(key))
+            self._add(Picture(key))
 
     def _end_line(self) -> None:
         text = "".join(self._line)
-        if not self._kept_as_it_is:
-            # Between cells a space is none of theirs.
-            text = "\t".join(_SPACES.sub(" ", cell).strip() for cell in text.split("\t"))
-        if text.strip():
-            self._found.append(text.rstrip())
         self._line.clear()
+        if not self._kept_as_it_is:
+            text = _SPACES.sub(" ", text).strip()
+        if text.strip():
+            self._add(text.rstrip())
+
+    def _add(self, piece: Piece) -> None:
+        if not self._cells:
+            self._found.append(piece)
+            return
+        self._cells[-1].append(piece)
+        self._in_row += 1
+        if self._in_row > _ROW_PIECES_MAX:
+            self._end_row()
+
+    def _end_row(self) -> None:
+        self._end_line()
+        cells, self._cells, self._in_row = self._cells, [], 0
+        lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
+        if all(len(cell) <= 1 for cell in lines):
+            if row := "\t".join(cell[0] if cell else "" for cell in lines).rstrip():
+                self._found.append(row)
+            self._found += [one for cell in cells for one in cell if isinstance(one, Picture)]
+        else:
+            self._found += [one for cell in cells for one in cell]
 
 
 class Web:

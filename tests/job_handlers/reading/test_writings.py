@@ -141,6 +141,25 @@ def test_a_web_page_is_read_as_a_person_sees_it(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("<tr><td><p>Scope 1</p><td><div>17<br></div><td>&nbsp;<td>x</tr><tr><th>b", ["Scope 1\t17\t\tx", "b"]),
+        ("<tr><td>menu<td><h1>Title</h1><p>one</p><p>two</p></tr>", ["menu", "Title", "one", "two"]),
+        ("<tr><td>out<td><table><tr><td>1<td>2</table>after<td>last</tr>", ["out", "1\t2", "after", "last"]),
+        ("<tr><td>a<svg><style>.b{}</style><text>in a chart</text></svg></tr>", ["a", "in a chart"]),
+        ("<tr>" + "<td>no end" * 3, ["no end\tno end\tno end"]),
+        ("<tr>" + "<td>x" * 2000, ["\t".join("x" * 1001)]),
+    ],
+)
+def test_a_row_of_a_web_page_is_one_line_and_what_is_only_laid_out_as_one_is_not(
+    tmp_path: Path, body: str, lines: list[str]
+) -> None:
+    (tmp_path / "a.html").write_text(f"<table>{body}</table>")
+
+    assert list(open_writing(tmp_path / "a.html", Kind.HTML).pieces())[: len(lines)] == lines
+
+
 def test_a_word_document_has_all_that_is_shown_and_nothing_that_was_deleted(tmp_path: Path) -> None:
     cells = "".join(f"<w:tc>{paragraph(text)}</w:tc>" for text in ("a", "b &amp; c"))
     body = (
