@@ -213,12 +213,16 @@ class Machine:
         self._wire.stdin.write(f"{delay} {loss_in} {loss_out}\n")
         self._wire.stdin.flush()
 
-    def stop(self) -> None:
-        """As if it slept: nothing is closed, nothing answers."""
-        self._signal(signal.SIGSTOP)
+    def good_wire(self) -> None:
+        self.is_bad()
+
+    def signal(self, number: signal.Signals, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT, self.pids())
 
     def pids(self) -> list[int]:
         """All that lives there, by the numbers that they have here."""
@@ -230,11 +234,6 @@ class Machine:
 
     def agents(self) -> list[int]:
         return [pid for pid in self.pids() if f"--state\0{DISK}/state".encode() in _command_of(pid)]
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self.pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def _find_init(self) -> bool:
         assert self._outer is not None

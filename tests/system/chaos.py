@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -64,6 +64,10 @@ sleep "$1"
 
 
 class Storm:
+    kinds: Sequence[str] = KINDS
+    shipped: Iterable[str] | None = None
+    """Of the shipped handlers these are there; None: all."""
+
     def __init__(self, system: System, seed: int, *, daemons: int = 2) -> None:
         self.system = system
         self.seed = seed
@@ -84,6 +88,9 @@ class Storm:
         self._keys = system.place / "keys"
         self._settings: dict[str, object] = {**SETTINGS, "config": _write_settings(system.place, self._keys)}
 
+    def close(self) -> None:
+        """What it has beside the system."""
+
     def run(self, seconds: float, *, at_least: int, most_seconds: float) -> None:
         """Rage for so long, and on until each kind has landed so often, but not for longer than `most_seconds`."""
         began = time.monotonic()
@@ -93,7 +100,7 @@ class Storm:
             stack.callback(producers.stop)
             producers.start()
             while (passed := time.monotonic() - began) < most_seconds:
-                if passed >= seconds and all(self.landed[kind] >= at_least for kind in KINDS):
+                if passed >= seconds and all(self.landed[kind] >= at_least for kind in self.kinds):
                     break
                 self._replace_the_dead()
                 self._wake()
@@ -132,8 +139,7 @@ class Storm:
 
     def _hit(self) -> None:
         """One blow, of a kind that has landed seldom so far; a kind that finds no victim is left for later."""
-        rarest = min(self.landed[kind] for kind in KINDS)
-        kind = self._random.choice([kind for kind in KINDS if self.landed[kind] <= rarest + 1])
+        kind = self._choose()
         if kind == "all":
             # Seldom while all of them are still starting: else a single daemon would never get to work.
             if self._living_daemons() or self._random.random() < 0.1:
@@ -148,6 +154,10 @@ class Storm:
             self.landed[kind] += _send([victim], signal.SIGKILL) == 1
         else:
             self.landed[kind] += self._pause(victim)
+
+    def _choose(self) -> str:
+        rarest = min(self.landed[kind] for kind in self.kinds)
+        return self._random.choice([kind for kind in self.kinds if self.landed[kind] <= rarest + 1])
 
     def _living_daemons(self) -> list[int]:
         # Registered, so that it may own something.
@@ -296,7 +306,7 @@ class Storm:
         ]
 
     def summary(self) -> str:
-        landed = ", ".join(f"{kind} {self.landed[kind]}" for kind in KINDS)
+        landed = ", ".join(f"{kind} {self.landed[kind]}" for kind in self.kinds)
         counts = {
             str(status): number for status, number in self.system.store.reading.counts().by_status.items() if number
         }
@@ -469,7 +479,7 @@ def _write_settings(place: Path, keys: Path) -> Path:
 # ── ./run chaos ──
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None, kind_of_storm: type[Storm] = Storm) -> int:
     parser = argparse.ArgumentParser(
         prog="./run chaos", description="Kill everything at random; then look at the books."
     )
@@ -484,16 +494,18 @@ def main(words: Sequence[str] | None = None) -> int:
         # Whoever stops it early leaves no daemons behind either.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     place = Path(tempfile.mkdtemp(prefix="pagemill-chaos-"))
-    system = System(place, shipped=installed.shipped())
+    shipped = kind_of_storm.shipped
+    system = System(place, shipped=installed.shipped() if shipped is None else shipped)
+    storm = kind_of_storm(system, seed, daemons=given.daemons)
     try:
-        storm = Storm(system, seed, daemons=given.daemons)
-        seconds = given.minutes * 60
+        began, seconds = time.monotonic(), given.minutes * 60
         storm.run(seconds, at_least=given.at_least, most_seconds=seconds)
-        print(storm.summary())
-        seldom = [kind for kind in KINDS if storm.landed[kind] < given.at_least]
+        print(f"{storm.summary()}, {time.monotonic() - began:.0f} s")
+        seldom = [kind for kind in storm.kinds if storm.landed[kind] < given.at_least]
         faults = [*storm.faults, *(f"{kind} landed {storm.landed[kind]} times only" for kind in seldom)]
     finally:
         system.close()
+        storm.close()
     for fault in faults:
         print(f"FAULT: {fault}")
     if faults:

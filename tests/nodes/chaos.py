@@ -1,0 +1,280 @@
+"""The storm over machines: power, network, disks, agents, gateway and daemons fail at random while jobs come in.
+
+`./run chaos --nodes --minutes 10 --seed 7`, as root: three machines behind a real ssh, see `lab`, and two daemons on a
+file, of which one has the nodes at a time. The books are those of `tests.system.chaos`, and two more: what was lost on
+a node was gone there before the head gave it up, so that no job ever ran twice at once; and when the head has gone
+nothing of it is left on any machine.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from tests.nodes.lab import DISK, Lab, Machine, reason_against
+from tests.system.chaos import Producers, Storm, _children_of, _send, _within, _words_of, main
+from tests.system.conftest import System
+from worker_service.children.processes import started_at
+from worker_service.clock import from_text
+
+MACHINES = 3
+SLOTS = 2
+LONG_SECONDS = (12.0, 20.0)
+"""Beyond the patience."""
+SHORT_SECONDS = (0.5, 5.0)
+_LOOK_SECONDS = 0.05
+_LEFT_SECONDS = 20.0
+_THAW_SECONDS = 3.0
+"""Who was frozen cannot have ended anything, and does so as soon as it goes on."""
+
+OF_MACHINES: dict[str, tuple[float, float]] = {
+    "power cut": LONG_SECONDS,
+    "power dip": SHORT_SECONDS,
+    "cut": LONG_SECONDS,
+    "short cut": SHORT_SECONDS,
+    "one-way cut": LONG_SECONDS,
+    "bad wire": (5.0, 15.0),
+    "frozen machine": LONG_SECONDS,
+    "frozen agent": LONG_SECONDS,
+    "full disk": (5.0, 15.0),
+}
+"""And for how long."""
+OF_PROCESSES = ("agent", "child", "gateway", "daemon", "all")
+
+Process = tuple[str, int, int]
+"""The machine, the number that it has there, and when it began, in ticks of the kernel: as the attempt's row has it."""
+
+
+class NodeStorm(Storm):
+    kinds = (*OF_MACHINES, *OF_PROCESSES)
+    shipped = ("command",)
+
+    def __init__(self, system: System, seed: int, *, daemons: int = 2) -> None:
+        super().__init__(system, seed, daemons=daemons)
+        self._lab = Lab(system.place)
+        system.before = self._lab.head
+        names = [f"n{number + 1}" for number in range(MACHINES)]
+        config = Path(str(self._settings["config"]))
+        engine = f"ssh:{','.join(f'{name}*{SLOTS}' for name in names)},local*0"
+        config.write_text(f'{config.read_text()}[cluster]\nengine = "{engine}"\ntypes = ["chaos", "fetch"]\n')
+        for name in names:
+            self._lab.add(name, wire=True, more=[f"mount -t tmpfs -o size=64m tmpfs {DISK}/state"])
+        self._undo: dict[str, tuple[float, Callable[[], None]]] = {}
+        """By machine: when its fault ends, and how."""
+        self._blows: list[tuple[float, str, tuple[Process, ...]]] = []
+        """When, of which kind, and what ran there."""
+        self._watch = Watch(self._lab.machines.values())
+
+    def run(self, seconds: float, *, at_least: int, most_seconds: float) -> None:
+        with self._watch:
+            super().run(seconds, at_least=at_least, most_seconds=most_seconds)
+
+    def close(self) -> None:
+        self._lab.close()
+
+    # ── Blows ──
+
+    def _hit(self) -> None:
+        kind = self._choose()
+        if kind in OF_MACHINES:
+            self._strike(kind)
+        elif kind in ("agent", "child"):
+            self._kill_on_a_machine(kind)
+        elif kind == "all":
+            self._note(kind)
+            self.landed[kind] += self._kill_all()
+        else:
+            found = self._living_daemons() if kind == "daemon" else self._gateways()
+            if found:
+                self._note(kind)
+                self.landed[kind] += _send([self._random.choice(found)], signal.SIGKILL)
+
+    def _strike(self, kind: str) -> None:
+        well = [machine for name, machine in self._lab.machines.items() if name not in self._undo]
+        # One stays well more often than not: else nothing would ever get done.
+        if not well or (len(well) == 1 and self._random.random() < 0.8):
+            return
+        machine = self._random.choice(well)
+        self._note(kind, machine)
+        undo: Callable[[], None] = machine.good_wire
+        if kind.startswith("power"):
+            machine.power_off()
+            undo = machine.power_on
+        elif kind.endswith("cut") and "way" not in kind:
+            machine.cut()
+            undo = machine.heal
+        elif kind == "one-way cut":
+            machine.is_bad(**{self._random.choice(["loss_in", "loss_out"]): 1.0})
+        elif kind == "bad wire":
+            loss = self._random.choice([0.01, 0.1, 0.3])
+            machine.is_bad(delay=self._random.choice([0.0, 0.1]), loss_in=loss, loss_out=loss)
+        elif kind.startswith("frozen"):
+            pids = machine.agents() if "agent" in kind else machine.pids()
+            if not pids:
+                return
+            self._watch.is_frozen(machine)
+            machine.signal(signal.SIGSTOP, pids)
+            undo = machine.resume
+        else:
+            full = Path(f"/proc/{machine.init}/root{DISK}/state/full")
+            with suppress(OSError), full.open("wb") as file:
+                while True:
+                    file.write(bytes(1 << 20))
+            undo = _Remove(full)
+        self.landed[kind] += 1
+        self._undo[machine.name] = (time.monotonic() + self._random.uniform(*OF_MACHINES[kind]), undo)
+
+    def _kill_on_a_machine(self, kind: str) -> None:
+        found = {
+            pid: machine
+            for name, machine in self._lab.machines.items()
+            if name not in self._undo
+            for pid in (machine.agents() if kind == "agent" else machine.children())
+        }
+        if found:
+            pid = self._random.choice(sorted(found))
+            self._note(kind, found[pid] if kind == "agent" else None)
+            self.landed[kind] += _send([pid], signal.SIGKILL)
+
+    def _gateways(self) -> list[int]:
+        of_daemons = [pid for daemon in self._living_daemons() for pid in _children_of(daemon)]
+        return [pid for pid in of_daemons if "nodes.gateway" in _words_of(pid)]
+
+    def _note(self, kind: str, machine: Machine | None = None) -> None:
+        running = () if machine is None else tuple(children_on(machine))
+        self._blows.append((_now(), kind, running))
+
+    def _wake(self, *, everything: bool = False) -> None:
+        super()._wake(everything=everything)
+        now = time.monotonic()
+        for name, (due_at, undo) in list(self._undo.items()):
+            if everything or now >= due_at:
+                del self._undo[name]
+                undo()
+                self._watch.goes_on(self._lab.machines[name])
+
+    def _wait(self, seconds: float) -> None:
+        super()._wait(seconds * 3)
+
+    # ── The books ──
+
+    def _examine(self, producers: Producers) -> Iterator[str]:
+        yield from super()._examine(producers)
+        self._ends: dict[Process, float] = {}
+        self._margins: list[float] = []
+        lost = [a for job in self._jobs() for a in self.system.store.reading.attempts(job.id) if a.node is not None]
+        for attempt in lost:
+            about = f"attempt {attempt.job_id}-{attempt.fence} ({attempt.outcome} {attempt.error_code}, {attempt.node})"
+            if attempt.ended_at is None:
+                yield f"{about} has no end"
+                continue
+            child = str(attempt.node), attempt.pid or 0, attempt.pid_started or 0
+            self._ends[child] = from_text(attempt.ended_at).timestamp()
+            if attempt.outcome != "completed" and child in self._watch.seen:
+                self._margins.append(self._ends[child] - self._watch.seen[child])
+                if self._margins[-1] < 0:
+                    yield f"{about} lived {-self._margins[-1]:.3f} s longer than the head thought"
+        self._starts = sorted(from_text(attempt.started_at).timestamp() for attempt in lost)
+        for machine in self._lab.machines.values():
+            if not _within(_LEFT_SECONDS, partial(_is_clear, machine)):
+                left = [_words_of(pid) for pid in machine.pids()]
+                yield f"left on {machine.name}: {left}"
+
+    def _living(self) -> list[int]:
+        # What is on the machines is theirs, and looked at above.
+        there = {pid for machine in self._lab.machines.values() for pid in machine.pids()}
+        return [pid for pid in super()._living() if pid not in there]
+
+    def summary(self) -> str:
+        lines = [f"{sum(self.landed.values())} faults over {MACHINES} machines", super().summary()]
+        for kind in self.kinds:
+            blows = [(at, children) for at, of, children in self._blows if of == kind]
+            moved = sorted(self._ends[one] - at for at, children in blows for one in children if one in self._ends)
+            again = sorted(next((start - at for start in self._starts if start > at), 0.0) for at, _ in blows)
+            if moved:
+                lines.append(f"{kind}: what ran there had ended after {_spread(moved)}")
+            if again and kind in ("gateway", "daemon", "all"):
+                lines.append(f"{kind}: the next attempt began on a node after {_spread(again)}")
+        if self._margins:
+            lines.append(f"gone on the node before the head gave it up: {_spread(sorted(self._margins))}")
+        return "\n".join(lines)
+
+
+def _is_clear(machine: Machine) -> bool:
+    return not machine.agents() and not machine.children()
+
+
+class _Remove:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self) -> None:
+        with suppress(OSError):
+            self._path.unlink()
+
+
+class Watch:
+    """Who works where, looked at all the time."""
+
+    def __init__(self, machines: Iterable[Machine]) -> None:
+        self._machines = list(machines)
+        self._frozen: dict[str, float] = {}
+        """Until when what is there does not count."""
+        self.seen: dict[Process, float] = {}
+        """When each was seen last."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="watch")
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def is_frozen(self, machine: Machine) -> None:
+        self._frozen[machine.name] = float("inf")
+
+    def goes_on(self, machine: Machine) -> None:
+        if machine.name in self._frozen:
+            self._frozen[machine.name] = time.monotonic() + _THAW_SECONDS
+
+    def _look(self) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            for machine in self._machines:
+                at = _now()
+                found = children_on(machine)
+                if time.monotonic() >= self._frozen.get(machine.name, 0.0):
+                    self.seen.update(dict.fromkeys(found, at))
+
+
+def children_on(machine: Machine) -> list[Process]:
+    found = []
+    for pid in machine.children():
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            found.append((machine.name, int(status.partition("NSpid:")[2].split("\n")[0].split()[-1]), started_at(pid)))
+    return found
+
+
+def _now() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+def _spread(figures: Sequence[float]) -> str:
+    return f"{median(figures):.2f} ({figures[0]:.2f}–{figures[-1]:.2f}) s, {len(figures)} times"
+
+
+if __name__ == "__main__":
+    if (reason := reason_against()) is not None:
+        sys.exit(f"no lab of machines here: {reason}")
+    sys.exit(main(kind_of_storm=NodeStorm))
