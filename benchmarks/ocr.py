@@ -118,7 +118,7 @@ class _Bench:
             "errors_skewed", f"{self._scanned}, every other {SKEWED.name}: wrong characters", "", _ERRORS, [read]
         )
         peak = max(*seen, self._own.peak_of_attempts())
-        yield Row("memory", "memory of an OCR child and all below it, peak", "", "MB", [peak], [], at_most(300, "MB"))
+        yield Row("memory", "memory of an OCR child and all below it, peak", "", "MB", [peak], [], at_most(450, "MB"))
 
     def _scans(self, *looks: Look) -> list[Book]:
         return self._drawn(looks, self._sizes.scans, self._sizes.scan_pages)
