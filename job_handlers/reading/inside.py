@@ -24,7 +24,7 @@ from job_handlers.kinds import HEAD_BYTES, Kind, agreed
 from job_handlers.reading.document import document_of
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.writings import Unreadable, mail
-from job_handlers.reading.writings.archive import Archive
+from job_handlers.reading.writings.archive import BROKEN, Archive
 from worker_service.handlers import (
     Context,
     DocumentRequest,
@@ -174,7 +174,7 @@ def _shown(place: str) -> str:
 
 
 def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
-    head = source.read(HEAD_BYTES)
+    head = _block_of(source, HEAD_BYTES)
     if not head:
         return LeftOut(place, "it is empty")
     name = PurePosixPath(place.replace("\\", "/")).name
@@ -194,10 +194,10 @@ def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answ
     return Taken(place, name, target.name, digest.hexdigest(), size)
 
 
-def _block_of(source: IO[bytes]) -> bytes:
+def _block_of(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
     try:
-        return source.read(_STEP_BYTES)
-    except (OSError, ValueError, EOFError, RuntimeError) as error:
+        return source.read(most)
+    except BROKEN as error:
         raise Unreadable(f"it is broken ({error})") from error
 
 

@@ -21,7 +21,9 @@ PAGES_MAX = 100_000
 
 _PAGE_CHARACTERS = 3000
 _PAGE_CHARACTERS_MAX = 6000
-_CHARACTERS_MAX = 200_000_000
+_PICTURE_CHARACTERS = 300
+"""A picture counts as so many: an album is not one page, of which nothing would be read within its limits."""
+_CHARACTERS_MAX = 100_000_000
 
 _MODULES = {
     Kind.TEXT: "plain",
@@ -77,7 +79,11 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
     on_page = total = 0
     for piece in pieces:
         if isinstance(piece, Picture):
+            if page and on_page + _PICTURE_CHARACTERS > _PAGE_CHARACTERS:
+                made.append(tuple(page))
+                page, on_page = [], 0
             page.append(piece)
+            on_page += _PICTURE_CHARACTERS
             continue
         total += len(piece)
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:

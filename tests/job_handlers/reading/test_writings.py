@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import socket
+import subprocess
+import sys
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -75,6 +78,7 @@ def test_pages_end_where_their_author_ends_them_else_between_paragraphs() -> Non
 
     assert [len(page) for page in leaves(lines)] == [3, 3, 1]
     assert leaves(["one", NEW_PAGE, "two\fthree"]) == [("one",), ("two",), ("three",)]
+    assert [len(page) for page in leaves([Picture("a")] * 25)] == [10, 10, 5]
     assert leaves([Picture("a"), "under it"]) == [(Picture("a"), "under it")]
     assert leaves([]) == leaves(["", NEW_PAGE]) == []
 
@@ -371,6 +375,85 @@ def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
         kind_of(tmp_path / "a.docx")
 
 
+READS = """
+import sys
+from pathlib import Path
+from job_handlers.kinds import kind_of
+from job_handlers.reading.gray import gray_of
+from job_handlers.reading.writings import Picture, Unreadable, leaves, open_writing
+
+def read(path):
+    try:
+        writing = open_writing(path, kind_of(path))
+        for page in leaves(writing.pieces()):
+            for piece in page:
+                print(gray_of(writing.picture(piece.key)) if isinstance(piece, Picture) else piece)
+    except Unreadable as error:
+        print(error)
+
+paths = [Path(one) for one in sys.argv[1:]]
+for path in paths:
+    read(path)
+
+def tell(event, args):
+    reaches_out = event.startswith(("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "urllib."))
+    if reaches_out or (event == "open" and str(args[0]) not in sys.argv):
+        print("REACHED", event, args)
+
+# By now all modules have been found.
+sys.addaudithook(tell)
+for path in paths:
+    read(path)
+"""
+
+
+def test_nothing_that_a_file_names_is_looked_for(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(png("secret"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        web, file = f"http://127.0.0.1:{server.getsockname()[1]}/a.png", secret.as_uri()
+        page = "".join(
+            f'<img src="{at}"><link rel="stylesheet" href="{at}"><iframe src="{at}"></iframe><object data="{at}">'
+            f'</object><script src="{at}"></script><meta http-equiv="refresh" content="0;url={at}">'
+            for at in (web, file, secret.name, "../secret.png", "//127.0.0.1/a.png")
+        )
+        outside = [f"<!DOCTYPE d SYSTEM '{at}' [<!ENTITY e SYSTEM '{at}'>]>" for at in (web, file)]
+        links = "".join(
+            f'<Relationship Id="r{n}" Type="x/image" Target="{at}" {mode}/>'
+            for n, at in enumerate((web, file, "../../secret.png"))
+            for mode in ("", 'TargetMode="External"')
+        )
+        shown = "".join(f'<a:blip r:embed="r{n}" r:link="r{n}"/><w:altChunk r:id="r{n}"/>' for n in range(3))
+        book = {"META-INF/container.xml": CONTAINER, "OPS/a.xhtml": page}
+        package = '<p xmlns="o"><manifest>{}</manifest><spine><itemref idref="a"/><itemref idref="b"/></spine></p>'
+        items = f'<item id="a" href="a.xhtml"/><item id="b" href="{web}"/>'
+        paths = [
+            word(tmp_path / "a.docx", f"<w:p>{shown}</w:p>", {"word/_rels/document.xml.rels": RELATIONS.format(links)}),
+            *(
+                packed(tmp_path / f"{n}.docx", {"word/document.xml": f"{one}<w:d {W}>&e;</w:d>"})
+                for n, one in enumerate(outside)
+            ),
+            packed(tmp_path / "a.epub", {**book, "OPS/book.opf": package.format(items)}),
+            *(
+                packed(tmp_path / f"{n}.epub", {**book, "OPS/book.opf": f"{one}{package.format(items)}"})
+                for n, one in enumerate(outside)
+            ),
+            raw_mail(tmp_path / "a.eml", f"{part('text/html', page)}--b--"),
+            raw_mail(tmp_path / "b.eml", f"{part(f'message/external-body; access-type=URL; URL={web!r}', 'x')}--b--"),
+        ]
+        (tmp_path / "a.html").write_text(page)
+
+        said = subprocess.run(
+            [sys.executable, "-c", READS, *paths, tmp_path / "a.html"], check=True, capture_output=True, text=True
+        ).stdout
+
+        assert "REACHED" not in said
+        assert "Gray(" not in said
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
 # --- through the shipped handlers, in their jail ---
 
 
@@ -425,6 +508,19 @@ def test_an_archive_becomes_its_documents_and_names_what_is_left_out(library: Li
         ("evil.txt", "/mail/box!/../../evil.txt"),
     ]
     assert note.startswith("1 file in it left out: setup.exe (it is a file of an unknown kind")
+
+
+def test_what_lies_in_an_archive_about_itself_is_named(library: Library, tmp_path: Path) -> None:
+    packed(tmp_path / "a.zip", {"good.txt": "good", "bad.txt": "bad"})
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        wrong = archive.getinfo("bad.txt").CRC.to_bytes(4, "little")
+    body = (tmp_path / "a.zip").read_bytes()
+    (tmp_path / "a.zip").write_bytes(body.replace(wrong, b"\0\0\0\0"))
+
+    asked, note = inside_of(library, tmp_path / "a.zip")
+
+    assert [job.name for job in asked] == ["good.txt"]
+    assert note == "1 file in it left out: bad.txt (it is broken (Bad CRC-32 for file 'bad.txt'))"
 
 
 def test_what_is_attached_to_a_mail_becomes_documents_a_mail_too(library: Library, tmp_path: Path) -> None:
@@ -514,7 +610,7 @@ def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: 
     elif bomb == "depth":
         path = word(tmp_path / "a.docx", "<w:p>" * 300_000)
     elif bomb == "text":
-        path = word(tmp_path / "a.docx", paragraph("ha " * 68_000_000))
+        path = word(tmp_path / "a.docx", paragraph("ha " * 34_000_000))
     elif bomb == "html":
         path = tmp_path / "a.html"
         path.write_text("<div><pre>" * 100_000 + "<![" * 30_000)
@@ -545,4 +641,4 @@ def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path:
 
 def test_what_no_limit_bears_is_refused_in_words() -> None:
     with pytest.raises(Unreadable, match="split it"):
-        leaves("x" * 6000 for _ in range(40_000))
+        leaves("x" * 6000 for _ in range(17_000))
