@@ -183,6 +183,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            # One after the other: document 1 is the report with the table.
+            "WORKER_IO_CONCURRENCY": "1",
             "WORKER_DATABASE": str(here / "pagemill.db"),
             "WORKER_CONFIG": str(here / "pagemill.toml"),
             "WORKER_DRIVE_ENDPOINT": drive.url,
