@@ -510,6 +510,18 @@ def test_an_archive_becomes_its_documents_and_names_what_is_left_out(library: Li
     assert note.startswith("1 file in it left out: setup.exe (it is a file of an unknown kind")
 
 
+def test_a_name_in_utf_8_is_read_whether_its_program_said_so_or_not(tmp_path: Path) -> None:
+    body = packed(tmp_path / "a.zip", {"Größe.txt": "x"}).read_bytes()
+    (tmp_path / "b.zip").write_bytes(
+        body.replace(b"PK\3\4\x14\0\0\x08", b"PK\3\4\x14\0\0\0").replace(
+            b"PK\1\2\x14\3\x14\0\0\x08", b"PK\1\2\x14\3\x14\0\0\0"
+        )
+    )
+
+    assert (tmp_path / "b.zip").read_bytes() != body
+    assert pages_of(tmp_path / "b.zip") == pages_of(tmp_path / "a.zip") == ["Größe.txt"]
+
+
 def test_what_lies_in_an_archive_about_itself_is_named(library: Library, tmp_path: Path) -> None:
     packed(tmp_path / "a.zip", {"good.txt": "good", "bad.txt": "bad"})
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
