@@ -196,7 +196,10 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             ["pagemill", "run"], cwd=here, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            yield Walk(here, environment, begun.types(written("README.md", "Documents", "sh")))
+            # Whichever file was fetched first is document 1.
+            annual = """$(sqlite3 pagemill.db "SELECT id FROM document WHERE name = 'annual.pdf'")"""
+            script = written("README.md", "Documents", "sh").replace("pagemill tables 1 ", f"pagemill tables {annual} ")
+            yield Walk(here, environment, begun.types(script))
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(DEADLINE_SECONDS)
