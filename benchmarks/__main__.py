@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import crawl, daemon, download, ocr, queue, table, tables, web
+from benchmarks import cluster, crawl, daemon, download, ocr, queue, table, tables, web
 from benchmarks.table import Fact, Row
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
     "ocr": ocr.measure,
     "web": web.measure,
     "tables": tables.measure,
+    "cluster": cluster.measure,
 }
 HERE = Path(__file__).resolve().parent
 

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,16 +91,16 @@ class Own:
         self._store.close()
 
     @contextmanager
-    def daemon(self, *, is_heard: bool = False, types: str = "") -> Iterator[Daemon]:
+    def daemon(self, *, is_heard: bool = False, types: str = "", config: Path | None = None) -> Iterator[Daemon]:
         """One that has started; stopped at the end. `types`: WORKER_TYPES; it keeps no other handlers warm."""
-        daemon = self.begin(is_heard=is_heard, types=types)
+        daemon = self.begin(is_heard=is_heard, types=types, config=config)
         try:
             daemon.hear("daemon.started") if is_heard else daemon.wait_for("daemon.started")
             yield daemon
         finally:
             daemon.stop()
 
-    def begin(self, *, is_heard: bool = False, types: str = "") -> Daemon:
+    def begin(self, *, is_heard: bool = False, types: str = "", config: Path | None = None) -> Daemon:
         """Start one and do not wait."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WORKER_", "NOTIFY_"))}
         own = {
@@ -111,6 +111,7 @@ class Own:
             "WORKER_CONCURRENCY": str(SLOTS),
             "WORKER_LOG_FORMAT": "json",
             **({"WORKER_TYPES": types} if types else {}),
+            **({"WORKER_CONFIG": str(config)} if config else {}),
         }
         log = self._place / f"daemon-{time.monotonic_ns()}.log"
         with log.open("wb") as file:
@@ -133,6 +134,13 @@ class Own:
         for first in range(0, count, _AT_ONCE):
             self._store.intake.enqueue_many(jobs[first : first + _AT_ONCE])
 
+    def enqueue_all(self, jobs: Sequence[NewJob]) -> None:
+        self._store.intake.enqueue_many(jobs)
+
+    def number(self, statement: str) -> int:
+        [(found,)] = self.ask(statement)
+        return int(found)
+
     def insert(self, job_type: str, *, owner: str = "") -> tuple[int, int, float]:
         """As any other program would: the job's id, the newest event before it, and when the commit had returned."""
         connection = apsw.Connection(str(self.database))
@@ -151,14 +159,14 @@ class Own:
 
     def wait_until_all_ended(self) -> None:
         left = "SELECT EXISTS (SELECT 1 FROM worker_job_queue WHERE status IN ('pending', 'running'))"
-        wait_until(lambda: self._ask(left) == [(0,)], "all jobs ended", pause_seconds=0.2)
-        [(lost,)] = self._ask("SELECT count(*) FROM worker_job_queue WHERE status <> 'completed'")
+        wait_until(lambda: self.ask(left) == [(0,)], "all jobs ended", pause_seconds=0.2)
+        [(lost,)] = self.ask("SELECT count(*) FROM worker_job_queue WHERE status <> 'completed'")
         if lost:
-            raise Failed(f"{lost} jobs did not complete: {self._ask('SELECT error_message FROM v_jobs LIMIT 3')}")
+            raise Failed(f"{lost} jobs did not complete: {self.ask('SELECT error_message FROM v_jobs LIMIT 3')}")
 
     def rate(self) -> float:
         """Jobs in a second, from the first claim to the last completion."""
-        [(count, first, last)] = self._ask(
+        [(count, first, last)] = self.ask(
             "SELECT count(*), min(started_at), max(completed_at) FROM worker_job_queue WHERE status = 'completed'"
         )
         return float(count) / (from_text(last) - from_text(first)).total_seconds()
@@ -174,13 +182,13 @@ class Own:
     def claims_between(self, event: int, job_id: int) -> int:
         """How many jobs were claimed after that event and before this job."""
         start = "SELECT id FROM worker_job_event WHERE job_id = ? AND to_status = 'running'"
-        wait_until(lambda: self._ask(start, job_id), f"job {job_id} started")
-        [(own,)] = self._ask(start, job_id)
+        wait_until(lambda: self.ask(start, job_id), f"job {job_id} started")
+        [(own,)] = self.ask(start, job_id)
         between = "SELECT count(*) FROM worker_job_event WHERE to_status = 'running' AND id > ? AND id < ?"
-        [(claims,)] = self._ask(between, event, own)
+        [(claims,)] = self.ask(between, event, own)
         return int(claims)
 
-    def _ask(self, statement: str, *values: int) -> list[tuple[Any, ...]]:
+    def ask(self, statement: str, *values: int) -> list[tuple[Any, ...]]:
         connection = apsw.Connection(str(self.database))
         connection.set_busy_timeout(5_000)
         try:

@@ -27,6 +27,7 @@ needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missi
         "download",
         "crawl",
         "web",
+        "cluster",
         *(pytest.param(one, marks=needs_engine) for one in ("ocr", "tables")),
     ],
 )
@@ -65,6 +66,13 @@ def download(rows: Rows, found: Any) -> None:
     assert rows["memory"]["met"] is True
 
 
+def cluster(rows: Rows, found: Any) -> None:
+    # The document has gone to a node at least once, and pages have come back.
+    assert min(rows["sent"]["ours"]) >= 1
+    assert min(rows["back"]["ours"]) > 0
+    assert min(rows["speed_up_2"]["ours"]) > 0
+
+
 def crawl(rows: Rows, found: Any) -> None:
     # Counts hang on no clock, so that they can be promised.
     assert all(rows[key]["met"] for key in ("first_calls", "idle_calls", "whole_calls"))
@@ -98,13 +106,14 @@ LOOKS = {
     "ocr": read,
     "web": web,
     "tables": tables,
+    "cluster": cluster,
 }
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web, tables"),
+        (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web, tables, "),
         (["queue", "--quick", "--write"], "not for the record"),
     ],
 )

@@ -1,0 +1,244 @@
+"""What nodes cost and bring: a real head and real nodes on this machine, behind two pipes, with readers that sleep.
+
+They sleep because two cores cannot show what four machines do: a node's slot is busy for as long as its pages say, and
+takes next to none of the processor. So what is measured is all that is between: claims, the wire, files, results.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymupdf as partly_typed
+from PIL import Image
+
+from benchmarks import sleepers
+from benchmarks.own import Daemon, Own
+from benchmarks.running import Failed, cpu_seconds, memory_megabytes, wait_until, with_all_below
+from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
+from worker_service.clock import from_text
+from worker_service.jobs.model import NewJob
+
+pymupdf: Any = partly_typed
+
+_PIXELS = 390
+"""A square of noise: 150 KB a page, as a good scan takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    repeats: int
+    ranges: int
+    ranges_a_slot: int
+    page_seconds: float
+    nodes: Sequence[int]
+    many: tuple[int, int]
+    """Nodes, and slots of each."""
+    many_ranges_a_slot: int
+    many_page_seconds: float
+    many_documents: int
+    many_repeats: int
+    idle_seconds: float
+
+
+FULL = Sizes(3, 40, 5, 0.1, (1, 2, 4), (8, 12), 2, 1.0, 8, 1, 15.0)
+QUICK = Sizes(1, 3, 1, 0.02, (1, 2, 4), (2, 2), 1, 0.02, 2, 1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    pages_a_second: float
+    head_milliseconds_a_page: float
+    sent_a_byte: float
+    """Of the documents."""
+    back_a_page: float
+
+
+def measure(is_quick: bool) -> Iterator[Row]:
+    sizes = QUICK if is_quick else FULL
+    place = Path(tempfile.mkdtemp(prefix="pagemill-cluster-", dir=os.environ.get("TMPDIR")))
+    try:
+        yield from _Bench(place, sizes).rows()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class _Bench:
+    def __init__(self, place: Path, sizes: Sizes) -> None:
+        self._place = place
+        self._sizes = sizes
+        self._number = 0
+
+    def rows(self) -> Iterator[Row]:
+        yield self._overhead()
+        alone = [self._read(1, 1) for _ in range(self._sizes.repeats)]
+        for number in self._sizes.nodes[1:]:
+            several = [self._read(number, 1) for _ in range(self._sizes.repeats)]
+            yield Row(
+                f"speed_up_{number}",
+                f"pages with {number} nodes of one slot",
+                f"{number} × one node",
+                "pages/s",
+                [one.pages_a_second for one in several],
+                [number * one.pages_a_second for one in alone],
+                at_least(0.95),
+            )
+        nodes, slots = self._sizes.many
+        many = [self._read(nodes, slots, is_many=True) for _ in range(self._sizes.many_repeats)]
+        ideal = nodes * slots / self._sizes.many_page_seconds
+        about = f"{nodes} nodes of {slots} slots"
+        yield Row(
+            "many", f"pages with {about}", "as many as they could sleep through", "pages/s",
+            [one.pages_a_second for one in many], [ideal] * len(many), Goal(),
+        )  # fmt: skip
+        for key, what, unit, figures, goal in (
+            ("cpu", "CPU of the head", "ms/page", [one.head_milliseconds_a_page for one in many], at_most(1.5, "ms")),
+            ("sent", "bytes to the nodes", "× the document", [one.sent_a_byte for one in many], at_most(1.2, "×")),
+            ("back", "bytes from the nodes", "KB/page", [one.back_a_page / 1000 for one in many], Goal()),
+        ):
+            yield Row(key, f"{what}, {about}", "", unit, figures, [], goal)
+        yield from self._idle()
+
+    # ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _overhead(self) -> Row:
+        """One range at a time, here and on a node, by turns."""
+        with self._head(1, 1, 0.0, [sleepers.FAR]) as (own, _, _):
+            ours, beside = [], []
+            for _ in range(self._sizes.ranges):
+                ours.append(_took(own, sleepers.FAR))
+                beside.append(_took(own, sleepers.NEAR))
+        what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, on a node"
+        return Row("overhead", what, "in a local child", "ms", ours, beside, at_most_above(20, "ms"))
+
+    def _read(self, nodes: int, slots: int, *, is_many: bool = False) -> Reading:
+        sizes = self._sizes
+        seconds = sizes.many_page_seconds if is_many else sizes.page_seconds
+        ranges = sizes.many_ranges_a_slot if is_many else sizes.ranges_a_slot
+        documents = sizes.many_documents if is_many else 1
+        pages = nodes * slots * ranges * sleepers.PAGES_A_RANGE // documents
+        with self._head(nodes, slots, seconds, ["ocr_pages"]) as (own, daemon, _):
+            papers = [_paper(own.database.with_name(f"paper-{number}.pdf"), pages) for number in range(documents)]
+            size = sum(paper.stat().st_size for paper in papers)
+            before = _sums(own)
+            sources = [NewJob("download", payload=json.dumps({"source": str(paper)})) for paper in papers]
+            own.enqueue_all(sources)
+            wait_until(lambda: own.number(_IS_READING), "pages are read")
+            head = _head_of(daemon)
+            cpu_begin, read_begin = cpu_seconds(head), own.number(_PAGES)
+            wait_until(lambda: not own.number(_IS_READING), "all pages are read", pause_seconds=0.2)
+            cpu_end, read_end = cpu_seconds(head), own.number(_PAGES)
+            own.wait_until_all_ended()
+            if is_many:
+                time.sleep(_TELL_SECONDS)
+            sent, received = _sums(own)
+            if read_end != pages * documents:
+                raise Failed(f"{read_end} pages of {pages * documents}")
+            begun, ended = own.ask(_TIMES)[0]
+            took = (from_text(ended) - from_text(begun)).total_seconds()
+        cpu = (cpu_end - cpu_begin) * 1000 / max(read_end - read_begin, 1)
+        return Reading(read_end / took, cpu, (sent - before[0]) / size, (received - before[1]) / read_end)
+
+    def _idle(self) -> Iterator[Row]:
+        with self._head(1, 1, 0.0, ["ocr_pages"]) as (_, daemon, root):
+            gateway = [pid for pid in with_all_below(daemon.pid)[1:] if b"nodes.gateway" in _words(pid)]
+            node = [pid for pid in _pids() if str(root).encode() in _words(pid)]
+            node = sorted({pid for one in node for pid in with_all_below(one)} - set(gateway) - {daemon.pid})
+            seconds = self._sizes.idle_seconds
+            time.sleep(min(seconds, 5.0))
+            before = cpu_seconds(gateway), cpu_seconds(node)
+            time.sleep(seconds)
+            after = cpu_seconds(gateway), cpu_seconds(node)
+            memory = memory_megabytes(gateway), memory_megabytes(node)
+        for at, name in enumerate(("gateway", "node")):
+            share, is_node = 100 * (after[at] - before[at]) / seconds, name == "node"
+            of_cpu, of_memory = (at_most(0.5, "%"), at_most(80, "MB")) if is_node else (Goal(), Goal())
+            yield Row(f"idle_cpu_{name}", f"CPU of an idle {name}", "", "% of one core", [share], [], of_cpu)
+            yield Row(f"idle_pss_{name}", f"memory (PSS) of an idle {name}", "", "MB", [memory[at]], [], of_memory)
+
+    # ── A head and its nodes ────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _head(self, nodes: int, slots: int, seconds: float, types: Sequence[str]) -> Iterator[tuple[Own, Daemon, Path]]:
+        self._number += 1
+        place = self._place / f"head-{self._number}"
+        own = Own(place)
+        sleepers.install(place / "installed", seconds)
+        names = [f"n{number + 1}" for number in range(nodes)]
+        program = f"{sys.executable} -P -m worker_service.nodes.pipes"
+        places = [f"{name}={program} {place}/{name} {slots}*{slots}" for name in names]
+        settings = place / "cluster.toml"
+        engine = f"pipe:{','.join(places)},local*0"
+        settings.write_text(f'concurrency = 2\n[cluster]\nengine = "{engine}"\ntypes = {json.dumps(list(types))}\n')
+        try:
+            with own.daemon(config=settings) as daemon:
+                wait_until(lambda: own.number(_UP) == nodes, f"{nodes} nodes are up")
+                yield own, daemon, place / names[0]
+        finally:
+            own.close()
+
+
+_TELL_SECONDS = 11.0
+"""So often the daemon writes of nodes that rest."""
+_UP = "SELECT count(*) FROM node WHERE state = 'up'"
+_PAGES = "SELECT count(*) FROM page"
+_IS_READING = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages' AND status IN ('pending', 'running')"
+_TIMES = "SELECT min(started_at), max(completed_at) FROM worker_job_queue WHERE job_type = 'ocr_pages'"
+
+
+def _sums(own: Own) -> tuple[int, int]:
+    sent, received = own.ask("SELECT sum(bytes_sent), sum(bytes_received) FROM node")[0]
+    return int(sent), int(received)
+
+
+def _took(own: Own, job_type: str) -> float:
+    """Milliseconds, from the claim to the end."""
+    job_id, _, _ = own.insert(job_type)
+    own.result(job_id)
+    begun, ended = own.ask("SELECT started_at, completed_at FROM worker_job_queue WHERE id = ?", job_id)[0]
+    return (from_text(ended) - from_text(begun)).total_seconds() * 1000
+
+
+def _head_of(daemon: Daemon) -> list[int]:
+    """The daemon and its gateway; not the nodes, which hang below it here."""
+    return [daemon.pid, *(pid for pid in _children(daemon.pid) if b"nodes.gateway" in _words(pid))]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _paper(path: Path, pages: int) -> Path:
+    """Noise on each page, which nobody can compress."""
+    chance = random.Random(path.name)
+    with pymupdf.open() as document:
+        for _ in range(pages):
+            picture = io.BytesIO()
+            Image.frombytes("L", (_PIXELS, _PIXELS), chance.randbytes(_PIXELS**2)).save(picture, "PNG")
+            page = document.new_page()
+            page.insert_image(page.rect, stream=picture.getvalue())
+        document.save(path)
+    os.utime(path, (time.time() - 60,) * 2)
+    return path
