@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import FilePayload, Page, expect
+from playwright.sync_api import FilePayload, Page, Route, expect
 
 from tests.job_handlers.reading.documents import digital, picture, scan
 from tests.web.browser.conftest import Look, Scheme, Site
@@ -159,10 +159,19 @@ def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site, script: b
 def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site) -> None:
     for _ in range(5):
         enqueue(site.session, {"job_type": _NO_WORD_OF_IT, "owner": "eve"}, lambda _: b"", is_checked=False)
-    page = look("/jobs?owner=eve")
+    page, listed = look("/jobs?owner=eve"), "**/jobs?owner=eve"
     boxes = page.locator("td.pick input")
+    # An answer that was asked for before the first tick, and comes after it.
+    held: list[Route] = []
+    page.route(listed, lambda route: held.append(route))
+    with page.expect_request(listed):
+        page.evaluate("htmx.trigger('#jobs', 'changed')")
 
     boxes.nth(1).click()
+    with page.expect_response(listed):
+        for route in held:
+            route.continue_()
+    page.unroute(listed)
     boxes.nth(3).click(modifiers=["Shift"])
 
     assert [box.is_checked() for box in boxes.all()] == [False, True, True, True, False]

@@ -116,6 +116,12 @@
     }
   }
 
+  // What was asked for before somebody began to tick or to write comes too late.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const cause = event.detail.requestConfig.triggeringEvent;
+    if (cause && cause.type === "changed" && busy(event.target)) event.detail.shouldSwap = false;
+  });
+
   function soon() {
     if (waiting === null) waiting = setTimeout(refresh, Math.max(0, asked + REST - Date.now()));
   }
