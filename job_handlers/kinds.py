@@ -245,8 +245,7 @@ def _found(head: bytes, claimed: list[Format]) -> Format | None:
     if (signed := _signed(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
-        inside = head[30:].removeprefix(_MIMETYPE.encode())
-        told = next((one for begins, one in _SAID_INSIDE.items() if inside.startswith(begins)), None)
+        told = _told_by(head[30:].removeprefix(_MIMETYPE.encode()))
         return told or next((one for one in _PACKED if one in claimed), ZIP)
     if head.startswith(_OLD_OFFICE):
         return XLS if XLS in claimed else None
@@ -297,11 +296,15 @@ def _kind_of_zip(path: Path, said: Format) -> Kind:
             f"{said.kind.upper()}_BROKEN",
             f"the file begins like {said.name} and cannot be unpacked ({error}): download it again",
         ) from error
-    told = next((one.kind for begins, one in _SAID_INSIDE.items() if inside.startswith(begins)), None)
-    kind = told or next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), Kind.ZIP)
+    told = _told_by(inside)
+    kind = told.kind if told else next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), Kind.ZIP)
     if kind is Kind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked: split it")
     return kind
+
+
+def _told_by(mimetype: bytes) -> Format | None:
+    return next((one for begins, one in _SAID_INSIDE.items() if mimetype.startswith(begins)), None)
 
 
 def _beginning(archive: zipfile.ZipFile, name: str) -> bytes:

@@ -210,6 +210,9 @@ def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int],
             return Read("", UNREADABLE, why=str(error))
         if number < 0:
             return read_page(reader, picture)
+        if len(drawn) == _AHEAD:
+            # The oldest was known: else it would have been read by now.
+            del drawn[next(iter(drawn))]
         drawn[number] = picture
         return Drawn(shown_by(picture.gray, picture.dpi, picture.size))
 

@@ -4,7 +4,6 @@ of its own. By Python's own package."""
 from __future__ import annotations
 
 import email
-import io
 from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
@@ -31,7 +30,7 @@ class Mail:
             raise Unreadable(f"the mail is larger than {_BYTES_MAX >> 20} MiB")
         body = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         try:
-            message = email.message_from_binary_file(io.BytesIO(body), policy=policy.default)
+            message = email.message_from_bytes(body, policy=policy.default)
         except _UNREAD as error:
             raise Unreadable(f"the mail is broken ({error})") from error
         assert isinstance(message, EmailMessage)

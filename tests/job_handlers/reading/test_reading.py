@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +12,8 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
+from job_handlers.reading import ocr_pages as ocr_module
+from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr_pages import ocr_pages
 from tests.job_handlers.reading.documents import (
     character_errors,
@@ -253,6 +256,21 @@ def test_a_page_is_known_by_what_it_shows_in_whichever_file_it_stands(library: L
     # Of another size on paper, its words would lie elsewhere.
     library.read(scan(tmp_path / "larger.pdf", [picture(lines[0], dpi=150)], dpi=140))
     assert recognised(library) == 1
+
+
+def test_pages_that_are_known_once_they_are_drawn_are_not_kept(tmp_path: Path) -> None:
+    shown = [picture(f"{TEXT} {page}", dpi=150) for page in range(8)]
+    size = shown[0].width * shown[0].height
+    read = ocr_module._reader(scan(tmp_path / "a.pdf", shown, dpi=150), "", WayToRead(("eng",), "fast"))
+    tracemalloc.start()
+    try:
+        for number in range(1, 9):
+            read(number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 3 * size
 
 
 def recognised(library: Library) -> int:
