@@ -298,6 +298,8 @@ def _text(label: str, word: str) -> str:
         word.encode()
     except UnicodeEncodeError as error:
         raise BadInput(f"{label} is not UTF-8 text: {word!r}") from error
+    if "\0" in word:
+        raise BadInput(f"{label} holds a NUL byte")
     return word
 
 

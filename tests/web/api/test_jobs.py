@@ -56,6 +56,8 @@ def test_a_job_is_made_with_all_that_the_command_line_can_say(site: httpx.Client
         ({"job_type": "a", "after": [999]}, 404, "there is no job 999"),
         ({"job_type": "checked", "payload": {"n": "x"}}, 422, "does not fit checked: payload.n"),
         ({"job_type": "a", "owner": "\ud800"}, 400, "is not UTF-8"),
+        ({"job_type": "a\0b"}, 400, "body.job_type holds a NUL byte"),
+        ({"job_type": "a", "on_failure": [{"job_type": "b\0"}]}, 400, "body.on_failure[0].job_type holds a NUL byte"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_in_a_sentence(

@@ -342,7 +342,21 @@ def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
             raise BadInput(f"there is no {name!r} in such a body: {meant}")
     if (fault := PayloadCheck(json.dumps(schema_of_body(declared))).fault(text)) is not None:
         raise BadInput(f"the body does not fit: {fault.replace('payload', 'body', 1)}")
+    _refuse_nul("body", value)
     return value
+
+
+def _refuse_nul(place: str, value: object) -> None:
+    """What stands in a payload is its handler's to judge."""
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(f"{place} holds a NUL byte")
+    if isinstance(value, list):
+        for number, one in enumerate(value):
+            _refuse_nul(f"{place}[{number}]", one)
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if name != "payload":
+                _refuse_nul(f"{place}.{name}", one)
 
 
 def schema_of_body(declared: Mapping[str, Field]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from starlette.requests import Request
@@ -119,9 +120,14 @@ def _parameter(param: Param, place: str) -> dict[str, Any]:
 
 
 async def openapi(_: Request) -> Response:
+    return Response(_written(), media_type="application/json")
+
+
+@cache
+def _written() -> str:
     import json
 
-    return Response(json.dumps(document(), ensure_ascii=False, indent=1), media_type="application/json")
+    return json.dumps(document(), ensure_ascii=False, indent=1)
 
 
 routes = [Route("/api/openapi.json", openapi)]
