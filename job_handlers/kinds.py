@@ -8,6 +8,7 @@ is with texts; a web page is one only where its name says so.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zipfile
 from collections.abc import Sequence
@@ -191,6 +192,11 @@ def kind_of(path: Path) -> Kind:
         f"this is no kind of file that is read here (it begins with {head[:8]!r}): export it as PDF; {IN_WORDS} can be "
         "read",
     )
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def page_in(head: bytes) -> str:

@@ -6,7 +6,6 @@ what follows from such a row says the same.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from job_handlers.kinds import sha256_of
 from job_handlers.reading import ocr
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
@@ -93,8 +93,7 @@ def content_of(context: Context[Any]) -> str:
     """SHA-256 of its file. Whoever published it has told, as a rule."""
     if known := document_of(context).content:
         return known
-    with original_of(context).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(original_of(context))
 
 
 def check_current(context: Context[Any]) -> None:

@@ -5,7 +5,6 @@ Whether a wish is accepted is decided where it is written; here is refused only 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from job_handlers.kinds import SUFFIXES
+from job_handlers.kinds import SUFFIXES, sha256_of
 from job_handlers.sources import sources
 from worker_service.handlers import DeferredAction, DocumentRequest, NewJob, OnEnd, canonical, digest
 from worker_service.verbs import BadInput, Document, counted, legible, read_action, written
@@ -214,11 +213,6 @@ def read_elsewhere(directory: Path) -> list[Elsewhere]:
             Elsewhere(written(file), sha256_of(file), written(beside) if beside in texts and beside.is_file() else None)
         )
     return found
-
-
-def sha256_of(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _refuse(error: OSError) -> None:

@@ -64,6 +64,7 @@ from worker_service.children.messages import (
     question_text,
     to_child,
 )
+from worker_service.files import sync
 from worker_service.handlers.contract import (
     Done,
     File,
@@ -458,7 +459,7 @@ def _done(order: Order, done: Done, staging: Path) -> Ended:
         else:
             files.append(_publication(one if isinstance(one, File) else File(one), staging))
     for directory in {staging / file.path.parent for file in files}:
-        _sync(directory)
+        sync(directory)
     result = None if done.result is None else json.dumps(done.result, ensure_ascii=False, allow_nan=False)
     return Ended(
         *order.key,
@@ -479,18 +480,10 @@ def _publication(file: File, staging: Path) -> Publication:
     for digest, length in ((file.sha256, 64), (file.md5, 32)):
         if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
             raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
-    _sync(path)
+    sync(path)
     # Where the directory lies by then is the nursery's to say.
     path = path.resolve().relative_to(staging.resolve())
     return Publication(path, file.role, sayable(file.name), file.sha256, file.md5, sayable(file.note))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _wait(snooze: Snooze) -> float:

@@ -27,13 +27,13 @@ from worker_service.commands.desk import (
     verb,
 )
 from worker_service.errors import BadInput, PagemillError, Refused
+from worker_service.files import whole as whole_file
 from worker_service.harmless import harmless
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
 from worker_service.operations import documents as operations
 from worker_service.operations.documents import ROLES, IsThere, TermCounts, There
-from worker_service.operations.files import whole as whole_file
 from worker_service.operations.objects import as_object
 from worker_service.operations.page_tables import tables_of, write_csv, write_tables
 from worker_service.operations.tables import (

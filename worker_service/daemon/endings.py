@@ -10,7 +10,6 @@ back from the dead.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from worker_service.errors import (
     RuleBroken,
     StoreError,
 )
+from worker_service.files import sync
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
@@ -371,7 +371,7 @@ class Publisher:
                     raise
                 _copy(file, to)
         for folder in folders:
-            _sync(folder)
+            sync(folder)
         self._forget_staging(ended)
 
     def published(self, ended: Ended) -> list[NewFile]:
@@ -408,14 +408,5 @@ class Publisher:
 def _copy(file: Path, to: Path) -> None:
     unfinished = to.with_name(f".{to.name}.unfinished")
     shutil.copyfile(file, unfinished)
-    with unfinished.open("rb") as copy:
-        os.fsync(copy.fileno())
+    sync(unfinished)
     unfinished.rename(to)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from worker_service.errors import BadInput, PagemillError, Refused
+from worker_service.files import whole
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.library import (
     Document,
@@ -34,7 +35,6 @@ from worker_service.jobs.library import (
 )
 from worker_service.jobs.model import Job
 from worker_service.operations.database import Session
-from worker_service.operations.files import whole
 from worker_service.operations.jobs import placed
 from worker_service.operations.page_images import forget as forget_page_images
 from worker_service.operations.words import read_pages

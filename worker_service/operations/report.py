@@ -23,12 +23,12 @@ from typing import Any
 from worker_service import VERSION
 from worker_service.config import Settings
 from worker_service.errors import JobNotFound, PagemillError, Refused
+from worker_service.files import whole
 from worker_service.harmless import as_json
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.operations import overview
 from worker_service.operations.database import Session, versions
-from worker_service.operations.files import whole
 from worker_service.operations.handlers import installed
 from worker_service.operations.health import examine, health
 from worker_service.operations.objects import as_object

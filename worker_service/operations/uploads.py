@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from worker_service.errors import PagemillError
 from worker_service.filenames import written
+from worker_service.files import sync
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.names import safe_name
@@ -76,9 +77,8 @@ class Incoming:
             whole_since = time.time() - _WHOLE_SECONDS
             os.utime(self._unfinished, (whole_since, whole_since))
             self._unfinished.replace(target)
-        for folder_fd in (os.open(target.parent, os.O_RDONLY), os.open(self._place, os.O_RDONLY)):
-            os.fsync(folder_fd)
-            os.close(folder_fd)
+        sync(target.parent)
+        sync(self._place)
         return target
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from worker_service.errors import (
     StoreError,
     StoreUnusable,
 )
+from worker_service.files import sync
 from worker_service.store import opening
 from worker_service.store.database import Connection, connect, connect_to_read, create, spoken_errors
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
@@ -185,7 +186,7 @@ def _own_as(copy: Path, database: Path) -> None:
 
 
 def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
-    _sync(copy)
+    sync(copy)
     if not database.exists():
         for suffix in ("-wal", "-shm"):
             if Path(f"{database}{suffix}").exists():
@@ -194,7 +195,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
                     "back, or move that file away"
                 )
         os.link(copy, database)  # unlike a rename, this refuses one that came meanwhile
-        _sync(database.parent)
+        sync(database.parent)
         return None
     aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
     if aside.exists():
@@ -215,7 +216,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
     finally:
         if keeper is not None:
             keeper.close()
-    _sync(database.parent)
+    sync(database.parent)
     return aside
 
 
@@ -253,14 +254,6 @@ def _is_database(path: Path) -> bool:
             return file.read(16) == b"SQLite format 3\0"
     except OSError:
         return False
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _remove(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""A file that a person asked for: whole, or not at all."""
+"""Files that are there whole or not at all, and after a power cut too."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ def whole(to: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         raise
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """What was written to it, and of a folder the names in it, is on the disk afterwards."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
