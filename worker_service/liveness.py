@@ -69,6 +69,11 @@ def staging_root(workspace: Path, worker_id: str) -> Path:
     return workspace / "staging" / worker_id
 
 
+def far_root(workspace: Path, worker_id: str) -> Path:
+    """Where what comes from its nodes arrives, with notes of when each was heard."""
+    return staging_root(workspace, worker_id) / "far"
+
+
 class LifeLock:
     """The worker's own lock, held until every process that has the descriptor is gone."""
 

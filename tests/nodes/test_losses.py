@@ -125,6 +125,38 @@ def test_a_gateway_that_is_killed_costs_nothing_but_the_attempts_that_it_had(mak
     system.assert_sound()
 
 
+def test_what_may_live_on_after_its_gateway_keeps_no_place_of_the_nodes_that_are_there(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes(patience_seconds=600.0)
+    system = nodes.system
+    daemon = nodes.start()
+    jobs = {nodes.node_of(job): job for job, _ in (sleeping(nodes), sleeping(nodes))}
+
+    # Nobody will ever say what became of the one on n1.
+    nodes.root("n1").with_suffix(".off").touch()
+    os.kill(nodes.agent("n1"), signal.SIGSTOP)
+    os.kill(nodes.gateway(daemon), signal.SIGKILL)
+
+    system.pids_of(jobs["n2"], 2)
+    assert (nodes.node_of(jobs["n2"]), system.outcomes(jobs["n1"])) == ("n2", [None])
+
+
+def test_patience_with_a_silent_node_does_not_begin_anew_with_its_gateway(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 1}, patience_seconds=5.0)
+    system = nodes.system
+    daemon = nodes.start()
+    job, pid = sleeping(nodes)
+
+    nodes.root("n1").with_suffix(".off").touch()
+    os.kill(nodes.agent("n1"), signal.SIGSTOP)
+    nodes.wait_for("n1", "silent")
+    os.kill(nodes.gateway(daemon), signal.SIGKILL)
+    killed_at = time.monotonic()
+    wait_until(lambda: system.status(job) is Status.PENDING, "it is given up")
+
+    assert time.monotonic() - killed_at < nodes.patience_seconds
+    assert not is_running(pid)
+
+
 def test_after_a_kill_of_the_daemon_the_next_one_takes_the_jobs_back_when_nothing_of_them_is_left(
     make_nodes: MakeNodes,
 ) -> None:

@@ -138,17 +138,30 @@ def test_p2_a_lease_that_has_moved_on_takes_nothing_back(head: Store) -> None:
     assert head.reading.get(newer.job_id).status is Status.RUNNING
 
 
+def test_of_a_dead_worker_what_ran_on_one_node_comes_back_while_another_one_may_still_run_it(head: Store) -> None:
+    jobs = [enqueue(head) for _ in range(3)]
+    has(head, n1=2, n2=1)
+    leases = [job.lease for job in head.leases.claim("h", 3, NODE)]
+    head.leases.report([Report(lease, node=node) for lease, node in zip(leases, ("n1", "n2"), strict=False)])
+
+    assert [job.id for job in head.leases.requeue("h", but_nodes=["n2"])] == [jobs[0]]
+    assert head.leases.requeue("h", but_nodes=None) == []
+    assert [worker.id for worker in head.reading.workers()] == ["h"]
+    assert [job.id for job in head.leases.requeue("h")] == jobs[1:]
+    assert head.reading.workers() == []
+
+
 def test_of_a_dead_worker_what_ran_on_nodes_waits_with_its_row(head: Store) -> None:
     far, near = enqueue(head), enqueue(head, "ingest")
     taken(head)
     claim_one(head, "h", "cpu")
 
-    back = head.leases.requeue("h", but_nodes=True)
+    back = head.leases.requeue("h", but_nodes=None)
 
     assert [job.id for job in back] == [near]
     assert head.reading.get(far).status is Status.RUNNING
     assert [worker.id for worker in head.reading.workers()] == ["h"]
-    assert head.leases.requeue("h", but_nodes=True) == []
+    assert head.leases.requeue("h", but_nodes=["n1"]) == [], "nobody has said yet where it is"
     assert [job.id for job in head.leases.requeue("h")] == [far]
     assert head.reading.workers() == []
     assert [node.state for node in head.reading.nodes()] == ["down"]

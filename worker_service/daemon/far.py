@@ -7,7 +7,8 @@ has left there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,8 +38,6 @@ class Far:
     tools: Tools
     children: Children
     types: Collection[str]
-    before: Mapping[str, Collection[str]]
-    """By the id of a worker: the nodes that it had."""
     _lock: LifeLock | None = None
     _told: tuple[NodeState, ...] | None = None
     _tell_at: float = 0.0
@@ -62,10 +61,11 @@ class Far:
         now = self.tools.monotonic()
         seen = self.children.far.seen
         if seen is not None and self.children.far.is_alive:
-            nodes = seen.nodes
+            nodes: Sequence[NodeState] = seen.nodes
         else:
             # Of those that the gateway had nobody knows more until another one has looked.
-            nodes = tuple(replace(one, state="down", slots=0, running=0, reason=_DIED) for one in self._told or ())
+            nodes = [replace(one, state="down", slots=0, running=0, reason=_DIED) for one in self._told or ()]
+        nodes = _with_held(nodes, self.children.far.held)
         before = self.tools.slots.sizes.get(NODE, 0)
         self.tools.slots.sizes[NODE] = sum(node.slots for node in nodes)
         if self._lock is None or self.tools.must_wait_for_store:
@@ -76,8 +76,8 @@ class Far:
         has_changed = self._told is None or list(map(_shape, nodes)) != list(map(_shape, self._told))
         if has_changed or now >= self._tell_at:
             is_busy = any(node.running for node in nodes)
-            self._told, self._tell_at = nodes, now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
-            self._write(nodes)
+            self._told, self._tell_at = tuple(nodes), now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
+            self._write(self._told)
         return self.tools.slots.sizes[NODE] > before
 
     @property
@@ -85,10 +85,9 @@ class Far:
         """No node is there yet, and the first ones are only beginning."""
         return not self.tools.slots.sizes[NODE] and self.tools.monotonic() < self._began_at + _COMING_SECONDS
 
-    def has_begun_anew(self, worker_id: str) -> bool:
-        """Whether all nodes that this worker had are ours now: nothing of it is left there."""
-        names = self.before.get(worker_id, ())
-        return bool(names) and self.children.far.is_alive and self.children.far.has_begun_anew(names)
+    def has_begun_anew(self, node: str) -> bool:
+        """Whether it is ours now: nothing of anybody before us is left there."""
+        return self.children.far.is_alive and self.children.far.has_begun_anew([node])
 
     def _write(self, nodes: tuple[NodeState, ...]) -> None:
         try:
@@ -121,6 +120,17 @@ class Far:
         return True
 
 
+def _with_held(nodes: Sequence[NodeState], held: Counter[str | None]) -> Sequence[NodeState]:
+    """What may live on there counts beside what they can take: it keeps nobody else's place."""
+    kept = [held[node.name] for node in nodes]
+    if kept:
+        # Of those that nobody knows any more.
+        kept[0] += sum(held.values()) - sum(kept)
+    return [
+        replace(node, slots=node.slots + own, running=node.running + own) for node, own in zip(nodes, kept, strict=True)
+    ]
+
+
 def _shape(node: NodeState) -> tuple[object, ...]:
     return node.name, node.state, node.slots, node.version, node.reason
 
@@ -146,12 +156,9 @@ def far_of(
     declared = {job_type: described[job_type].declared for job_type in types}
     environment = {job_type: one.environment for job_type, one in declared.items() if one is not None}
     begin = msgspec.structs.replace(begin, staging_root=staging, gateway=gateway, commands={}, slots={})
-    before: dict[str, set[str]] = {}
-    for row in tools.store.reading.nodes():
-        before.setdefault(row.worker_id, set()).add(row.name)
 
     def tell(reason: str) -> None:
         tools.log.error(events.GATEWAY_DIED, reason=reason)
 
     tools.slots.sizes[NODE] = 0
-    return Far(tools, Children(near, FarNursery(begin, environment), types, tell), types, before)
+    return Far(tools, Children(near, FarNursery(begin, environment), types, tell), types)

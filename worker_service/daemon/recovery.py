@@ -13,7 +13,7 @@ import os
 import select
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from worker_service.jobs.model import WorkerState
 from worker_service.liveness import (
     Fate,
     Seen,
+    far_root,
     fate,
     holders,
     is_free,
@@ -104,22 +105,36 @@ class Recovery:
             worker.id, last_beat=worker.heartbeat_at, but_nodes=self._may_live_on(worker)
         )
         self._dying_since.pop(worker.id, None)
-        if not jobs and any(known.id == worker.id for known in self.tools.store.reading.workers()):
+        is_known = any(known.id == worker.id for known in self.tools.store.reading.workers())
+        if is_known and not jobs:
             return
-        if is_free(lock_path(self.tools.settings.database, worker.id)):
+        # What still may live somewhere is looked for by its lock, and by what is noted in its directory.
+        if not is_known and is_free(lock_path(self.tools.settings.database, worker.id)):
             lock_path(self.tools.settings.database, worker.id).unlink(missing_ok=True)
             shutil.rmtree(staging_root(self.tools.settings.workspace, worker.id), ignore_errors=True)
         self.tools.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
         for job in jobs:
             self.tools.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
 
-    def _may_live_on(self, worker: WorkerState) -> bool:
-        """Whether what it ran on nodes may still be there: neither time nor a node has proven yet that it is not."""
+    def _may_live_on(self, worker: WorkerState) -> Collection[str] | None:
+        """The nodes on which what it ran may still be there: neither time nor they have proven yet that it is not.
+        None: on any."""
         if not worker.node_patience_seconds:
-            return False
-        since = self._gone_since.setdefault(worker.id, self.clock())
-        is_over = self.clock() - since > worker.node_patience_seconds
-        return not is_over and not (self.far is not None and self.far.has_begun_anew(worker.id))
+            return ()
+        from worker_service.nodes.heard import notes_in  # only where there are nodes
+
+        now = self.clock()
+        since = self._gone_since.setdefault(worker.id, now)
+        heard = notes_in(far_root(self.tools.settings.workspace, worker.id))
+        if not heard and now - since <= worker.node_patience_seconds:
+            return None
+        is_this_boot = worker.boot_id != "" and worker.boot_id == self.tools.identity.boot_id
+        return [
+            node
+            for node, at in heard.items()
+            if now - (min(at, since) if is_this_boot else since) <= worker.node_patience_seconds
+            and not (self.far is not None and self.far.has_begun_anew(node))
+        ]
 
     def _sweep(self, worker: WorkerState) -> bool:
         """Stop what is left of its attempts; whether it is gone."""

@@ -25,7 +25,7 @@ from worker_service.daemon.loop import Loop, Signals, wanted
 from worker_service.daemon.recovery import Recovery
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
-from worker_service.liveness import LifeLock, lock_path, own_identity, staging_root
+from worker_service.liveness import LifeLock, far_root, lock_path, own_identity, staging_root
 from worker_service.store.base import Store
 from worker_service.store.database import WritePauses
 from worker_service.store.holding import Holder
@@ -96,7 +96,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     if settings.cluster is not None:
         from worker_service.daemon.far import far_of  # only where there are nodes
 
-        far = far_of(tools, settings.cluster, nursery, begin, described, staging / "far")
+        far = far_of(tools, settings.cluster, nursery, begin, described, far_root(settings.workspace, own.worker_id))
     if far is not None:
         close_children.callback(far.children.far.close)
         children, described, recovery.far = far.children, far.described(described), far
@@ -109,7 +109,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     watch = store.watch()
     stack.callback(watch.close)
-    landing = Landing(tools, Publisher(settings.workspace, staging, staging / "far" if far else None))
+    far_staging = far_root(settings.workspace, own.worker_id) if far else None
+    landing = Landing(tools, Publisher(settings.workspace, staging, far_staging))
     loop = Loop(
         tools, children, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, far=far
     )

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import queue
+import random
 import shutil
 import threading
 import time
@@ -54,6 +55,7 @@ from worker_service.nodes import calls
 from worker_service.nodes.agent import INPUT_GONE
 from worker_service.nodes.calls import Happened, Heard, Kept, Listen, Refused, Settle, Settled, Tell, There
 from worker_service.nodes.engine import Handle, Lost
+from worker_service.nodes.heard import Note
 from worker_service.nodes.placing import Room
 
 RESULT_BYTES_MOST = 4 << 30
@@ -66,6 +68,8 @@ _SETTLE_SECONDS = 60.0
 _LEAVE_SECONDS = 10.0
 _CARRY_SECONDS = 60.0
 _AGAIN_SECONDS = (0.3, 15.0)
+_AGAIN_PART = 1 / 10
+"""Of the time for which a node has been away: so long it is left alone before it is tried again."""
 _FULL_SECONDS = 0.2
 _SILENT_PART = 1 / 2
 _PIECE_SECONDS = 0.5
@@ -169,6 +173,8 @@ class Node:
         self._handle: Handle | None = None
         self._life = ""
         self._heard_at: float | None = None
+        self._note = Note(head.terms.staging_root, name)
+        self._away_since = boot_clock()
         self._reason = ""
         self._is_refused = False
         self._rests_until = self._refused_until = 0.0
@@ -270,7 +276,7 @@ class Node:
     # --- the first thread: it listens ---
 
     def _listen(self) -> None:
-        wait, numbers = _AGAIN_SECONDS[0], (0, 0)
+        numbers = 0, 0
         while not self._is_closed:
             if (left := self._refused_until - boot_clock()) > 0:
                 time.sleep(min(left, 1.0))
@@ -278,7 +284,7 @@ class Node:
             try:
                 if self._handle is None:
                     self._settle()
-                    wait, numbers = _AGAIN_SECONDS[0], (0, 0)
+                    numbers = 0, 0
                 numbers = self._hear(*numbers)
             except TimeoutError:
                 self._reason = "it does not answer"
@@ -296,8 +302,7 @@ class Node:
             else:
                 continue
             self._head.ring()
-            time.sleep(wait)
-            wait = min(wait * 2, _AGAIN_SECONDS[1])
+            time.sleep(_until_again(boot_clock() - self._away_since))
 
     def _settle(self) -> None:
         terms = self._head.terms
@@ -330,7 +335,7 @@ class Node:
             self._lose_all(f"node {self.name} has begun anew")
             self._handle, self._life, self._slots = handle, settled.life, min(settled.slots, self._slots_said or 1000)
             self._version, self._reason, self._is_refused = settled.version, "", False
-            self._heard_at = boot_clock()
+            self._is_heard()
         self._head.ring()
 
     def _hear(self, heard: int, beat: int) -> tuple[int, int]:
@@ -345,12 +350,18 @@ class Node:
         if answer.life != life:
             # It has ended everything, and begun anew.
             raise Lost("it has begun anew")
-        self._heard_at = boot_clock()
+        self._is_heard()
         for number, one in enumerate(answer.happened, answer.first):
             if number == heard + 1:
                 heard = number
                 self._understand(one)
         return heard, answer.beat
+
+    def _is_heard(self) -> None:
+        now = boot_clock()
+        # Before it is asked again, by which it knows.
+        self._note.write(now)
+        self._heard_at = self._away_since = now
 
     @property
     def _patience(self) -> float:
@@ -593,6 +604,12 @@ class Node:
             os.fsync(copy.fileno())
         if hashed.hexdigest() != one.sha256:
             raise Garbled("a file that is not what it said")
+
+
+def _until_again(away_seconds: float) -> float:
+    """At once after a loss, then ever more seldom; and many nodes that went together do not come back in one moment."""
+    least, most = _AGAIN_SECONDS
+    return min(max(away_seconds * _AGAIN_PART, least), most) * random.uniform(0.75, 1.25)
 
 
 def _leave(handle: Handle | None) -> None:

@@ -34,7 +34,7 @@ _HEADER = struct.Struct(">IQ")
 _LEAVING_SECONDS = 3.0
 _STARTING_SECONDS = 10.0
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
-        "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes")  # fmt: skip
+        "-o", "ConnectTimeout=5", "-o", "ClearAllForwardings=yes")  # fmt: skip
 
 
 def engine(begin: GatewayBegin, lock_fd: int | None) -> Pipes:
@@ -87,9 +87,10 @@ class Starter:
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pid = os.fork()
-        if self._pid == 0:
-            near.close()
+        self.pid = os.fork()
+        if self.pid == 0:
+            # Whoever waits for the gateway to be gone does not wait for its commands as well.
+            jail.close_all_but({0, 1, 2, far.fileno()})
             _start_for(far, commands)
         far.close()
         near.settimeout(_STARTING_SECONDS)
@@ -110,7 +111,7 @@ class Starter:
     def close(self) -> None:
         self._near.close()
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+            os.waitpid(self.pid, 0)
 
 
 def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> NoReturn:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import select
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from worker_service.clock import boot_clock
 from worker_service.cluster import Cluster
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import NODE
+from worker_service.nodes.heard import notes_in
 
 _WAIT_SECONDS = (0.5, 30.0)
 _LOOK_SECONDS = 0.2
@@ -60,7 +62,8 @@ class _Held:
 
     node: str | None
     """None: it may be on any."""
-    since: float
+    at: float
+    """When it died."""
 
 
 class FarNursery(Nursery):
@@ -94,6 +97,11 @@ class FarNursery(Nursery):
         if self._line is not None:
             self._send(self._line, wishes)
 
+    @property
+    def held(self) -> Counter[str | None]:
+        """By node: attempts of gateways that have died. They may live on there."""
+        return Counter(held.node for held in self._held.values())
+
     def happened(self) -> list[Happening]:
         return [*super().happened(), *self._proven()]
 
@@ -118,6 +126,8 @@ class FarNursery(Nursery):
             yield one
 
     def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
+        # What it said of its nodes proves nothing of what it had there.
+        self.seen = None
         for one in super()._bury(line, seconds=seconds):
             assert isinstance(one, Ended)
             self._held[one.key] = _Held(self._places.pop(one.key, None), boot_clock())
@@ -125,10 +135,13 @@ class FarNursery(Nursery):
 
     def _proven(self) -> Iterator[Happening]:
         """The ends of those that are gone for certain."""
-        now = boot_clock()
+        if not self._held:
+            return
+        now, heard = boot_clock(), notes_in(self._staging_root)
         names = [] if self.seen is None else [node.name for node in self.seen.nodes]
         for key, held in list(self._held.items()):
-            is_over = now - held.since > self._patience_seconds
+            last = max(heard.values(), default=held.at) if held.node is None else heard.get(held.node, held.at)
+            is_over = now - min(last, held.at) > self._patience_seconds
             if is_over or (names and self.has_begun_anew(names if held.node is None else [held.node])):
                 del self._held[key]
                 message = "the gateway died, and the attempt with it"

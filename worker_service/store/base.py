@@ -212,12 +212,14 @@ class Leases(Protocol):
     def confirm_cancel(self, lease: Lease, usage: Usage = ...) -> None:
         """The job's processes are proven gone: the row may now say cancelled (P7)."""
 
-    def requeue(self, worker_id: str, *, last_beat: str | None = None, but_nodes: bool = False) -> list[Job]:
+    def requeue(
+        self, worker_id: str, *, last_beat: str | None = None, but_nodes: Collection[str] | None = ()
+    ) -> list[Job]:
         """Take back every job of a worker that is proven gone, and its row; return the jobs as they are now.
 
         Pending again; or cancelled, if that was asked; or failed, after too many requeues or if at most once. With
         `last_beat`: unless it has beaten since then; what it has claimed meanwhile nobody has looked at. `but_nodes`:
-        what it ran on nodes may still run there, and waits with its row."""
+        what it ran there may still run, and waits with its row; None: what it ran on any node."""
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
         """Take back one job whose attempt is gone with what ran it, as `requeue` does; return what it is now."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heapreplace
@@ -442,16 +442,19 @@ class SqliteLeases:
             self._end_cancelled(lease, usage)
             settle(self._db)
 
-    def requeue(self, worker_id: str, *, last_beat: str | None = None, but_nodes: bool = False) -> list[Job]:
+    def requeue(
+        self, worker_id: str, *, last_beat: str | None = None, but_nodes: Collection[str] | None = ()
+    ) -> list[Job]:
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
             if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
                 return []
-            asked = {"worker_id": worker_id, "requeues_max": REQUEUES_MAX, "but_nodes": but_nodes}
+            nodes = None if but_nodes is None else json.dumps([*but_nodes])
+            asked = {"worker_id": worker_id, "requeues_max": REQUEUES_MAX, "but_nodes": nodes}
             orphans = self._db.write("orphans", **asked)
             for job_id, fence, _, fate in orphans:
                 self._requeue_one(Lease(job_id, fence, worker_id), fate, gone)
-            if not (but_nodes and self._db.write("runs_on_nodes", worker_id=worker_id)):
+            if not self._db.write("runs_on_nodes", worker_id=worker_id):
                 self._db.write("forget_handlers", worker_id=worker_id)
                 self._db.write("forget_worker", worker_id=worker_id)
                 self._db.write("leave_nodes", worker_id=worker_id)

@@ -592,8 +592,12 @@ CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'
 SELECT q.id AS job_id, q.fence, q.worker_id, {orphan_fate} AS fate
   FROM worker_job_queue q
  WHERE q.status = 'running' AND q.worker_id = :worker_id
-   AND NOT (:but_nodes AND EXISTS (SELECT 1 FROM handler n WHERE n.worker_id = q.worker_id AND n.job_type = q.job_type
-                                                            AND n.class = 'node'));
+   -- What nobody has placed yet may be on any of them.
+   AND (:but_nodes = '[]'
+        OR NOT EXISTS (SELECT 1 FROM handler n WHERE n.worker_id = q.worker_id AND n.job_type = q.job_type
+                                                 AND n.class = 'node')
+        OR EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = q.id AND a.fence = q.fence
+                      AND :but_nodes IS NOT NULL AND a.node NOT IN (SELECT value FROM json_each(:but_nodes))));
 
 -- name: fate_of
 SELECT {orphan_fate} FROM worker_job_queue q
