@@ -22,7 +22,6 @@ from worker_service.files import sync
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.names import safe_name
-from worker_service.operations import wishes
 from worker_service.operations.database import Session
 from worker_service.operations.documents import has_original
 from worker_service.workspace import FREE_BYTES_LEAST
@@ -88,11 +87,6 @@ class Incoming:
 
 def place_of(workspace: Path) -> Path:
     return workspace / "incoming"
-
-
-def bring_in(session: Session, file: Path, words: wishes.Words, *, owner: str, is_forced: bool) -> wishes.Wished:
-    """The same job as for a file that lies anywhere else."""
-    return wishes.bring_in(session, file, words, owner=owner, is_forced=is_forced)
 
 
 def refuse_where_there_is_no_room(workspace: Path, size: int) -> None:

@@ -13,7 +13,9 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute, Mount
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from worker_service import events
@@ -25,7 +27,7 @@ from worker_service.operations.database import open_session
 from worker_service.operations.overview import numbers
 from worker_service.operations.page_images import Drawer
 from worker_service.operations.serving import told_where
-from worker_service.web import login, system
+from worker_service.web import login
 from worker_service.web.access import Access, Failures, Uses
 from worker_service.web.api import openapi
 from worker_service.web.api.events import Feed
@@ -34,7 +36,19 @@ from worker_service.web.changes import Changes
 from worker_service.web.guard import CHANGES_AT_ONCE, Guard, Sent
 from worker_service.web.keys import key_beside
 from worker_service.web.listening import open_socket, refuse_unguarded, server
-from worker_service.web.pages import STATIC, places
+from worker_service.web.pages import (
+    STATIC,
+    activity,
+    batches,
+    documents,
+    errors,
+    home,
+    jobs,
+    keywords,
+    schedules,
+    workers,
+)
+from worker_service.web.pages import uploads as upload_page
 from worker_service.web.problems import confess, refuse, refuse_http
 from worker_service.web.sessions import Sessions
 
@@ -51,7 +65,8 @@ SWEPT_SECONDS = 600.0
 """So often what was sent, and nobody needs any more, is removed: it looks at all documents."""
 
 # Each module ends with its routes.
-MODULES = (system, login, *openapi.MODULES, *places.MODULES)
+PAGES = (home, documents, upload_page, batches, jobs, errors, workers, schedules, keywords, activity)
+MODULES = (login, *openapi.MODULES, *PAGES)
 
 
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
@@ -72,7 +87,23 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
 
 def routes() -> Sequence[BaseRoute]:
     gathered = [route for module in MODULES for route in module.routes]
-    return [*gathered, Mount("/static", StaticFiles(directory=STATIC), name="static")]
+    return [
+        Route("/healthz", _healthz),
+        Route("/readyz", _readyz),
+        *gathered,
+        Mount("/static", StaticFiles(directory=STATIC), name="static"),
+    ]
+
+
+async def _healthz(_: Request) -> PlainTextResponse:
+    """This process lives. Anybody may ask."""
+    return PlainTextResponse("ok\n")
+
+
+def _readyz(request: Request) -> PlainTextResponse:
+    """The database can be read, and its tables are those of this version. Anybody may ask."""
+    with request.app.state.sessions.opened("web"):
+        return PlainTextResponse("ready\n")
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from worker_service.errors import BadInput
 from worker_service.harmless import as_json
-from worker_service.operations import uploads as operations
+from worker_service.operations import wishes
 from worker_service.operations.database import Session
 from worker_service.operations.objects import as_object
 from worker_service.operations.requests import Told
@@ -85,7 +85,7 @@ def bring_in(session: Session, visitor: Visitor, form: Received) -> list[dict[st
     items: list[dict[str, Any]] = []
     for name, incoming in files:
         path = incoming.keep(name, owner)
-        made = operations.bring_in(session, path, words, owner=owner, is_forced=is_forced)
+        made = wishes.bring_in(session, path, words, owner=owner, is_forced=is_forced)
         items.append({"name": path.name, **wished(made, 201).value})
     return items
 
