@@ -25,7 +25,7 @@ from PIL import Image
 
 from benchmarks import sleepers
 from benchmarks.own import Daemon, Own
-from benchmarks.running import Failed, cpu_seconds, memory_megabytes, wait_until, with_all_below
+from benchmarks.running import Failed, cpu_seconds, cpu_seconds_of_ended, memory_megabytes, wait_until, with_all_below
 from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
 from worker_service.clock import from_text
 from worker_service.jobs.model import NewJob
@@ -135,10 +135,9 @@ class _Bench:
             sources = [NewJob("download", payload=json.dumps({"source": str(paper)})) for paper in papers]
             own.enqueue_all(sources)
             wait_until(lambda: own.number(_IS_READING), "pages are read")
-            head = _head_of(daemon)
-            cpu_begin, read_begin = cpu_seconds(head), own.number(_PAGES)
+            cpu_begin, read_begin = _cpu_seconds_of_head(daemon), own.number(_PAGES)
             wait_until(lambda: not own.number(_IS_READING), "all pages are read", pause_seconds=0.2)
-            cpu_end, read_end = cpu_seconds(head), own.number(_PAGES)
+            cpu_end, read_end = _cpu_seconds_of_head(daemon), own.number(_PAGES)
             own.wait_until_all_ended()
             if is_many:
                 time.sleep(_TELL_SECONDS)
@@ -210,13 +209,10 @@ def _took(own: Own, job_type: str) -> float:
     return (from_text(ended) - from_text(begun)).total_seconds() * 1000
 
 
-def _head_of(daemon: Daemon) -> list[int]:
-    """The daemon and its gateway; not the nodes, which hang below it here."""
-    return [daemon.pid, *(pid for pid in _children(daemon.pid) if b"nodes.gateway" in _words(pid))]
-
-
-def _children(pid: int) -> list[int]:
-    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+def _cpu_seconds_of_head(daemon: Daemon) -> float:
+    """The daemon, its gateway, and who cuts files for that; not the nodes, which hang below it here."""
+    gateway = [pid for pid in with_all_below(daemon.pid)[1:] if b"nodes.gateway" in _words(pid)]
+    return cpu_seconds([daemon.pid, *gateway]) + cpu_seconds_of_ended(gateway)
 
 
 def _pids() -> list[int]:

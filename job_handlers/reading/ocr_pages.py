@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -75,14 +75,19 @@ class Read(msgspec.Struct, tag=True, frozen=True):
 def run(context: Context[Payload]) -> Done:
     how = how_to_read(context)
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
-    original, content = original_of(context), content_of(context)
+    portion = context.inputs.get("portion")
+    original, content = portion or original_of(context), content_of(context)
     kind = kind_of(original)
     password, engine = how.password, how.engine
     identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)
+    # In a portion only these lie, in their order.
+    places = {number: at for at, number in enumerate(numbers, 1)} if portion else {}
     with PageProcess[Drawn | Read](
-        lambda: _leaf_reader(original, kind, engine) if is_writing(kind) else _reader(original, password, engine),
+        lambda: (
+            _leaf_reader(original, kind, engine) if is_writing(kind) else _reader(original, password, engine, places)
+        ),
         Drawn | Read,
         cpu_seconds=_PAGE_CPU_SECONDS,
     ) as process:
@@ -93,6 +98,14 @@ def run(context: Context[Payload]) -> Done:
         pages.read_by(process)
     context.progress(100, counted(len(numbers), "page") if len(numbers) > 1 else f"page {numbers[0]}")
     return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
+
+
+def portion(original: Path) -> Callable[[Payload, Path], bool]:
+    """For a node: the pages of one range, of a PDF."""
+    if kind_of(original) is not Kind.PDF:
+        return lambda payload, target: False
+    book = pdf.Book(original)
+    return lambda payload, target: book.cut(read_ranges(payload.pages, _PAGES_MAX), target)
 
 
 ocr_pages = Handler(
@@ -107,6 +120,7 @@ ocr_pages = Handler(
     identity=lambda: [*ocr.identity(), pdf.LIBRARY],
     # What opens an encrypted file is a credential, and only asked for there.
     travels=True,
+    portion=portion,
     credentials=["password*"],
 )
 
@@ -195,15 +209,18 @@ def _stop_if_asked(context: Context[Payload]) -> None:
         raise Retryable("it was asked to stop", code="STOPPED")
 
 
-def _reader(original: Path, password: str, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
-    """In the process apart, which holds file and engines: a number draws a page, and its opposite recognises it."""
+def _reader(
+    original: Path, password: str, wanted: WayToRead, places: Mapping[int, int]
+) -> Callable[[int], Drawn | Read]:
+    """In the process apart, which holds file and engines: a number draws a page, and its opposite recognises it.
+    `places`: where pages lie in the file, if not by their numbers."""
     book, reader = pdf.Book(original, password), ocr.reader_for(wanted)
     drawn: dict[int, Picture] = {}
 
     def read(number: int) -> Drawn | Read:
         try:
             # One that another process drew, which was lost since, is drawn again.
-            picture = drawn.pop(-number, None) or draw(book, abs(number))
+            picture = drawn.pop(-number, None) or draw(book, abs(number), places.get(abs(number)))
         except pdf.PageTooLarge as error:
             return Read("", TOO_LARGE, why=str(error))
         except pdf.Broken as error:
@@ -227,8 +244,10 @@ class Picture(NamedTuple):
     dpi: float
 
 
-def draw(book: pdf.Book, number: int) -> Picture:
-    return Picture(number, book.size(number), *book.picture(number))
+def draw(book: pdf.Book, number: int, place: int | None = None) -> Picture:
+    """`place`: where it lies in this file, if not by its number."""
+    at = place or number
+    return Picture(number, book.size(at), *book.picture(at))
 
 
 def read_page(reader: Reader, picture: Picture) -> Read:

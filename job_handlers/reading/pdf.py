@@ -53,6 +53,7 @@ _IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE
 _ROTATE, _RESOURCES, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_Resources, mupdf.PDF_ENUM_NAME_XObject
 _FONT = mupdf.PDF_ENUM_NAME_Font
 _CONTENTS, _LENGTH = mupdf.PDF_ENUM_NAME_Contents, mupdf.PDF_ENUM_NAME_Length
+_TYPE = mupdf.PDF_ENUM_NAME_Type
 
 _PIXELS_MAX = 40_000_000
 """Of what is drawn to be read: an A4 at 300 dpi has 9 million, an A0 at 150 has 35."""
@@ -177,6 +178,12 @@ class Book:
             found = page.get_text("words", flags=_FLAGS)[:_WORDS_MOST]
             turn = page.rotation_matrix
             return [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
+
+    def cut(self, numbers: Sequence[int], target: Path) -> bool:
+        """A PDF of these pages alone, in which each shows the same pixels. False: that is not certain, or it would be
+        the whole file again."""
+        with _understood():
+            return self.is_pdf and len(numbers) < self.pages and _cut(self._document, numbers, target)
 
     @contextmanager
     def _page(self, number: int) -> Iterator[Any]:
@@ -697,6 +704,53 @@ def _save_appended(document: Any, target: Path) -> None:
     options.do_incremental = 1
     options.do_encrypt = pymupdf.PDF_ENCRYPT_KEEP
     mupdf.pdf_save_document(pymupdf._as_pdf_document(document), str(target), options)
+
+
+# --- a part of a PDF --------------------------------------------------------------------------------------
+# All on which the pixels of a page depend comes along, packed as it is; where that leads through what is not its own,
+# as the fields of a form do, nothing is cut.
+
+_INHERITED_KEYS = ("Resources", "MediaBox", "CropBox", "Rotate")
+_OWN_KEYS = ("Contents", "BleedBox", "TrimBox", "ArtBox", "UserUnit", "Group", "Annots")
+_CATALOG_KEYS = ("OCProperties", "OutputIntents")
+_NEW_PAGE_KEYS = 12
+
+
+def _cut(document: Any, numbers: Sequence[int], target: Path) -> bool:
+    source = pymupdf._as_pdf_document(document)
+    made = mupdf.PdfDocument()
+    # What several of them show is copied once.
+    copies = made.pdf_new_graft_map()
+
+    def take(into: Any, key: str, found: Any) -> None:
+        if found.m_internal:
+            into.pdf_dict_puts(key, copies.pdf_graft_mapped_object(found))
+
+    for number in numbers:
+        page = source.pdf_lookup_page_obj(number - 1)
+        if page.pdf_dict_gets("Annots").pdf_array_len():
+            return False
+        copy = made.pdf_add_new_dict(_NEW_PAGE_KEYS)
+        copy.pdf_dict_put(_TYPE, mupdf.pdf_new_name("Page"))
+        for key in _INHERITED_KEYS:
+            take(copy, key, page.pdf_dict_get_inheritable(mupdf.pdf_new_name(key)))
+        for key in _OWN_KEYS:
+            take(copy, key, page.pdf_dict_gets(key))
+        made.pdf_insert_page(-1, copy)
+    for key in _CATALOG_KEYS:
+        take(_catalog(made), key, _catalog(source).pdf_dict_gets(key))
+    # What has been repaired is what this library makes of it, now.
+    if document.is_repaired:
+        return False
+    options = mupdf.PdfWriteOptions()
+    # The same pages make the same file.
+    options.dont_regenerate_id = 1
+    mupdf.pdf_save_document(made, str(target), options)
+    return True
+
+
+def _catalog(document: Any) -> Any:
+    return document.pdf_trailer().pdf_dict_gets("Root")
 
 
 def pdf_of_image(original: Path, target: Path) -> None:

@@ -118,6 +118,12 @@ class Desk:
     def keeps(self, launch: Launch) -> bool:
         return False
 
+    def cuts(self, order: Order) -> bool:
+        return False
+
+    def cut(self, order: Order) -> Path | None:
+        return None
+
     @property
     def heard(self) -> list[Happening]:
         with self._guard:

@@ -35,6 +35,8 @@ def test_a_document_is_read_over_two_nodes_and_a_node_that_dies_costs_only_the_p
         assert {number: recognised[number] for number in stored} == dict.fromkeys(stored, 1)
         attempts = [a for job in desk.jobs(1, "ocr_pages") for a in desk.system.store.reading.attempts(job.id)]
         assert {attempt.node for attempt in attempts} == {"n1", "n2"}
+        carried = [one.stat().st_size for name in ("n1", "n2") for one in (nodes.house(name) / "inputs").iterdir()]
+        assert max(carried) < paper.stat().st_size
         desk.system.assert_sound()
         assert desk.system.store.upkeep.audit() == []
     finally:

@@ -34,7 +34,7 @@ def run(context: Context[shipped.Payload]) -> Done:
     _place.mkdir(exist_ok=True)
     # The page is read in a process of its own, which is forked from this one.
     shipped.read_page = _noted_page
-    name = context.inputs["original"].name
+    name = (context.inputs.get("portion") or context.inputs["original"]).name
     _is_held = name.startswith("slow")
     is_torn = name.startswith("breaks") and 3 in read_ranges(context.payload.pages, 1000)
     if is_torn and not (_place / _MARKER).exists():

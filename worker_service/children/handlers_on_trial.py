@@ -188,6 +188,7 @@ def _introduce(handler: Handler[Any], found: FoundEntry) -> Introduced:
         declared=declared,
         identity=tuple(handler.identity()) if handler.identity is not None else (),
         travels=bool(handler.travels),
+        has_portion=handler.portion is not None,
     )
     return Introduced(described, tuple(handler.environment))
 

@@ -145,6 +145,8 @@ class Described:
     """What its results depend on beside what it is given."""
     travels: bool = False
     """It may run on a node."""
+    has_portion: bool = False
+    """It can cut out of an original what one attempt reads."""
 
 
 # --- what a child says ------------------------------------------------------------------------------
@@ -291,6 +293,8 @@ class GatewayBegin(msgspec.Struct, frozen=True):
     """The types that it will be asked for, and what the results of each depend on here."""
     is_shared: bool = False
     """The nodes see the same files by the same paths."""
+    portions: Mapping[str, str] = {}
+    """The types whose originals can be cut, and where the handler of each is: module:attribute."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):

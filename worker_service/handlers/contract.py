@@ -263,6 +263,11 @@ class Handler(Generic[P]):
     """Whether it may run on a node: it takes what it needs from its inputs and its payload, asks for nothing but pages
     of its document, and publishes no document. None: if its class is `cpu`, it may run twice, and it needs no
     credential, variable, file or directory of its machine."""
+    portion: Callable[[Path], Callable[[P, Path], bool]] | None = None
+    """For one that travels, and reads a part of a large file: opens an original, and returns what writes into another
+    file what an attempt with this payload reads of it. False: it reads all of it, or that cannot be cut out. Called at
+    the head, in a child with the limits of an attempt. An attempt that gets it finds it in its inputs as `portion`,
+    and nothing else there."""
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()

@@ -35,6 +35,7 @@ from worker_service.children.messages import (
     Key,
     Launch,
     NodesSeen,
+    Order,
     Ping,
     Pong,
     Reply,
@@ -50,6 +51,7 @@ from worker_service.nodes.engine import Engine, EngineAbsent, Handle, engine_of
 from worker_service.nodes.files import digest_of, key_of
 from worker_service.nodes.node import Node, Terms
 from worker_service.nodes.placing import choose
+from worker_service.nodes.portions import Cutter
 
 _READ_BYTES = 1 << 16
 _FULL_BYTES = 4 << 20
@@ -76,6 +78,8 @@ class Gateway:
         self._told: tuple[NodeState, ...] = ()
         self._engine_name = self._engine_fault = ""
         """What it is called, and why it can tell of no node."""
+        self._cutter: Cutter | None = None
+        """None: nothing is cut."""
         self.terms: Terms
         self._engine: Engine
 
@@ -120,6 +124,12 @@ class Gateway:
     def is_full(self) -> bool:
         return len(self._unsent) > _FULL_BYTES
 
+    def cuts(self, order: Order) -> bool:
+        return self._cutter is not None and self._cutter.cuts(order)
+
+    def cut(self, order: Order) -> Path | None:
+        return None if self._cutter is None else self._cutter.cut(order)
+
     def keeps(self, launch: Launch) -> bool:
         local = self._nodes.get(LOCAL)
         if local is None or not local.state().slots:
@@ -158,6 +168,8 @@ class Gateway:
             fit=gateway.fit,
             is_shared=gateway.is_shared,
         )
+        if gateway.portions:
+            self._cutter = Cutter(gateway.portions, begin.staging_root / "portions", begin.sandbox)
         self._engine = engine_of(gateway, self._lock_fd)
         door = self._engine.door()
         reads, writes = [*door.reads, gateway.objects], [*door.writes, begin.staging_root]

@@ -15,7 +15,7 @@ import random
 import shutil
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,8 +55,10 @@ from worker_service.nodes import calls
 from worker_service.nodes.agent import INPUT_GONE
 from worker_service.nodes.calls import Happened, Heard, Kept, Listen, Refused, Settle, Settled, Tell, There
 from worker_service.nodes.engine import Handle, Lost
+from worker_service.nodes.files import digest_of, key_of
 from worker_service.nodes.heard import Note
 from worker_service.nodes.placing import Room
+from worker_service.nodes.portions import ORIGINAL, PORTION
 
 RESULT_BYTES_MOST = 4 << 30
 """Of all that one attempt publishes."""
@@ -75,6 +77,8 @@ _SILENT_PART = 1 / 2
 _PIECE_SECONDS = 0.5
 """So long one piece of a file may take, that nothing else waits behind it for longer."""
 _PIECE_BYTES_LEAST = 64 << 10
+_PORTIONS_MOST = 1.2
+"""Of a file, to one node: what its pages share comes with each portion, and all of it comes once."""
 _TOLD_AT_ONCE = 64
 _DISBELIEVED_SECONDS = 600.0
 """Else each of its attempts would be lost, and a job may be lost a few times only."""
@@ -151,6 +155,12 @@ class Head(Protocol):
     def ring(self) -> None:
         """Something has changed."""
 
+    def cuts(self, order: Order) -> bool:
+        """Whether what it reads may be cut out of its original."""
+
+    def cut(self, order: Order) -> Path | None:
+        """That, in a file of its own, which is removed by whoever gets it. None: its whole inputs are to go."""
+
     def keeps(self, launch: Launch) -> bool:
         """It needs a secret: it runs on this machine. False: nothing does."""
 
@@ -170,6 +180,8 @@ class Node:
         self._guard = threading.RLock()
         self._errands: dict[Key, Errand] = {}
         self._has: set[str] = set()
+        self._carried_of: Counter[str] = Counter()
+        """By its name, how much of an input has come in portions."""
         self._handle: Handle | None = None
         self._life = ""
         self._heard_at: float | None = None
@@ -203,7 +215,7 @@ class Node:
         with self._guard:
             if self._state() != "up" or boot_clock() < self._rests_until:
                 return None
-            return Room(self.name, self._slots, len(self._errands), frozenset(self._has))
+            return Room(self.name, self._slots, len(self._errands), self._has)
 
     def state(self) -> NodeState:
         with self._guard:
@@ -241,7 +253,8 @@ class Node:
             self._errands[order.key] = Errand(launch, inputs)
             # The daemon knows where it is before the node hears of it.
             self._head.tell(frame(Placed(*order.key, self.name)))
-            self._has |= inputs.keys()
+            if self._cut_of(self._errands[order.key]) is None:
+                self._has |= inputs.keys()
             self._carried.put((self._life, partial(self._bring, order.key)))
 
     def pass_on(self, message: Stop | Reply) -> None:
@@ -471,6 +484,7 @@ class Node:
             begun = errand.is_told
             self._end(key, lost if begun else Ended(*key, How.STOPPED, code="NOT_BEGUN", message=message))
         self._has.clear()
+        self._carried_of.clear()
         self._life = ""
 
     # --- the second thread: it speaks ---
@@ -519,10 +533,8 @@ class Node:
         errand = self._errands.get(key)
         if errand is None:
             return
-        order, names = errand.order, {path: name for name, path in errand.inputs.items()}
         try:
-            for path, name in names.items():
-                self._put(name, path)
+            inputs = self._portion_there(errand) or self._inputs_there(errand)
         except NoRoom as error:
             self._reason, self._rests_until = f"it takes no file: {error}", boot_clock() + _REST_SECONDS
             self._has -= errand.inputs.keys()
@@ -532,12 +544,42 @@ class Node:
             message = f"its input cannot be read: {error.strerror}: {error.filename}"
             self._end(key, Ended(*key, How.RETRYABLE, code="FILE_ABSENT", message=message))
             return
-        inputs = {role: Path(names.get(path, path)) for role, path in order.inputs.items()}
-        launch = msgspec.structs.replace(errand.launch, order=replace(order, inputs=inputs))
+        launch = msgspec.structs.replace(errand.launch, order=replace(errand.order, inputs=inputs))
         with self._guard:
             if self._errands.get(key) is errand:
                 errand.is_told = True
                 self._outbox.put((launch, self._life))
+
+    def _inputs_there(self, errand: Errand) -> Mapping[str, Path]:
+        names = {path: name for name, path in errand.inputs.items()}
+        for path, name in names.items():
+            self._put(name, path)
+        with self._guard:
+            self._has |= errand.inputs.keys()
+        return {role: Path(names.get(path, path)) for role, path in errand.order.inputs.items()}
+
+    def _portion_there(self, errand: Errand) -> Mapping[str, Path] | None:
+        """None: the whole files are to go."""
+        whole = self._cut_of(errand)
+        path = None if whole is None else self._head.cut(errand.order)
+        if whole is None or path is None:
+            return None
+        try:
+            size = path.stat().st_size
+            if self._carried_of[whole] + size > errand.inputs[whole].stat().st_size * _PORTIONS_MOST:
+                return None
+            name = key_of(path, digest_of(path))
+            self._put(name, path)
+            self._carried_of[whole] += size
+        finally:
+            path.unlink(missing_ok=True)
+        return {PORTION: Path(name)}
+
+    def _cut_of(self, errand: Errand) -> str | None:
+        """The original of which a portion may do; None: there is none, or it lies there, or it is not cut."""
+        original = errand.order.inputs.get(ORIGINAL)
+        name = next((name for name, path in errand.inputs.items() if path == original), None)
+        return None if name is None or name in self._has or not self._head.cuts(errand.order) else name
 
     def _put(self, name: str, path: Path) -> None:
         handle = self._handle
@@ -550,6 +592,8 @@ class Node:
             while at < size:
                 file.seek(at)
                 body = file.read(min(piece, size - at))
+                if not body:
+                    raise Garbled("a file that becomes shorter while it is sent")
                 began = time.monotonic()
                 there = self._ask(handle, calls.Put(name, size, at, body), There, timeout=_CARRY_SECONDS).bytes
                 took = max(time.monotonic() - began, 1e-3)

@@ -229,4 +229,5 @@ def gateway_begin(
         objects,
         {job_type: tuple(described[job_type].identity) for job_type in types},
         cluster.is_shared,
+        {job_type: described[job_type].spec for job_type in types if described[job_type].has_portion},
     )
