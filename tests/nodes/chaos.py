@@ -1,6 +1,6 @@
 """The storm over machines: power, network, disks, agents, gateway and daemons fail at random while jobs come in.
 
-`./run chaos --nodes --minutes 10 --seed 7`, as root: three machines behind a real ssh, see `lab`, and two daemons on a
+`./run chaos --nodes --minutes 10 --seed 7`, as root: six machines behind a real ssh, see `lab`, and two daemons on a
 file, of which one has the nodes at a time. The books are those of `tests.system.chaos`, and two more: what was lost on
 a node was gone there before the head gave it up, so that no job ever ran twice at once; and when the head has gone
 nothing of it is left on any machine.
@@ -8,12 +8,14 @@ nothing of it is left on any machine.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,8 +27,8 @@ from tests.system.conftest import System
 from worker_service.children.processes import started_at
 from worker_service.clock import from_text
 
-MACHINES = 3
-SLOTS = 2
+MACHINES = 6
+SLOTS = 1
 LONG_SECONDS = (12.0, 20.0)
 """Beyond the patience."""
 SHORT_SECONDS = (0.5, 5.0)
@@ -49,12 +51,28 @@ OF_MACHINES: dict[str, tuple[float, float]] = {
 """And for how long."""
 OF_PROCESSES = ("agent", "child", "gateway", "daemon", "all")
 
+OF_THE_HEAD = ("gateway", "daemon", "all")
+_BY_TIME = "was not heard for"
+"""So says an attempt that patience alone has proven gone."""
+
 Process = tuple[str, int, int]
 """The machine, the number that it has there, and when it began, in ticks of the kernel: as the attempt's row has it."""
 
 
+@dataclass(slots=True)
+class Blow:
+    at: float
+    kind: str
+    machine: str | None = None
+    running: Sequence[Process] = ()
+    """What worked there."""
+    until: float = math.inf
+    """When it was over."""
+
+
 class NodeStorm(Storm):
     kinds = (*OF_MACHINES, *OF_PROCESSES)
+    lengths = (0.02, 0.6, 2.0, 4.0)
     shipped = ("command",)
 
     def __init__(self, system: System, seed: int, *, daemons: int = 2) -> None:
@@ -69,8 +87,7 @@ class NodeStorm(Storm):
             self._lab.add(name, wire=True, more=[f"mount -t tmpfs -o size=64m tmpfs {DISK}/state"])
         self._undo: dict[str, tuple[float, Callable[[], None]]] = {}
         """By machine: when its fault ends, and how."""
-        self._blows: list[tuple[float, str, tuple[Process, ...]]] = []
-        """When, of which kind, and what ran there."""
+        self._blows: list[Blow] = []
         self._watch = Watch(self._lab.machines.values())
 
     def run(self, seconds: float, *, at_least: int, most_seconds: float) -> None:
@@ -119,6 +136,7 @@ class NodeStorm(Storm):
         elif kind.startswith("frozen"):
             pids = machine.agents() if "agent" in kind else machine.pids()
             if not pids:
+                self._blows.pop()
                 return
             self._watch.is_frozen(machine)
             machine.signal(signal.SIGSTOP, pids)
@@ -150,7 +168,9 @@ class NodeStorm(Storm):
 
     def _note(self, kind: str, machine: Machine | None = None) -> None:
         running = () if machine is None else tuple(children_on(machine))
-        self._blows.append((_now(), kind, running))
+        at = _now()
+        until = math.inf if kind in OF_MACHINES else at
+        self._blows.append(Blow(at, kind, None if machine is None else machine.name, running, until))
 
     def _wake(self, *, everything: bool = False) -> None:
         super()._wake(everything=everything)
@@ -160,16 +180,20 @@ class NodeStorm(Storm):
                 del self._undo[name]
                 undo()
                 self._watch.goes_on(self._lab.machines[name])
+                for blow in self._blows:
+                    if blow.machine == name:
+                        blow.until = min(blow.until, _now())
 
     def _wait(self, seconds: float) -> None:
-        super()._wait(seconds * 3)
+        super()._wait(seconds * 2)
 
     # ── The books ──
 
     def _examine(self, producers: Producers) -> Iterator[str]:
         yield from super()._examine(producers)
         self._ends: dict[Process, float] = {}
-        self._margins: list[float] = []
+        self._margins: dict[bool, list[float]] = {True: [], False: []}
+        """How long before its end each was gone; True: of those that time alone has ended."""
         lost = [a for job in self._jobs() for a in self.system.store.reading.attempts(job.id) if a.node is not None]
         for attempt in lost:
             about = f"attempt {attempt.job_id}-{attempt.fence} ({attempt.outcome} {attempt.error_code}, {attempt.node})"
@@ -179,9 +203,10 @@ class NodeStorm(Storm):
             child = str(attempt.node), attempt.pid or 0, attempt.pid_started or 0
             self._ends[child] = from_text(attempt.ended_at).timestamp()
             if attempt.outcome != "completed" and child in self._watch.seen:
-                self._margins.append(self._ends[child] - self._watch.seen[child])
-                if self._margins[-1] < 0:
-                    yield f"{about} lived {-self._margins[-1]:.3f} s longer than the head thought"
+                margin = self._ends[child] - self._watch.seen[child]
+                self._margins[_BY_TIME in (attempt.error_message or "")].append(margin)
+                if margin < 0:
+                    yield f"{about} lived {-margin:.3f} s longer than the head thought"
         self._starts = sorted(from_text(attempt.started_at).timestamp() for attempt in lost)
         for machine in self._lab.machines.values():
             if not _within(_LEFT_SECONDS, partial(_is_clear, machine)):
@@ -196,16 +221,35 @@ class NodeStorm(Storm):
     def summary(self) -> str:
         lines = [f"{sum(self.landed.values())} faults over {MACHINES} machines", super().summary()]
         for kind in self.kinds:
-            blows = [(at, children) for at, of, children in self._blows if of == kind]
-            moved = sorted(self._ends[one] - at for at, children in blows for one in children if one in self._ends)
-            again = sorted(next((start - at for start in self._starts if start > at), 0.0) for at, _ in blows)
-            if moved:
-                lines.append(f"{kind}: what ran there had ended after {_spread(moved)}")
-            if again and kind in ("gateway", "daemon", "all"):
-                lines.append(f"{kind}: the next attempt began on a node after {_spread(again)}")
-        if self._margins:
-            lines.append(f"gone on the node before the head gave it up: {_spread(sorted(self._margins))}")
+            blows = [blow for blow in self._blows if blow.kind == kind]
+            if kind in OF_THE_HEAD:
+                again, others = self.works_again(blows)
+                lines.append(f"{kind}: works again after {_spread(again)}")
+                lines.append(f"  with the head hit again meanwhile, or no machine well: {_spread(others)}")
+            else:
+                lines.append(f"{kind}: what ran there had ended after {_spread(self.moved(blows))}")
+        for how, margins in (("by time", self._margins[True]), ("by a proof", self._margins[False])):
+            lines.append(f"gone on the node before the head gave it up, {how}: {_spread(margins)}")
         return "\n".join(lines)
+
+    def moved(self, blows: Iterable[Blow]) -> list[float]:
+        """After how long what ran there had ended, as the head sees it."""
+        return [self._ends[one] - blow.at for blow in blows for one in blow.running if one in self._ends]
+
+    def works_again(self, blows: Iterable[Blow]) -> tuple[list[float], list[float]]:
+        """After how long the next attempt began on a node; and of those where nothing could begin, for it was hit again
+        before, or no machine was well all the time."""
+        alone, others = list[float](), list[float]()
+        for blow in blows:
+            after = next((start for start in self._starts if start > blow.at), None)
+            if after is not None:
+                (alone if self._is_alone(blow, after) else others).append(after - blow.at)
+        return alone, others
+
+    def _is_alone(self, blow: Blow, after: float) -> bool:
+        meanwhile = [one for one in self._blows if one is not blow and one.at < after and one.until > blow.at]
+        is_hit_again = any(one.at > blow.at and one.kind in OF_THE_HEAD for one in meanwhile)
+        return not is_hit_again and {one.machine for one in meanwhile} < {*self._lab.machines}
 
 
 def _is_clear(machine: Machine) -> bool:
@@ -271,7 +315,9 @@ def _now() -> float:
 
 
 def _spread(figures: Sequence[float]) -> str:
-    return f"{median(figures):.2f} ({figures[0]:.2f}–{figures[-1]:.2f}) s, {len(figures)} times"
+    if not figures:
+        return "never"
+    return f"{median(figures):.2f} ({min(figures):.2f}–{max(figures):.2f}) s, {len(figures)} times"
 
 
 if __name__ == "__main__":

@@ -248,3 +248,37 @@ def test_nodes_that_are_not_fit_are_refused_in_words_and_the_others_work(
     assert system.store.upkeep.audit() == []
     system.close()
     cluster.assert_nothing_is_left()
+
+
+def test_who_lies_over_ssh_or_is_held_back_there_is_told_of_and_the_others_work(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    system = cluster.system
+    told = ("another job", "a path that leaves its place", "another content than it says", "ten gigabytes")
+    liars = {f"liar{number}": lie for number, lie in enumerate(told)}
+    for name, lie in liars.items():
+        cluster.add(name, program=f"tests.nodes.liars --job-type noop --lie '{lie}'")
+    cluster.add("slow", more=[f"sed -i '2i read _' {DISK}/node"])
+    cluster.add("chatty", more=[f"sed -i '2i echo Welcome to this machine' {DISK}/node"])
+    # The last by its name, so that liars come first.
+    cluster.add("well")
+    cluster.write(types=["noop"])
+    cluster.start()
+    for name in (*liars, "well"):
+        cluster.wait_for(name)
+
+    jobs = [system.enqueue("noop") for _ in range(2 * len(liars))]
+
+    for job in jobs:
+        system.wait_for(job, Status.COMPLETED)
+        assert cluster.node_of(job) == "well"
+        assert set(system.outcomes(job)[:-1]) <= {"requeued"}
+    for name in liars:
+        cluster.wait_for(name, "refused")
+        assert "it says what no node of ours would" in cluster.rows()[name].reason
+    assert list(system.place.rglob("*stolen*")) == []
+    assert list(system.workspace.rglob("page.txt")) == []
+    assert system.store.upkeep.audit() == []
+    assert "it talks nonsense: 'Welcome to this machine'. Does ~/.bashrc there print" in cluster.rows()["chatty"].reason
+    wait_until(lambda: "`pagemill node` has not said a word" in cluster.rows()["slow"].reason, "why it is slow")
+    system.close()
+    cluster.assert_nothing_is_left()

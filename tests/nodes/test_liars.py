@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from tests.nodes.liars import CONTENT, SHA256, Liar, end, file, lies
 from worker_service import VERSION
 from worker_service.children.messages import (
     RELAY_BYTES_MAX,
@@ -19,7 +17,6 @@ from worker_service.children.messages import (
     Checkpointed,
     Described,
     Ended,
-    Gone,
     Happening,
     Hello,
     How,
@@ -29,60 +26,17 @@ from worker_service.children.messages import (
     Order,
     Placed,
     Progressed,
-    Publication,
     encoded,
     from_nursery,
 )
 from worker_service.jobs.documents import DocumentFacts
-from worker_service.jobs.model import HandlerFacts, NewJob, Usage
-from worker_service.nodes import calls
+from worker_service.jobs.model import HandlerFacts, NewJob
 from worker_service.nodes.calls import Happened, Kept
 from worker_service.nodes.engine import Handle, Lost
 from worker_service.nodes.node import Node, Terms
 
 PATIENCE_SECONDS = 20.0
-CONTENT = b"what it has read"
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
 KEY = (7, 3)
-
-
-@dataclass
-class Liar:
-    """Answers as a node does, but for what it was told to say."""
-
-    says: Sequence[Happened] = ()
-    version: str = VERSION
-    landlock: int = 6
-    content: bytes = CONTENT
-    garbage: bytes | None = None
-    hello: bytes = encoded(Hello(1, (Introduced(Described(HandlerFacts("ocr_pages"))),)))
-    commands: list[bytes] = field(default_factory=list)
-    settled: int = 0
-
-    def call(self, body: bytes, *, timeout: float) -> bytes:
-        call = calls.call_from(body)
-        if isinstance(call, calls.Listen) and self.commands and self.garbage is not None:
-            return self.garbage
-        return calls.encoded(self._answer(call))
-
-    def close(self) -> None:
-        return
-
-    def _answer(self, call: calls.Call) -> calls.Answer:
-        if isinstance(call, calls.Settle):
-            self.settled += 1
-            return calls.Settled(f"life {self.settled}", self.version, 4, self.landlock, self.hello)
-        if isinstance(call, calls.Tell):
-            self.commands += call.frames
-            return calls.Told(call.first + len(call.frames) - 1)
-        if isinstance(call, calls.Listen):
-            time.sleep(0.01)
-            has_said = not self.commands or call.heard >= len(self.says)
-            told = () if has_said else tuple(self.says)
-            return calls.Heard(f"life {self.settled}", call.beat + 1, 1, told)
-        if isinstance(call, calls.Get):
-            return calls.Piece(self.content)
-        return calls.There(0)
 
 
 class Desk:
@@ -164,18 +118,9 @@ def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
         desk.node.close().join(10.0)
 
 
-def end(*published: Publication, files: Sequence[Kept] = (), **more: object) -> Happened:
-    ended = Ended(*KEY, How.DONE, published=published, **more)  # type: ignore[arg-type]
-    return Happened(encoded(Gone(msgspec.Raw(encoded(ended)), Usage())), tuple(files))
-
-
-def file(path: str = "page.txt", sha256: str = "") -> Publication:
-    return Publication(Path(path), sha256=sha256)
-
-
 def test_what_an_honest_node_says_is_passed_on(make_desk: MakeDesk) -> None:
     said = Happened(encoded(Progressed(*KEY, 50.0, "half")))
-    desk = make_desk(Liar([said, end(file(sha256=SHA256), files=[Kept("page.txt", len(CONTENT), SHA256)])]))
+    desk = make_desk(Liar([said, end(KEY, file(sha256=SHA256), files=[Kept("page.txt", len(CONTENT), SHA256)])]))
 
     ended = desk.ends()
 
@@ -184,23 +129,7 @@ def test_what_an_honest_node_says_is_passed_on(make_desk: MakeDesk) -> None:
     assert [type(one) for one in desk.heard] == [Placed, Progressed, Ended]
 
 
-LIES: dict[str, Liar] = {
-    "another job": Liar([Happened(encoded(Progressed(8, 3, 50.0, "half")))]),
-    "another fence": Liar([Happened(encoded(Progressed(7, 4, 50.0, "half")))]),
-    "no words": Liar([Happened(b"{}")]),
-    "words of a daemon": Liar([Happened(encoded(Placed(*KEY, "n2")))]),
-    "no message": Liar(garbage=b"\xc1" * 100),
-    "an answer to something else": Liar(garbage=calls.encoded(calls.Piece(b""))),
-    "a path that leaves its place": Liar([end(file("../../stolen"), files=[Kept("../../stolen", 16, SHA256)])]),
-    "a path of its own": Liar([end(file("/etc/passwd"), files=[Kept("/etc/passwd", 16, SHA256)])]),
-    "a digest that is none": Liar([end(file(sha256="beef"), files=[Kept("page.txt", 16, SHA256)])]),
-    "another digest than it says": Liar([end(file(sha256="0" * 64), files=[Kept("page.txt", 16, SHA256)])]),
-    "another content than it says": Liar([end(file(), files=[Kept("page.txt", 16, "0" * 64)])]),
-    "more than it says": Liar([end(file(), files=[Kept("page.txt", 3, SHA256)])]),
-    "less than it says": Liar([end(file(), files=[Kept("page.txt", 99, SHA256)])], content=b""),
-    "a file of which it says nothing": Liar([end(file())]),
-    "ten gigabytes": Liar([end(file(), files=[Kept("page.txt", 10 << 30, SHA256)])]),
-}
+LIES = lies(KEY)
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -222,14 +151,14 @@ def test_who_lies_is_refused_and_what_it_had_goes_elsewhere(lie: str, make_desk:
     [
         (Happened(encoded(Asked(*KEY, 1, "CrawlItems", '{"crawl": "gdrive:ann"}'))), "ask CrawlItems"),
         (Happened(encoded(Checkpointed(*KEY, "1", [NewJob("command")]))), "ask for jobs"),
-        (end(follow_ups=[NewJob("command")]), "ask for jobs"),
-        (end(publishes=True), "publish a document"),
-        (end(document=DocumentFacts(content="0" * 64)), "publish a document"),
+        (end(KEY, follow_ups=[NewJob("command")]), "ask for jobs"),
+        (end(KEY, publishes=True), "publish a document"),
+        (end(KEY, document=DocumentFacts(content="0" * 64)), "publish a document"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_what_no_attempt_on_a_node_may_is_not_done(says: Happened, what: str, make_desk: MakeDesk) -> None:
-    desk = make_desk(Liar([says, end()]))
+    desk = make_desk(Liar([says, end(KEY)]))
 
     ended = desk.ends()
 
@@ -260,9 +189,40 @@ def test_who_cannot_be_a_node_is_refused_in_a_sentence(liar: Liar, reason: str, 
     assert desk.node.state().slots == 0
 
 
+class Slow(Liar):
+    """Settles when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def call(self, body: bytes, *, timeout: float) -> bytes:
+        self.asked.set()
+        self.may.wait(timeout)
+        return super().call(body, timeout=timeout)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_who_settles_after_we_have_left_is_left_alone(make_desk: MakeDesk) -> None:
+    slow = Slow()
+    desk = make_desk(slow)
+    slow.asked.wait(PATIENCE_SECONDS)
+
+    desk.node.close()
+    slow.may.set()
+
+    assert slow.closed.wait(PATIENCE_SECONDS), "nobody holds its house for somebody who has gone"
+    assert desk.node.state().state == "removed"
+
+
 class Nobody:
     def call(self, body: bytes, *, timeout: float) -> bytes:
         raise Lost("the line is closed")
+
+    def holds_back(self) -> str:
+        return ""
 
     def close(self) -> None:
         return

@@ -1,11 +1,15 @@
-"""Who starts the commands of nodes: it keeps nothing open that somebody else waits to be closed."""
+"""Nodes behind a command: who starts it, and what is told of one that does not answer."""
 
 from __future__ import annotations
 
 import select
 import socket
 
+import pytest
+
 from tests.system.conftest import is_running
+from worker_service.nodes import pipes
+from worker_service.nodes.engine import Lost
 from worker_service.nodes.pipes import Starter
 
 WAIT_SECONDS = 20.0
@@ -26,3 +30,42 @@ def test_a_gateway_that_died_is_missed_at_once_although_its_commands_do_not_end(
 
     assert heard == [daemon]
     assert is_there, "it waits for its commands, and nobody waits for it"
+
+
+WAITS = "read _"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (WAITS, "its command was started 0 s ago, and has not said a word"),
+        (
+            f"echo 'Authenticated to box2 ([10.0.0.2]:22) using publickey.' >&2; {WAITS}",
+            "ssh reached it 0 s ago, but `pagemill node` has not said a word. Does ~/.bashrc there print something, or"
+            " wait?",
+        ),
+        (
+            f"echo 'Authenticated to box2.' >&2; echo 'Password: ' >&2; {WAITS}",
+            "or wait? It complains: Password:",
+        ),
+        (
+            f"echo 'Welcome to box2, and have a nice day'; {WAITS}",
+            "it talks nonsense: 'Welcome to box2, and have a nice day'. Does ~/.bashrc there print something, or wait?",
+        ),
+        (
+            "echo 'ssh: connect to host box2 port 22: No route to host' >&2; exit 255",
+            "the line is closed: ssh: connect to host box2 port 22: No route to host",
+        ),
+    ],
+)
+def test_what_holds_a_node_back_is_said_in_words(script: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "_FIRST_WORD_SECONDS", 0.5)
+    starter = Starter({"n1": ["sh", "-c", script]})
+    line = starter.start("n1")
+
+    with pytest.raises(Lost) as told:
+        line.call(b"", timeout=2.0)
+
+    line.close()
+    starter.close()
+    assert sentence in str(told.value)

@@ -65,6 +65,8 @@ sleep "$1"
 
 class Storm:
     kinds: Sequence[str] = KINDS
+    lengths: Sequence[float] = (0, 0.02, 0.2, 0.6)
+    """How long jobs take."""
     shipped: Iterable[str] | None = None
     """Of the shipped handlers these are there; None: all."""
 
@@ -94,7 +96,7 @@ class Storm:
     def run(self, seconds: float, *, at_least: int, most_seconds: float) -> None:
         """Rage for so long, and on until each kind has landed so often, but not for longer than `most_seconds`."""
         began = time.monotonic()
-        producers = Producers(self.system, self._settings, self.seed)
+        producers = Producers(self.system, self._settings, self.seed, self.lengths)
         with ExitStack() as stack:
             stack.callback(self._wake, everything=True)
             stack.callback(producers.stop)
@@ -322,8 +324,9 @@ class Storm:
 class Producers:
     """Three of them, each in a thread of its own: the Python API, the command line, and the sqlite3 program."""
 
-    def __init__(self, system: System, settings: dict[str, object], seed: int) -> None:
+    def __init__(self, system: System, settings: dict[str, object], seed: int, lengths: Sequence[float]) -> None:
         self._system = system
+        self._lengths = lengths
         self._environment = system.environment(**settings)
         self._stopping = threading.Event()
         self._told: dict[str, list[int]] = {"api": [], "cli": [], "sqlite3": []}
@@ -354,7 +357,7 @@ class Producers:
 
     def _produce(self, name: str, make: Callable[[str, str], int], chance: random.Random) -> None:
         while not self._stopping.wait(chance.uniform(0.02, 0.4)):
-            payload = json.dumps({"seconds": chance.choice([0, 0.02, 0.2, 0.6])})
+            payload = json.dumps({"seconds": chance.choice(self._lengths)})
             try:
                 if self._waiting() <= _WAITING_MOST:
                     self._told[name].append(make(chance.choice(["chaos", "chaos_command"]), payload))

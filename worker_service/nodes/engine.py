@@ -32,6 +32,9 @@ class Handle(Protocol):
     def call(self, body: bytes, *, timeout: float) -> bytes:
         """Raise `Lost` or TimeoutError; the same call may be made again. Called by several threads at once."""
 
+    def holds_back(self) -> str:
+        """What may keep it from its first answer, in words. '': it has answered, or nothing is known."""
+
     def close(self) -> None:
         """Nobody calls any more: what can be let go of is."""
 

@@ -67,7 +67,7 @@ _LISTEN_PART = 1 / 5
 _LISTEN_SECONDS = 2.0
 _CALL_SECONDS = 5.0
 _SETTLE_SECONDS = 60.0
-_LEAVE_SECONDS = 10.0
+_LEAVE_SECONDS = 3.0
 _CARRY_SECONDS = 60.0
 _AGAIN_SECONDS = (0.3, 15.0)
 _AGAIN_PART = 1 / 10
@@ -183,6 +183,8 @@ class Node:
         self._carried_of: Counter[str] = Counter()
         """By its name, how much of an input has come in portions."""
         self._handle: Handle | None = None
+        self._begins: Handle | None = None
+        """One that has not answered yet."""
         self._life = ""
         self._heard_at: float | None = None
         self._note = Note(head.terms.staging_root, name)
@@ -230,11 +232,15 @@ class Node:
                 len(self._errands),
                 None if self._heard_at is None else round(now - self._heard_at, 3),
                 self._version,
-                "" if state == "up" and now >= self._rests_until else self._reason,
+                "" if state == "up" and now >= self._rests_until else self._why_not_up(),
                 self._sent,
                 self._received,
                 float(sum(pages for _, pages in self._pages)),
             )
+
+    def _why_not_up(self) -> str:
+        begins = self._begins
+        return (begins is not None and begins.holds_back()) or self._reason
 
     def _state(self) -> str:
         if self._is_closed:
@@ -300,18 +306,15 @@ class Node:
                     numbers = 0, 0
                 numbers = self._hear(*numbers)
             except TimeoutError:
-                self._reason = "it does not answer"
-                self._hang_up()
+                self._miss("it does not answer")
             except Unfit as error:
                 self._refuse(str(error), _AGAIN_SECONDS[1])
             except Garbled as error:
                 self._disbelieve(error)
             except Lost as error:
-                self._reason = str(error)
-                self._hang_up()
+                self._miss(str(error))
             except Exception as error:  # the outermost frame of this thread: whatever an engine raises
-                self._reason = f"{type(error).__name__}: {error}"[:1000]
-                self._hang_up()
+                self._miss(f"{type(error).__name__}: {error}"[:1000])
             else:
                 continue
             self._head.ring()
@@ -319,7 +322,7 @@ class Node:
 
     def _settle(self) -> None:
         terms = self._head.terms
-        handle = self._head.host(self.name)
+        handle = self._begins = self._head.host(self.name)
         settle = Settle(
             calls.VERSION,
             VERSION,
@@ -343,7 +346,12 @@ class Node:
         except BaseException:
             handle.close()
             raise
+        finally:
+            self._begins = None
         with self._guard:
+            if self._is_closed:
+                handle.close()
+                raise Lost("we have left it")
             # Whoever says this holds the lock that everything before it held.
             self._lose_all(f"node {self.name} has begun anew")
             self._handle, self._life, self._slots = handle, settled.life, min(settled.slots, self._slots_said or 1000)
@@ -390,9 +398,15 @@ class Node:
         if handle is not None:
             handle.close()
 
+    def _miss(self, reason: str) -> None:
+        # Where another thread has hung up on it, that was why.
+        if boot_clock() >= self._refused_until:
+            self._reason = reason
+        self._hang_up()
+
     def _refuse(self, reason: str, seconds: float) -> None:
-        self._is_refused, self._reason = True, text(reason, 1000)
         self._refused_until = boot_clock() + seconds
+        self._is_refused, self._reason = True, text(reason, 1000)
         self._hang_up()
         self._head.ring()
 

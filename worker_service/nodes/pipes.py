@@ -20,21 +20,32 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from worker_service.children import jail
-from worker_service.children.messages import GatewayBegin
+from worker_service.children.messages import GatewayBegin, text
 from worker_service.cluster import LOCAL, Place, place_of
 from worker_service.nodes.agent import Agent
 from worker_service.nodes.calls import ANSWER_BYTES_MAX
 from worker_service.nodes.engine import Lost
 
-_HEADER = struct.Struct(">IQ")
+HEADER = struct.Struct(">IQ")
 _LEAVING_SECONDS = 3.0
 _STARTING_SECONDS = 10.0
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
-        "-o", "ConnectTimeout=5", "-o", "ClearAllForwardings=yes")  # fmt: skip
+        "-o", "ConnectTimeout=5", "-o", "ClearAllForwardings=yes", "-o", "LogLevel=VERBOSE")  # fmt: skip
+_REACHED, _OF_SSH = "Authenticated to ", ("Authenticated to ", "Transferred: ", "Bytes per second: ")
+"""What ssh says of itself, beside what is wrong."""
+_BASHRC = "Does ~/.bashrc there print something, or wait?"
+_FIRST_WORD_SECONDS = 5.0
+"""So long nobody wonders why a node has not said anything yet."""
+_CLOSED = "the line is closed"
+_COMPLAINT_CHARACTERS, _NONSENSE_CHARACTERS = 300, 80
+_COMPLAINT_SECONDS = 0.01
+"""No more often is anything heard on the side: a flood costs its author."""
+_LAST_WORD_SECONDS = 0.5
 
 
 def engine(begin: GatewayBegin, lock_fd: int | None) -> Pipes:
@@ -83,7 +94,7 @@ def _command(engine: str, place: Place) -> list[str]:
 
 
 class Starter:
-    """A process apart. It is asked by a name, and hands back the two pipes of a command that it knows by that name."""
+    """A process apart. It is asked by a name, and hands back the pipes of a command that it knows by that name."""
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -101,10 +112,10 @@ class Starter:
         with self._guard:
             try:
                 self._near.send(name.encode())
-                said, descriptors, _, _ = socket.recv_fds(self._near, 4096, 2)
+                said, descriptors, _, _ = socket.recv_fds(self._near, 4096, 3)
             except OSError as error:
                 raise Lost(f"the command cannot be started: {error}") from error
-        if len(descriptors) != 2:
+        if len(descriptors) != 3:
             raise Lost(said.decode("utf-8", "replace") or "nobody is there who starts commands")
         return Line(*descriptors)
 
@@ -126,6 +137,7 @@ def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> N
                     commands[said.decode()],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                     start_new_session=True,
                     preexec_fn=jail.calm_signals,
                 )
@@ -134,8 +146,10 @@ def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> N
                 continue
             assert one.stdin is not None
             assert one.stdout is not None
-            with one.stdin, one.stdout:
-                socket.send_fds(asked, [b"started"], [one.stdin.fileno(), one.stdout.fileno()])
+            assert one.stderr is not None
+            with one.stdin, one.stdout, one.stderr:
+                pipes = [one.stdin.fileno(), one.stdout.fileno(), one.stderr.fileno()]
+                socket.send_fds(asked, [b"started"], pipes)
             started.append(one)
         code = 0
     finally:
@@ -157,8 +171,8 @@ def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> N
 class Line:
     """Calls to one node, by number; its answers come as they like."""
 
-    def __init__(self, says: int, hears: int) -> None:
-        self._says, self._hears = says, hears
+    def __init__(self, says: int, hears: int, complains: int) -> None:
+        self._says, self._hears, self._complains = says, hears, complains
         # A node that does not read keeps nobody waiting for ever.
         os.set_blocking(says, False)
         self._numbers = itertools.count(1)
@@ -167,8 +181,16 @@ class Line:
         self._answers: dict[int, bytes] = {}
         self._waiting: set[int] = set()
         self._lost = ""
+        self._began_at = time.monotonic()
+        self._reached_at: float | None = None
+        """By ssh."""
+        self._has_answered = False
+        self._complaint = ""
+        """What was said last on the side."""
+        self._side = threading.Thread(target=self._overhear, name="side", daemon=True)
         self._reader = threading.Thread(target=self._listen, name="line", daemon=True)
-        self._reader.start()
+        for one in (self._side, self._reader):
+            one.start()
 
     def call(self, body: bytes, *, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
@@ -179,9 +201,11 @@ class Line:
             self._waiting.add(number)
         try:
             with self._saying:
-                self._write(_HEADER.pack(len(body), number) + body, deadline)
+                self._write(HEADER.pack(len(body), number) + body, deadline)
             with self._guard:
                 if not self._guard.wait_for(lambda: number in self._answers or self._lost, deadline - time.monotonic()):
+                    if sentence := self.holds_back():
+                        raise Lost(sentence)
                     raise TimeoutError
                 if number not in self._answers:
                     raise Lost(self._lost)
@@ -191,8 +215,35 @@ class Line:
                 self._waiting.discard(number)
                 self._answers.pop(number, None)
 
+    def holds_back(self) -> str:
+        now = time.monotonic()
+        if self._has_answered or now < self._began_at + _FIRST_WORD_SECONDS:
+            return ""
+        if self._reached_at is not None:
+            seconds = _about(now - self._reached_at)
+            sentence = f"ssh reached it {seconds} ago, but `pagemill node` has not said a word. {_BASHRC}"
+        else:
+            sentence = f"its command was started {_about(now - self._began_at)} ago, and has not said a word."
+        return f"{sentence} It complains: {self._complaint}" if self._complaint else sentence
+
     def close(self) -> None:
-        self._lose("the line is closed")
+        self._lose(_CLOSED)
+
+    def _overhear(self) -> None:
+        with contextlib.suppress(OSError), os.fdopen(self._complains, "rb") as pipe:
+            while said := pipe.readline(4096):
+                line = text(said.decode("utf-8", "replace").strip(), _COMPLAINT_CHARACTERS)
+                if line.startswith(_REACHED):
+                    self._reached_at = time.monotonic()
+                if line and not line.startswith(_OF_SSH):
+                    self._complaint = line
+                    print(line, file=sys.stderr, flush=True)
+                time.sleep(_COMPLAINT_SECONDS)
+
+    def _last_words(self) -> str:
+        """Why somebody has gone is said on the side."""
+        self._side.join(_LAST_WORD_SECONDS)
+        return f"{_CLOSED}: {self._complaint}" if self._complaint else _CLOSED
 
     def _write(self, said: bytes, deadline: float) -> None:
         left = memoryview(said)
@@ -206,7 +257,7 @@ class Line:
                         self._lose("it does not read what it is told")
                     raise TimeoutError from None
             except OSError as error:
-                self._lose("the line is closed")
+                self._lose(self._last_words())
                 raise Lost(self._lost) from error
 
     def _listen(self) -> None:
@@ -214,12 +265,14 @@ class Line:
         try:
             while True:
                 number, body = read(pipe)
+                self._has_answered = True
                 with self._guard:
                     if number in self._waiting:
                         self._answers[number] = body
                         self._guard.notify_all()
         except (EOFError, OSError, ValueError) as error:
-            self._lose(str(error) or "the line is closed")
+            reason = self._last_words() if str(error) in ("", _CLOSED) else str(error)
+            self._lose(reason if self._has_answered or reason.startswith(_CLOSED) else f"{reason}. {_BASHRC}")
         finally:
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -235,19 +288,26 @@ class Line:
             os.close(self._says)
 
 
-def read(pipe: BinaryIO) -> tuple[int, bytes]:
-    head = _exactly(pipe, _HEADER.size)
-    length, number = _HEADER.unpack(head)
+def read(pipe: BufferedReader) -> tuple[int, bytes]:
+    head = _exactly(pipe, HEADER.size)
+    length, number = HEADER.unpack(head)
     if length > ANSWER_BYTES_MAX:
-        raise EOFError("it talks nonsense")
+        os.set_blocking(pipe.fileno(), False)
+        said = (head + pipe.peek()).decode("utf-8", "replace").strip()
+        raise EOFError(f"it talks nonsense: {text(said, _NONSENSE_CHARACTERS)!r}")
     return number, _exactly(pipe, length)
 
 
 def _exactly(pipe: BinaryIO, number: int) -> bytes:
     found = pipe.read(number)
     if len(found) < number:
-        raise EOFError("the line is closed")
+        raise EOFError(_CLOSED)
     return found
+
+
+def _about(seconds: float) -> str:
+    """In steps, so that what is told does not change all the time."""
+    return f"{int(seconds // 5) * 5} s"
 
 
 # --- the node's end -----------------------------------------------------------------------------------
@@ -266,7 +326,7 @@ def serve(root: Path, slots: int | None) -> NoReturn:
 
     def answer(number: int, body: bytes) -> None:
         answered = agent.answer(body)
-        left = memoryview(_HEADER.pack(len(answered), number) + answered)
+        left = memoryview(HEADER.pack(len(answered), number) + answered)
         with saying, contextlib.suppress(OSError):
             while left:
                 left = left[os.write(says, left) :]

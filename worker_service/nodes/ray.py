@@ -57,6 +57,9 @@ class Actor:
             raise Lost(f"Ray says {type(error).__name__}") from error
         return answer
 
+    def holds_back(self) -> str:
+        return ""
+
     def close(self) -> None:
         ray.kill(self._actor)
 

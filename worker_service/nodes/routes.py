@@ -141,11 +141,15 @@ class FarNursery(Nursery):
         names = [] if self.seen is None else [node.name for node in self.seen.nodes]
         for key, held in list(self._held.items()):
             last = max(heard.values(), default=held.at) if held.node is None else heard.get(held.node, held.at)
-            is_over = now - min(last, held.at) > self._patience_seconds
-            if is_over or (names and self.has_begun_anew(names if held.node is None else [held.node])):
-                del self._held[key]
+            silent = now - min(last, held.at)
+            if silent > self._patience_seconds:
+                message = f"the gateway died, and {held.node or 'each of its nodes'} was not heard for {silent:.1f} s"
+            elif names and self.has_begun_anew(names if held.node is None else [held.node]):
                 message = "the gateway died, and the attempt with it"
-                yield Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message)
+            else:
+                continue
+            del self._held[key]
+            yield Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message)
 
 
 class Children:
