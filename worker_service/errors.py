@@ -21,6 +21,12 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), "")
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """What to write instead; `otherwise`: where nothing is near."""
+    near = nearest(word, known, cutoff)
+    return f"did you mean {near}?" if near else otherwise
+
+
 class BadInput(PagemillError):
     """What the person wrote cannot be understood."""
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_service.config_values import WHOLE_SECONDS
-from worker_service.errors import ConfigError, nearest
+from worker_service.errors import ConfigError, did_you_mean, nearest
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")
@@ -169,8 +169,7 @@ def read_program(table: Mapping[str, object], label: str) -> Program:
     """Refuse in a sentence what is wrong with it; whether the program is there is not asked."""
     for key in table:
         if key not in READERS:
-            near = nearest(key, READERS)
-            known = f"did you mean {near}?" if near else f"the settings are {', '.join(READERS)}"
+            known = did_you_mean(key, READERS, f"the settings are {', '.join(READERS)}")
             raise ConfigError(f"{label}: there is no setting {key!r}: {known}")
     if "argv" not in table:
         raise ConfigError(f'{label} needs argv = ["/path/of/the/program", "…"]')

@@ -20,7 +20,7 @@ from cronsim import CronSim, CronSimError
 
 from worker_service.clock import zone_of
 from worker_service.config_values import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
-from worker_service.errors import ConfigError, nearest
+from worker_service.errors import ConfigError, did_you_mean, nearest
 from worker_service.jobs.model import NewJob
 from worker_service.plurals import counted
 
@@ -170,8 +170,7 @@ def _read_job(raw: object, label: str, owner: str, priority: int) -> NewJob:
     table = read_table(raw, label)
     for key in table:
         if key not in _JOB_FIELDS:
-            near = nearest(key, _JOB_FIELDS)
-            meant = f"did you mean {near}?" if near else f"the fields are {', '.join(_JOB_FIELDS)}"
+            meant = did_you_mean(key, _JOB_FIELDS, f"the fields are {', '.join(_JOB_FIELDS)}")
             raise ConfigError(f"{label}: there is no field {key!r}: {meant}")
     if "type" not in table:
         raise ConfigError(f"{label}: type is missing: the type of the job")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from worker_service.errors import PagemillError, nearest
+from worker_service.errors import PagemillError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -293,8 +293,8 @@ def _usage_sentence(error: click.UsageError) -> str:
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
-    near = nearest(word, known)
-    return f": did you mean {near}?" if near else ""
+    hint = did_you_mean(word, known, "")
+    return hint and f": {hint}"
 
 
 def _file_sentence(error: OSError) -> str:

@@ -8,7 +8,7 @@ How it is found is told in `registry`; how it is run, in `worker_service.childre
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -339,7 +339,3 @@ class Message:
     """The same for programs."""
     at: str = ""
     """When it was put together, as RFC 3339 has it."""
-
-
-Offered = Handler[Any] | Family | Iterable[Handler[Any]]
-"""What an entry point of the group `worker_service.handlers` may name."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from worker_service.errors import BadInput, nearest
+from worker_service.errors import BadInput, did_you_mean
 from worker_service.jobs.model import Status
 
 
@@ -97,8 +97,7 @@ def one_of(statuses: type[S], word: str) -> S:
     try:
         return statuses(word)
     except ValueError:
-        near = nearest(word, statuses)
-        hint = f"did you mean {near}?" if near else f"it is one of {', '.join(statuses)}."
+        hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}.")
         raise BadInput(f"there is no status {word!r}: {hint}") from None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker_service.clock import PERIODS, period_of
 from worker_service.config import Settings
-from worker_service.errors import BadInput, BadPayload, nearest
+from worker_service.errors import BadInput, BadPayload, did_you_mean
 from worker_service.jobs.documents import FACTS, DeferredAction, filled
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.operations.database import Session
@@ -91,8 +91,7 @@ def doubt(session: Session, job_type: str) -> str:
     told = session.store.reading.names("handler", "", most=_TYPES_MOST)
     if job_type in told or job_type in (installed := installed_types(session.settings)):
         return ""
-    near = nearest(job_type, {*told, *installed})
-    meant = f"did you mean {near}?" if near else "`pagemill handlers ls` lists those that are installed"
+    meant = did_you_mean(job_type, {*told, *installed}, "`pagemill handlers ls` lists those that are installed")
     return f"no handler here knows {job_type!r}: {meant}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from worker_service import VERSION
 from worker_service.config import Settings
-from worker_service.errors import ConfigError, NodeNotFound, nearest
+from worker_service.errors import ConfigError, NodeNotFound, did_you_mean
 from worker_service.jobs.model import NodeRow, NodeWork
 from worker_service.operations.database import Session
 
@@ -68,8 +68,7 @@ def wish(session: Session, verb: str, name: str) -> str:
     """Of a person: what the node does from now on."""
     if not session.store.steering.wish_of_node(name, WISHES[verb]):
         known = [row.name for row in session.store.reading.nodes()]
-        near = nearest(name, known, 0.5)
-        hint = f"did you mean {near}?" if near else f"the nodes are {', '.join(known) or 'none yet'}"
+        hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
         raise NodeNotFound(f"there is no node {name!r}: {hint}")
     running = sum(row.running for row in session.store.reading.nodes() if row.name == name)
     if verb == "use":

@@ -23,7 +23,7 @@ from worker_service.errors import (
     Refused,
     RuleBroken,
     StoreError,
-    nearest,
+    did_you_mean,
 )
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.model import Job, NewJob
@@ -200,8 +200,7 @@ def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequ
 
     words = {found.name: found for found in find(group=WORDS)}
     if word not in words:
-        near = nearest(word, words)
-        meant = f"did you mean {near}?" if near else f"it may begin a job, or {', '.join(words)}"
+        meant = did_you_mean(word, words, f"it may begin a job, or {', '.join(words)}")
         raise BadInput(f"{where}: there is no field {word!r}: {meant}")
     try:
         made: NewJob | Sequence[NewJob] = words[word].load()(wish, owner=owner)
@@ -240,8 +239,7 @@ def _named(session: Session, name: str) -> Schedule:
         if schedule.name == name:
             return schedule
     known = [one.name for one in session.settings.schedule]
-    near = nearest(name, known)
-    meant = f"did you mean {near}?" if near else f"there are {', '.join(known) or 'none: pagemill schedule example'}"
+    meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none: pagemill schedule example'}")
     raise BadInput(f"there is no schedule {name!r}: {meant}")
 
 

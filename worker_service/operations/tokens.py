@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from worker_service.clock import as_text, parse_duration, shifted
-from worker_service.errors import BadInput, BadTime, Refused, TokenNotFound, nearest
+from worker_service.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
 from worker_service.operations.database import Session
 from worker_service.operations.words import read_time
 from worker_service.tokens import (
@@ -122,8 +122,7 @@ def remove(session: Session, words: Sequence[str]) -> int:
     by_name |= {str(one.id): one.id for one in there}
     for word in words:
         if word not in by_name:
-            near = nearest(word, by_name)
-            hint = f"did you mean {near}?" if near else "`pagemill token ls` shows what there is"
+            hint = did_you_mean(word, by_name, "`pagemill token ls` shows what there is")
             raise TokenNotFound(f"there is no token {word!r}: {hint}")
     return session.store.tokens.remove([by_name[word] for word in words], actor=session.actor)
 

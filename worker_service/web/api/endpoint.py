@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.errors import BadInput, nearest
+from worker_service.errors import BadInput, did_you_mean
 from worker_service.harmless import as_json
 from worker_service.jobs.digest import digest
 from worker_service.operations.database import Session
@@ -272,8 +272,7 @@ def read_query(request: Request, declared: Sequence[Param]) -> dict[str, Any]:
         name = word.replace("-", "_")
         param = known.get(name)
         if param is None:
-            near = nearest(name, known)
-            meant = f"did you mean {near}?" if near else f"there are {', '.join(known) or 'none'}"
+            meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none'}")
             raise BadInput(f"there is no {word!r} in a query of {request.url.path}: {meant}")
         if "\0" in value:
             raise BadInput(f"{name} holds a NUL byte")
@@ -337,8 +336,7 @@ def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
         raise BadInput("the body is a JSON object, such as {}")
     for name in value:
         if name not in declared:
-            near = nearest(name, declared)
-            meant = f"did you mean {near}?" if near else f"there are {', '.join(declared)}"
+            meant = did_you_mean(name, declared, f"there are {', '.join(declared)}")
             raise BadInput(f"there is no {name!r} in such a body: {meant}")
     if (fault := PayloadCheck(json.dumps(schema_of_body(declared))).fault(text)) is not None:
         raise BadInput(f"the body does not fit: {fault.replace('payload', 'body', 1)}")

@@ -39,8 +39,6 @@ _WAITING_MOST = 64
 """Looks that a slow listener may be behind before it asks the database itself."""
 _MISSED_MOST = 20_000
 
-_ABOUT = ("job_id", "batch_id", "document_id")
-
 
 class TooManyStreams(HttpProblem):
     code = "too_many_streams"
