@@ -40,8 +40,6 @@ FILE = json.loads(manual.OPENAPI.read_text("utf-8"))
 EACH = [(method.upper(), path) for path, methods in FILE["paths"].items() for method in methods]
 
 OF_ALL = {"/api/status", "/api/stats", "/api/workers", "/metrics"}
-# What anybody may begin, for themselves.
-MAKES = {("POST", "/api/jobs"), ("POST", "/api/batches"), ("POST", "/api/uploads"), ("POST", "/api/pauses")}
 
 
 @dataclass
