@@ -178,13 +178,13 @@ MUTANTS = (
     Mutant("progress may fall", "P10", "simulation", (
         ("progress_percent = max(progress_percent, :percent)", "progress_percent = :percent"),)),
     Mutant("completion in two transactions", "P5", "simulation", (
-        ("            for done in once.values():\n",
-         "        with self._db.transaction():\n            for done in once.values():\n"),)),
+        ("            if bringing or self._db",
+         "        with self._db.transaction():\n            if bringing or self._db"),)),
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
-        ('            if self._db.write("any_checkpoint") == [(1,)]:',
+        ("            if bringing or self._db",
          "            for lost in (d for d in completions if d.lease not in landed):\n"
          "                self._insert_follow_ups(1, Work(None, None, '', '', None, None, 5), lost.follow_ups)\n"
-         '            if self._db.write("any_checkpoint") == [(1,)]:'),)),
+         "            if bringing or self._db"),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("                # Last: if that cannot be written now, all is done once more, and needs the files.\n"
          "                self.publisher.retract(ended)\n", ""),)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.store.kit import (
@@ -72,6 +74,40 @@ def test_enqueue_many_returns_the_jobs_in_the_order_of_the_wishes(store: Store) 
 
     assert [store.reading.get(each.job_id).account for each in added] == [str(number) for number in range(50)]
     assert not any(each.existing for each in added)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        NewJob("ocr_pages"),
+        NewJob("ocr_pages", platform="gdrive", account="a", payload="[1]", priority=2, owner="ann"),
+        NewJob(
+            "ocr_pages",
+            source="s",
+            run_at=datetime(2099, 1, 1, tzinfo=UTC),
+            max_retries=1,
+            timeout_seconds=9,
+            name="n",
+            source_key="k",
+        ),
+    ],
+)
+def test_a_job_is_the_same_row_whether_it_comes_alone_or_with_many(store: Store, job: NewJob) -> None:
+    first = store.intake.enqueue(job)
+    alone = store.reading.get(first.job_id)
+
+    among = [store.reading.get(each.job_id) for each in store.intake.enqueue_many([job] * 51)]
+
+    assert {one._replace(id=alone.id) for one in among} == {alone}
+
+
+def test_follow_ups_have_their_parent_however_many_they_are(store: Store, enqueue: Enqueue) -> None:
+    parent = enqueue(owner="ann", priority=3)
+
+    store.leases.complete(claim_one(store).lease, None, [NewJob("ocr_pages")] * 51)
+
+    born = [store.reading.get(parent + number) for number in range(1, 52)]
+    assert {(job.parent_id, job.owner, job.priority) for job in born} == {(parent, "ann", 3)}
 
 
 @pytest.mark.parametrize(

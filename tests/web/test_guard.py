@@ -10,7 +10,6 @@ import pytest
 from tests.web.conftest import connected, served, with_url
 from worker_service.config import Settings
 
-
 # ── Hosts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

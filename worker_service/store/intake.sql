@@ -8,6 +8,10 @@ INSERT INTO worker_job_queue ({new_columns})
 {new_job}
 VALUES {new_rows};
 
+-- name: enqueue_usual_rows
+INSERT INTO worker_job_queue ({usual_columns})
+VALUES {usual_rows};
+
 -- name: enqueue
 -- The table decides, never a look before: of two producers with one unique_key, one inserts and one is refused.
 {new_job}
@@ -325,6 +329,10 @@ EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unse
 
 -- name: is_settled
 SELECT NOT ({anything_to_settle});
+
+-- name: nothing_follows
+-- What has ended has left no checkpoint, and nobody waits for it.
+SELECT NOT EXISTS (SELECT 1 FROM checkpoint) AND NOT ({anything_to_settle});
 
 -- name: unready
 -- Would a claim first have to settle or free something?

@@ -406,13 +406,13 @@ class SqliteLeases:
                 rows = chain(*((*done.lease, done.result) for done in some), _NOTHING[: missing * COMPLETED_WIDTH])
                 ended = self._db.write(complete, (*rows, now))
                 landed |= {(job_id, fence, worker_id): has_document for job_id, fence, worker_id, has_document in ended}
-            if self._db.write("any_checkpoint") == [(1,)]:
+            bringing = [done for done in once.values() if done.lease in landed and (landed[done.lease] or done.brings)]
+            if bringing or self._db.write("nothing_follows") != [(1,)]:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in landed]))
-            for done in once.values():
-                if done.lease in landed and (landed[done.lease] or done.brings):
+                for done in bringing:
                     [work] = self._db.write("work_of", job_id=done.lease.job_id)
                     self._land(done, work_from(work), now)
-            settle(self._db)
+                settle(self._db)
         return [done.lease for done in completions if done.lease not in landed or once[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
@@ -763,7 +763,7 @@ class _Turns:
                 return rows
             self.forget()
         in_turn = self._in_turn(values, most, types)
-        ids = json.dumps(in_turn)
+        ids = msgspec.json.encode(in_turn).decode()  # json takes 2 µs longer, of a claim's 55
         if len(in_turn) < 2:
             return self._db.write("claim", ids=ids, **values) if in_turn else []
         # Of many it costs a sixth less to look at them once more than to have them returned.

@@ -684,9 +684,6 @@ SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
 -- name: forget_checkpoints
 DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
 
--- name: any_checkpoint
-SELECT EXISTS (SELECT 1 FROM checkpoint);
-
 -- name: publish
 -- P5, P11: pages were written ahead. From this row on people read them.
 UPDATE document

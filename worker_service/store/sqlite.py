@@ -13,7 +13,7 @@ from importlib.resources import files
 from worker_service.jobs.generations import Patience
 from worker_service.store.batches import SqliteBatches
 from worker_service.store.database import Database, FileWatch
-from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, SqliteIntake
+from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, USUAL_COLUMNS, SqliteIntake
 from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, SqliteLeases
 from worker_service.store.library import SqliteLibrary
 from worker_service.store.notices import NOTICE_COLUMNS, SqliteNotices
@@ -66,6 +66,8 @@ def sqlite_statements() -> dict[str, str]:
         "new_columns": ", ".join(NEW_COLUMNS),
         "new_row": new_row,
         "new_rows": ", ".join([new_row] * ROWS_AT_ONCE),
+        "usual_columns": ", ".join(USUAL_COLUMNS),
+        "usual_rows": ", ".join([_row_of(len(USUAL_COLUMNS))] * ROWS_AT_ONCE),
         "job_columns": ", ".join(JOB_COLUMNS),
         "notice_columns": ", ".join(NOTICE_COLUMNS),
         "token_columns": ", ".join(TOKEN_COLUMNS),
