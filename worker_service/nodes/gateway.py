@@ -75,7 +75,7 @@ class Gateway:
         self._secret: set[Key] = set()
         """Of those that need a secret, which no other machine has."""
         self._wishes = Wishes()
-        self._tell_at = 0.0
+        self._look_at = self._tell_at = 0.0
         self._told: tuple[NodeState, ...] = ()
         self._engine_name = self._engine_fault = ""
         """What it is called, and why it can tell of no node."""
@@ -116,9 +116,10 @@ class Gateway:
     def tell(self, said: bytes) -> None:
         with self._guard:
             self._unsent += said
-        self.ring()
+        os.eventfd_write(self._bell, 1)
 
     def ring(self) -> None:
+        self._look_at = 0.0
         os.eventfd_write(self._bell, 1)
 
     @property
@@ -189,11 +190,14 @@ class Gateway:
             os.eventfd_read(self._bell)
         if self._control in readable and not self._listen():
             return False
-        for node in list(self._nodes.values()):
-            node.look()
-        # The daemon hears that a node has gone before it gets back what was meant for it.
-        self._tell_of_nodes()
-        self._place()
+        # Not in each turn: there may be hundreds of nodes, and one of them has always something to say.
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECONDS
+            for node in list(self._nodes.values()):
+                node.look()
+            self._tell_of_nodes()
+        if self._waiting:
+            self._place()
         return self._flush()
 
     def _listen(self) -> bool:
@@ -215,7 +219,7 @@ class Gateway:
             self.tell(frame(Pong()))
         elif isinstance(message, Wishes):
             self._wishes = message
-            self._tell_at = 0.0
+            self._look_at = self._tell_at = 0.0
         elif isinstance(message, Stop | Reply):
             key = (message.job_id, message.fence)
             for one in [one for one in [*self._waiting] if one.order.key == key and isinstance(message, Stop)]:
@@ -239,7 +243,9 @@ class Gateway:
                 continue
             possible = [room for name, room in rooms.items() if name == LOCAL or not is_here]
             if not any(room.slots for room in possible):
-                # Nodes go between a claim and this line; who comes next may have room.
+                # Nodes go between a claim and this line; who comes next may have room. The daemon hears that they have
+                # gone before it gets back what was meant for them.
+                self._tell_of_nodes()
                 self._waiting.remove(launch)
                 self._refuse(launch, How.STOPPED, "NOT_BEGUN", "no node has room")
                 continue

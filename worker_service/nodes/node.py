@@ -265,6 +265,9 @@ class Node:
 
     def pass_on(self, message: Stop | Reply) -> None:
         key = (message.job_id, message.fence)
+        # Each node is asked whose it is: without its guard, for most are not.
+        if key not in self._errands:
+            return
         with self._guard:
             errand = self._errands.get(key)
             if errand is None:
@@ -488,7 +491,9 @@ class Node:
             if self._errands.pop(key, None) is None:
                 return False
             self._head.tell(frame(gone or Gone(msgspec.Raw(encoded(ended)), usage)))
-        self._head.ring()
+        if self.wish or boot_clock() < self._rests_until:
+            # It has fewer slots now.
+            self._head.ring()
         return True
 
     def _lose_all(self, message: str) -> None:
