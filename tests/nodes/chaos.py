@@ -74,6 +74,10 @@ class NodeStorm(Storm):
     kinds = (*OF_MACHINES, *OF_PROCESSES)
     lengths = (0.02, 0.6, 2.0, 4.0)
     shipped = ("command",)
+    types: Sequence[str] = ("chaos", "fetch")
+    """That run on nodes."""
+    disk: Sequence[str] = (f"mount -t tmpfs -o size=64m tmpfs {DISK}/state",)
+    """How a machine gets one that can be filled."""
 
     def __init__(self, system: System, seed: int, *, daemons: int = 2) -> None:
         super().__init__(system, seed, daemons=daemons)
@@ -82,9 +86,9 @@ class NodeStorm(Storm):
         names = [f"n{number + 1}" for number in range(MACHINES)]
         config = Path(str(self._settings["config"]))
         engine = f"ssh:{','.join(f'{name}*{SLOTS}' for name in names)},local*0"
-        config.write_text(f'{config.read_text()}[cluster]\nengine = "{engine}"\ntypes = ["chaos", "fetch"]\n')
+        config.write_text(f'{config.read_text()}[cluster]\nengine = "{engine}"\ntypes = {[*self.types]}\n')
         for name in names:
-            self._lab.add(name, wire=True, more=[f"mount -t tmpfs -o size=64m tmpfs {DISK}/state"])
+            self._lab.add(name, wire=True, more=self.disk)
         self._undo: dict[str, tuple[float, Callable[[], None]]] = {}
         """By machine: when its fault ends, and how."""
         self._blows: list[Blow] = []
@@ -191,6 +195,9 @@ class NodeStorm(Storm):
 
     def _examine(self, producers: Producers) -> Iterator[str]:
         yield from super()._examine(producers)
+        yield from self._examine_nodes()
+
+    def _examine_nodes(self) -> Iterator[str]:
         self._ends: dict[Process, float] = {}
         self._margins: dict[bool, list[float]] = {True: [], False: []}
         """How long before its end each was gone; True: of those that time alone has ended."""

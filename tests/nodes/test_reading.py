@@ -1,44 +1,58 @@
-"""A document read over nodes: spread over them, and none of its pages read twice because one of them has left."""
+"""A document read over nodes: spread over them, and none of its pages read twice because some of them have left."""
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+import random
+import signal
 from pathlib import Path
 
 from tests.nodes.conftest import Nodes
-from tests.system import readers
+from tests.nodes.pages import Readings, paper
 from tests.system.conftest import wait_until
-from tests.system.test_reading import Desk, leaf, slips
-from worker_service.jobs.documents import IndexStatus
+from tests.system.test_reading import Desk
 
-PAGES = 16
+PAGES = 200
 PATIENCE_SECONDS = 60.0
+NAMES = ("n1", "n2", "n3")
 
 
-def test_a_document_is_read_over_two_nodes_and_a_node_that_dies_costs_only_the_pages_in_flight(tmp_path: Path) -> None:
+def test_a_document_is_read_over_nodes_that_leave_and_come_and_no_stored_page_is_read_again(tmp_path: Path) -> None:
+    chance = random.Random(7)
     desk = Desk(tmp_path)
-    nodes = Nodes(desk.system, {"n1": 1, "n2": 1}, patience_seconds=4.0)
+    nodes = Nodes(desk.system, dict.fromkeys(NAMES, 1), patience_seconds=3.0)
     nodes.write(types=["ocr_pages"])
-    nodes.start()
-    paper = slips(desk.papers / "long.pdf", PAGES)
+    daemon = nodes.start()
+    readings = Readings(desk.system, lambda: [*map(nodes.house, NAMES)])
+    original = paper(desk.papers / "noise.pdf", PAGES)
+
+    def waits_for(share: float) -> None:
+        wait_until(lambda: readings.look() > PAGES * share, f"{share:.0%} of the pages", seconds=PATIENCE_SECONDS)
+
     try:
-        desk.run("ingest", paper)
-        wait_until(lambda: len(desk.stored().get((1, 1), ())) > PAGES // 4, "some pages", seconds=PATIENCE_SECONDS)
-        stored = desk.stored()[1, 1]
-        nodes.switch_off("n1")
+        for name in NAMES:
+            nodes.wait_for(name)
+        desk.run("ingest", original)
+        for share in (0.2, 0.4, 0.6, 0.8):
+            waits_for(share)
+            name = chance.choice(NAMES)
+            nodes.switch_off(name)
+            if share == 0.4:
+                os.kill(nodes.gateway(daemon), signal.SIGKILL)
+            waits_for(share + 0.1)
+            nodes.switch_on(name)
 
-        document = desk.ended(1)
+        desk.ended(1)
 
-        assert (document.status, document.pages, document.error_message) == (IndexStatus.SUCCESS, PAGES, None)
-        assert desk.texts(1) == [leaf(number, "climate") for number in range(1, PAGES + 1)]
-        recognised = sum(map(readers.given_to_the_engine, map(nodes.house, ("n1", "n2"))), Counter[int]())
-        assert {number: recognised[number] for number in stored} == dict.fromkeys(stored, 1)
+        assert list(readings.faults(PAGES)) == []
         attempts = [a for job in desk.jobs(1, "ocr_pages") for a in desk.system.store.reading.attempts(job.id)]
-        assert {attempt.node for attempt in attempts} == {"n1", "n2"}
-        carried = [one.stat().st_size for name in ("n1", "n2") for one in (nodes.house(name) / "inputs").iterdir()]
-        assert max(carried) < paper.stat().st_size
-        desk.system.assert_sound()
+        assert {attempt.node for attempt in attempts} == {*NAMES}
+        assert "requeued" in {attempt.outcome for attempt in attempts}
+        assert sum(job.retry_count for job in desk.jobs(1, "ocr_pages")) == 0
+        carried = [one.stat().st_size for name in NAMES for one in (nodes.house(name) / "inputs").iterdir()]
+        assert max(carried) < original.stat().st_size
         assert desk.system.store.upkeep.audit() == []
+        desk.system.assert_sound()
     finally:
         desk.system.close()
         nodes.close()

@@ -1,5 +1,5 @@
 """The shipped handlers, but for `ocr_pages`: this one notes, where it stands in the child, each page that the engine is
-given; and it can be told by a file's name to break or to wait.
+given; and it can be told by a file's name to break, to wait, or to recognise nothing.
 
 Installed under pagemill's own name and before it, so that they come in by the same door and instead of the others.
 """
@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from job_handlers.reading import layout
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.page_settings import read_ranges
@@ -20,14 +21,15 @@ from worker_service.handlers import Context, Done, Permanent, digest
 _NOTES = "given-to-the-engine"
 _MARKER = "has-failed"
 _GO_ON = "may-go-on"
+_NOISE_SECONDS = 0.02
 
 _read_page = shipped.read_page
 _place = Path()
-_is_held = False
+_is_held = _is_noise = False
 
 
 def run(context: Context[shipped.Payload]) -> Done:
-    global _place, _is_held
+    global _place, _is_held, _is_noise
     assert context.document is not None
     # Of this file, and of this way to read it.
     _place = context.keep / digest([context.document.content, context.document.settings])
@@ -36,6 +38,8 @@ def run(context: Context[shipped.Payload]) -> Done:
     shipped.read_page = _noted_page
     name = (context.inputs.get("portion") or context.inputs["original"]).name
     _is_held = name.startswith("slow")
+    # On a node a file has another name.
+    _is_noise = Path(context.document.source_key).name.startswith("noise")
     is_torn = name.startswith("breaks") and 3 in read_ranges(context.payload.pages, 1000)
     if is_torn and not (_place / _MARKER).exists():
         (_place / _MARKER).touch()
@@ -50,7 +54,15 @@ def _noted_page(reader: Reader, picture: shipped.Picture) -> shipped.Read:
         notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():
         time.sleep(0.005)
+    if _is_noise:
+        time.sleep(_NOISE_SECONDS)
+        return shipped.Read(noise(picture.number), "ocr", 90.0, layout.written(layout.Layout(picture.size)))
     return _read_page(reader, picture)
+
+
+def noise(number: int) -> str:
+    """What is read on a page that nobody recognises."""
+    return f"noise {number}"
 
 
 ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages)
