@@ -29,7 +29,7 @@ from worker_service.children.messages import (
     encoded,
     from_nursery,
 )
-from worker_service.jobs.documents import DocumentFacts
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest
 from worker_service.jobs.model import HandlerFacts, NewJob
 from worker_service.nodes.calls import Happened, Kept
 from worker_service.nodes.engine import Handle, Lost
@@ -37,6 +37,7 @@ from worker_service.nodes.node import Node, Terms
 
 PATIENCE_SECONDS = 20.0
 KEY = (7, 3)
+REQUEST = DocumentRequest("1", "paper.pdf")
 
 
 class Desk:
@@ -150,8 +151,15 @@ def test_who_lies_is_refused_and_what_it_had_goes_elsewhere(lie: str, make_desk:
     ("says", "what"),
     [
         (Happened(encoded(Asked(*KEY, 1, "CrawlItems", '{"crawl": "gdrive:ann"}'))), "ask CrawlItems"),
-        (Happened(encoded(Checkpointed(*KEY, "1", [NewJob("command")]))), "ask for jobs"),
-        (end(KEY, follow_ups=[NewJob("command")]), "ask for jobs"),
+        (
+            Happened(encoded(Checkpointed(*KEY, "1", [NewJob("command")]))),
+            "ask for jobs of command, not among the types",
+        ),
+        (
+            end(KEY, follow_ups=[NewJob(one) for one in ("b", "ocr_pages", "a")]),
+            "ask for jobs of a, b, not",
+        ),
+        (end(KEY, follow_ups=[NewJob("ocr_pages", document=REQUEST)]), "ask for a document to be read"),
         (end(KEY, publishes=True), "publish a document"),
         (end(KEY, document=DocumentFacts(content="0" * 64)), "publish a document"),
     ],

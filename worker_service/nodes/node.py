@@ -469,8 +469,10 @@ class Node:
         if isinstance(word, Asked) and word.kind not in _QUESTIONS:
             return f"ask {text(word.kind, 40)}"
         follow_ups = word.follow_ups if isinstance(word, Ended | Checkpointed) else ()
-        if any(job.job_type not in self._head.terms.fit or job.document is not None for job in follow_ups):
-            return "ask for jobs of types that do not run on nodes"
+        if others := sorted({job.job_type for job in follow_ups} - {*self._head.terms.fit}):
+            return f"ask for jobs of {text(', '.join(others), 200)}, not among the types of [cluster]"
+        if any(job.document is not None for job in follow_ups):
+            return "ask for a document to be read"
         if isinstance(word, Checkpointed) and word.crawl is not None:
             return "crawl"
         if isinstance(word, Ended) and (word.publishes or word.document is not None or word.published_again):
