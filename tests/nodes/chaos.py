@@ -28,7 +28,6 @@ from worker_service.children.processes import started_at
 from worker_service.clock import from_text
 
 MACHINES = 6
-SLOTS = 1
 LONG_SECONDS = (12.0, 20.0)
 """Beyond the patience."""
 SHORT_SECONDS = (0.5, 5.0)
@@ -74,6 +73,8 @@ class NodeStorm(Storm):
     kinds = (*OF_MACHINES, *OF_PROCESSES)
     lengths = (0.02, 0.6, 2.0, 4.0)
     shipped = ("command",)
+    slots = 1
+    """Of each machine."""
     types: Sequence[str] = ("chaos", "fetch")
     """That run on nodes."""
     disk: Sequence[str] = (f"mount -t tmpfs -o size=64m tmpfs {DISK}/state",)
@@ -85,7 +86,7 @@ class NodeStorm(Storm):
         system.before = self._lab.head
         names = [f"n{number + 1}" for number in range(MACHINES)]
         config = Path(str(self._settings["config"]))
-        engine = f"ssh:{','.join(f'{name}*{SLOTS}' for name in names)},local*0"
+        engine = f"ssh:{','.join(f'{name}*{self.slots}' for name in names)},local*0"
         config.write_text(f'{config.read_text()}[cluster]\nengine = "{engine}"\ntypes = {[*self.types]}\n')
         for name in names:
             self._lab.add(name, wire=True, more=self.disk)
@@ -240,8 +241,9 @@ class NodeStorm(Storm):
         return "\n".join(lines)
 
     def moved(self, blows: Iterable[Blow]) -> list[float]:
-        """After how long what ran there had ended, as the head sees it."""
-        return [self._ends[one] - blow.at for blow in blows for one in blow.running if one in self._ends]
+        """After how long what ran there had ended, as the head sees it. What was frozen may have been given up before."""
+        after = [self._ends[one] - blow.at for blow in blows for one in blow.running if one in self._ends]
+        return [seconds for seconds in after if seconds > 0]
 
     def works_again(self, blows: Iterable[Blow]) -> tuple[list[float], list[float]]:
         """After how long the next attempt began on a node; and of those where nothing could begin, for it was hit again

@@ -31,8 +31,8 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Status
 
-_GAP_SECONDS = (1.0, 4.0)
-_LOOK_SECONDS = 0.5
+_GAP_SECONDS = (3.0, 8.0)
+_LOOK_SECONDS = 1.0
 
 
 def paper(path: Path, pages: int) -> Path:
@@ -90,7 +90,9 @@ class Readings:
 
 
 class PagesStorm(NodeStorm):
-    kinds = ("power cut", "power dip", "cut", "short cut", "frozen agent", "agent", "child", "gateway", "daemon", "all")
+    kinds = ("power cut", "power dip", "cut", "short cut", "frozen agent", "agent", "gateway", "daemon", "all")
+    """Not a child: a page whose process is killed by force is taken for one that needs more memory than there is."""
+    slots = 2
     types = ("ocr_pages",)
     disk = ()
 

@@ -86,6 +86,43 @@ def test_when_a_node_dies_its_jobs_move_and_no_retry_is_spent(make_nodes: MakeNo
     system.assert_sound()
 
 
+ONCE = """
+from tests.system.handlers import sleep
+from worker_service.handlers import Handler
+
+handlers = [Handler("once", sleep, dict, at_most_once=True)]
+"""
+
+
+@pytest.mark.parametrize("what", ["agent", "node", "gateway", "daemon"])
+def test_what_may_run_at_most_once_does_not_begin_again_whatever_is_killed(make_nodes: MakeNodes, what: str) -> None:
+    nodes = make_nodes({"n1": 1, "n2": 1}, patience_seconds=3.0)
+    system = nodes.system
+    system.install("sends", ONCE)
+    nodes.write(types=["once", "noop"])
+    daemon = nodes.start()
+    job = system.enqueue("once")
+    [pid] = system.pids_of(job)
+
+    if what == "node":
+        nodes.switch_off(nodes.node_of(job))
+    elif what == "agent":
+        os.kill(nodes.agent(nodes.node_of(job)), signal.SIGKILL)
+    elif what == "gateway":
+        os.kill(nodes.gateway(daemon), signal.SIGKILL)
+    else:
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        nodes.start()
+
+    system.wait_for(job, Status.FAILED)
+    after = system.enqueue("noop")
+    system.wait_for(after, Status.COMPLETED)
+    assert not is_running(pid)
+    assert (system.job(job).fence, system.status(job), system.outcomes(job)) == (1, Status.FAILED, ["failed"])
+    system.assert_sound()
+
+
 def test_an_agent_that_stands_still_has_lost_its_children_before_the_head_gives_it_up(make_nodes: MakeNodes) -> None:
     nodes = make_nodes(patience_seconds=3.0)
     system = nodes.system

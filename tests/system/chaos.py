@@ -232,6 +232,7 @@ class Storm:
             self.faults.append(f"not all jobs have ended {_CALM_SECONDS:g} s after the storm: {counts}")
             self.faults += [f"why job {job.id} waits: {self._why(job)}" for job in self._jobs(Status.PENDING)[:5]]
         self._learn_houses()
+        healthy.wait_for("daemon.started")
         healthy.signal(signal.SIGTERM)
         code = healthy.ends()
         if code != 0:
