@@ -241,7 +241,7 @@ class NodeStorm(Storm):
         return "\n".join(lines)
 
     def moved(self, blows: Iterable[Blow]) -> list[float]:
-        """After how long what ran there had ended, as the head sees it. What was frozen may have been given up before."""
+        """After how long what ran there had ended, as the head sees it. What was frozen may have ended before."""
         after = [self._ends[one] - blow.at for blow in blows for one in blow.running if one in self._ends]
         return [seconds for seconds in after if seconds > 0]
 
