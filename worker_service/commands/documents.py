@@ -33,7 +33,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.jobs.model import Job
 from worker_service.operations import documents as operations
-from worker_service.operations.documents import ROLES, IsThere, TermCounts, There
+from worker_service.operations.documents import ROLES, IsThere, There
 from worker_service.operations.objects import as_object
 from worker_service.operations.page_tables import tables_of, write_csv, write_tables
 from worker_service.operations.tables import (
@@ -274,7 +274,7 @@ def keywords(
         with whole_file(xlsx) as file:
             write_workbook(file, words, found)
         output.say(f"wrote {xlsx}")
-    elif desk.answered({"terms": words, "items": [_counts_object(row, words) for row in rows]}):
+    elif desk.answered({"terms": words, "items": [row.as_object(words) for row in rows]}):
         return
     else:
         (output.show_csv if as_csv else output.show_table)(
@@ -351,12 +351,6 @@ def _why_no_text(document: Document) -> str:
 
 
 # ── Terms ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _counts_object(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
-    page = {} if row.page is None else {"page": row.page}
-    counts = dict(zip(terms, row.counts, strict=True)) if row.is_read else None
-    return {"document_id": row.document.id, "name": row.document.name, **page, "counts": counts}
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -256,6 +256,11 @@ class TermCounts:
     def is_read(self) -> bool:
         return None not in self.counts
 
+    def as_object(self, terms: Sequence[str]) -> dict[str, object]:
+        page = {} if self.page is None else {"page": self.page}
+        counts = dict(zip(terms, self.counts, strict=True)) if self.is_read else None
+        return {"document_id": self.document.id, "name": self.document.name, **page, "counts": counts}
+
 
 @dataclass(frozen=True, slots=True)
 class Keywords:

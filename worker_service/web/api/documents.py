@@ -405,19 +405,13 @@ def _keywords_written(terms: Sequence[str], rows: Iterable[TermCounts]) -> Itera
     yield f'{{"terms": {_json(terms)}, "items": ['
     before = ""
     for row in rows:
-        yield before + _json(_counts(row, terms))
+        yield before + _json(row.as_object(terms))
         before = ", "
     yield "]}\n"
 
 
 def _json(value: object) -> str:
     return as_json(value, indent=None, is_ascii=False)
-
-
-def _counts(row: TermCounts, terms: Sequence[str]) -> dict[str, object]:
-    where = {} if row.page is None else {"page": row.page}
-    counts = dict(zip(terms, row.counts, strict=True)) if row.is_read else None
-    return {"document_id": row.document.id, "name": row.document.name, **where, "counts": counts}
 
 
 ENDPOINTS: Sequence[Endpoint] = (
