@@ -20,7 +20,7 @@ from worker_service.config import Settings
 from worker_service.errors import PagemillError
 from worker_service.web.access import SAFE, is_open, settings_of, visitor_of
 from worker_service.web.hosts import is_ours, origin_of
-from worker_service.web.problems import HttpProblem, confess, refuse
+from worker_service.web.problems import BodyTooLarge, HttpProblem, confess, refuse
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Of anything but a file: a payload has at most a part of it."""
@@ -74,12 +74,6 @@ class FormOutdated(HttpProblem):
     code = "form_outdated"
     exit_code = 77
     status = 403
-
-
-class BodyTooLarge(HttpProblem):
-    code = "body_too_large"
-    exit_code = 65
-    status = 413
 
 
 class BodyTooSlow(HttpProblem):

@@ -49,6 +49,17 @@ class NotAllowed(HttpProblem):
     status = 403
 
 
+class BodyTooLarge(HttpProblem):
+    code = "body_too_large"
+    exit_code = 65
+    status = 413
+
+
+class WrongMediaType(HttpProblem):
+    code = "unsupported_media_type"
+    status = 415
+
+
 # The nearest class above an error's own decides.
 _STATUS: dict[type[PagemillError], int] = {
     errors.BadInput: 400,

@@ -14,22 +14,12 @@ from starlette.requests import ClientDisconnect, Request
 from worker_service.config import Settings
 from worker_service.errors import BadInput
 from worker_service.operations.uploads import Incoming, refuse_where_there_is_no_room
-from worker_service.web.problems import HttpProblem
+from worker_service.web.problems import BodyTooLarge, HttpProblem, WrongMediaType
 
 _FIELDS_MOST = 100
 _FIELD_BYTES_MAX = 65_536
 _HEADER_BYTES_MAX = 4_096
 _FILES_MOST = 100
-
-
-class NotAForm(HttpProblem):
-    code = "unsupported_media_type"
-    status = 415
-
-
-class FileTooLarge(HttpProblem):
-    code = "body_too_large"
-    status = 413
 
 
 @dataclass(slots=True)
@@ -48,7 +38,7 @@ async def received(request: Request) -> AsyncIterator[Received]:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:
-        raise NotAForm("send the file in a form (multipart/form-data), as curl -F file=@report.pdf does")
+        raise WrongMediaType("send the file in a form (multipart/form-data), as curl -F file=@report.pdf does")
     settings: Settings = request.app.state.settings
     announced = request.headers.get("content-length", "")
     size = int(announced) if announced.isascii() and announced.isdigit() else 0
@@ -126,7 +116,7 @@ class _Form:
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
             if self._file.size + end - start > self._settings.upload_bytes_max:
-                raise FileTooLarge(
+                raise BodyTooLarge(
                     f"the file is larger than {self._settings.upload_bytes_max} bytes (upload_bytes_max)"
                 )
             self._file.write(data[start:end])

@@ -80,21 +80,22 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "status"),
+    ("body", "kind", "status", "code"),
     [
-        (b"{", "application/json", 400),
-        (b"[]", "application/json", 400),
-        (b'{"job_type": NaN}', "application/json", 400),
-        (b"[" * 100_000, "application/json", 400),
-        (b"job_type=a", "text/plain", 415),
-        (b'{"job_type": "a", "name": "' + b"x" * 3_000_000 + b'"}', "application/json", 413),
+        (b"{", "application/json", 400, "bad_input"),
+        (b"[]", "application/json", 400, "bad_input"),
+        (b'{"job_type": NaN}', "application/json", 400, "bad_input"),
+        (b"[" * 100_000, "application/json", 400, "bad_input"),
+        (b"job_type=a", "text/plain", 415, "unsupported_media_type"),
+        (b'{"job_type": "a", "name": "' + b"x" * 3_000_000 + b'"}', "application/json", 413, "body_too_large"),
     ],
     ids=["cut off", "no object", "no number", "deep", "no JSON", "large"],
 )
-def test_a_body_that_is_none_is_refused(site: httpx.Client, body: bytes, kind: str, status: int) -> None:
+def test_a_body_that_is_none_is_refused(site: httpx.Client, body: bytes, kind: str, status: int, code: str) -> None:
     answer = site.post("/api/jobs", content=body, headers={"Content-Type": kind})
 
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert answer.json()["code"] == code
 
 
 def test_a_wish_that_comes_again_with_its_key_is_one_job_also_after_that_has_ended(site: httpx.Client) -> None:

@@ -27,7 +27,7 @@ from worker_service.operations.objects import as_object
 from worker_service.operations.requests import Told, once
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.changes import version_of
-from worker_service.web.problems import HttpProblem, NoSuchPage
+from worker_service.web.problems import BodyTooLarge, NoSuchPage, WrongMediaType
 from worker_service.web.sessions import opened
 
 Schema = Mapping[str, Any]
@@ -43,18 +43,7 @@ _KEY_MOST = 255
 _BODY_SLACK = 64 * 1024
 """Beside the payload there are other words in a body."""
 
-
-class BodyTooLarge(HttpProblem):
-    code = "too_large"
-    status = 413
-
-
 IDEMPOTENCY = "Idempotency-Key"
-
-
-class NotJson(HttpProblem):
-    code = "unsupported_media_type"
-    status = 415
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +298,7 @@ async def _read_body(request: Request, declared: Mapping[str, Field]) -> Mapping
     if raw.strip():
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise NotJson("the body is JSON: send it with Content-Type: application/json")
+            raise WrongMediaType("the body is JSON: send it with Content-Type: application/json")
     return await run_in_threadpool(read_object, raw, declared)
 
 
