@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -185,8 +186,8 @@ class Line:
         self._reached_at: float | None = None
         """By ssh."""
         self._has_answered = False
-        self._complaint = ""
-        """What was said last on the side."""
+        self._complaints: deque[str] = deque(maxlen=2)
+        """What was said last on the side: ssh's own last words may say less than those before."""
         self._side = threading.Thread(target=self._overhear, name="side", daemon=True)
         self._reader = threading.Thread(target=self._listen, name="line", daemon=True)
         for one in (self._side, self._reader):
@@ -236,9 +237,13 @@ class Line:
                 if line.startswith(_REACHED):
                     self._reached_at = time.monotonic()
                 if line and not line.startswith(_OF_SSH):
-                    self._complaint = line
+                    self._complaints.append(line)
                     print(line, file=sys.stderr, flush=True)
                 time.sleep(_COMPLAINT_SECONDS)
+
+    @property
+    def _complaint(self) -> str:
+        return " ".join(self._complaints)
 
     def _last_words(self) -> str:
         """Why somebody has gone is said on the side."""
