@@ -538,7 +538,7 @@ class ErrorCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkDone:
     """What has ended in a stretch of time."""
 
     jobs: int

@@ -53,7 +53,7 @@ def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Backup:
+class BackedUp:
     path: Path
     size: int
     removed: Sequence[Path]
@@ -67,7 +67,7 @@ def backup(
     keep: int | None = None,
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
-) -> Backup:
+) -> BackedUp:
     """Write a sound copy while others go on; a file that is there is never overwritten. In a directory it is named by
     the time, and of those named so the newest `keep` stay."""
     path, older = target, list[Path]()
@@ -82,7 +82,7 @@ def backup(
     removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
     for one in removed:
         one.unlink(missing_ok=True)
-    return Backup(path, path.stat().st_size, removed)
+    return BackedUp(path, path.stat().st_size, removed)
 
 
 def check(session: Session) -> Sequence[Check]:

@@ -55,7 +55,6 @@ from worker_service.jobs.model import (
     Checkpoint,
     Completion,
     Counts,
-    Ended,
     Enqueued,
     Episode,
     ErrorCount,
@@ -82,6 +81,7 @@ from worker_service.jobs.model import (
     Taken,
     TypeCounts,
     Usage,
+    WorkDone,
     Worker,
     WorkerState,
 )
@@ -424,7 +424,7 @@ class Reading(Protocol):
     def newest_id(self) -> int:
         """Of all jobs; 0: there is none."""
 
-    def ended_between(self, since: str, until: str, *, sample: int = 200) -> Ended:
+    def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
         """What has ended since then and before `until`; the waits of about so many jobs, spread over all of them."""
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:

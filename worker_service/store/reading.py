@@ -21,7 +21,6 @@ from worker_service.jobs.model import (
     Action,
     AttemptRow,
     Counts,
-    Ended,
     ErrorCount,
     Event,
     Gate,
@@ -38,6 +37,7 @@ from worker_service.jobs.model import (
     PlatformCount,
     Status,
     TypeCounts,
+    WorkDone,
     WorkerState,
 )
 from worker_service.jobs.selector import CHOSEN_BY, Selector
@@ -233,12 +233,12 @@ class SqliteReading:
         [(newest,)] = self._db.read("newest_id")
         return int(newest)
 
-    def ended_between(self, since: str, until: str, *, sample: int = 200) -> Ended:
+    def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
         [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
         every = max(1, ended // sample)
         waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
         [(first,)], [(after,)] = (self._db.read("first_result_since", at=at) for at in (since, until))
-        return Ended(ended, failed, after - first, sorted(waits))
+        return WorkDone(ended, failed, after - first, sorted(waits))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
         if column not in _NAMED:
