@@ -201,6 +201,9 @@ def _form(body: bytes) -> FormData:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError as error:
         raise HttpProblem(f"the form cannot be read: {error}") from error
+    for name, said in fields:
+        if "\0" in said:
+            raise HttpProblem(f"{name[:50]!r} holds a NUL byte")
     return FormData([*fields])
 
 

@@ -130,6 +130,8 @@ class _Form:
             said = self.received.fields.setdefault(self._name, [])
             if sum(map(len, self.received.fields.values())) >= _FIELDS_MOST:
                 raise BadInput("the form has too many fields")
+            if b"\0" in self._field:
+                raise BadInput(f"{self._name[:50]!r} holds a NUL byte")
             with suppress(UnicodeDecodeError):
                 said.append(self._field.decode())
                 return

@@ -175,6 +175,7 @@ def test_a_file_that_is_sent_becomes_the_job_of_ingest_and_once_only(site: httpx
         ({"content": b"%PDF", "headers": {"Content-Type": "application/pdf"}}, 415, "curl -F file=@report.pdf"),
         ({"files": {"file": ("a.pdf", b"")}}, 400, "'a.pdf' is empty"),
         ({"data": {"owner": "a"}, "files": {"": ("", b"")}}, 400, "there is no file in it"),
+        ({"data": {"owner": "a\0"}, "files": {"file": ("a.pdf", b"%PDF")}}, 400, "'owner' holds a NUL byte"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"lang": "../x"}}, 400, "is not a language"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"colour": "red"}}, 400, "says nothing of how to read"),
         (

@@ -93,6 +93,7 @@ def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, sessi
     done = refused.press(site, "Begin it", sources=f"{tmp_path}\n\n{tmp_path / 'a.pdf'}")
 
     assert "'reports/' is neither a whole path" in refused.text
+    assert "'owner' holds a NUL byte" in form.press(site, "Begin it", sources=f"{tmp_path}", owner="a\0").text
     assert f"{tmp_path} reports/" in refused.text
     assert "The batch is in the queue" in done.text
     [batch] = session.store.batches.list(most=2)
