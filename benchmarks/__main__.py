@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks import cluster, crawl, daemon, download, ocr, queue, table, tables, web
-from benchmarks.table import Fact, Row
+from benchmarks import table
+from benchmarks.table import Fact
 
-BENCHMARKS: dict[str, Callable[[bool], Iterator[Row | Fact]]] = {
-    "queue": queue.measure,
-    "daemon": daemon.measure,
-    "download": download.measure,
-    "crawl": crawl.measure,
-    "ocr": ocr.measure,
-    "web": web.measure,
-    "tables": tables.measure,
-    "cluster": cluster.measure,
-}
+# Loaded when it is asked for: a process that one of them spawns imports this module anew.
+BENCHMARKS = ("queue", "daemon", "download", "crawl", "ocr", "web", "tables", "cluster")
 HERE = Path(__file__).resolve().parent
 
 
@@ -36,14 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse("quick figures are not for the record: leave out --quick or --write")
 
     rows, facts = [], {}
-    for found in BENCHMARKS[chosen.name](chosen.quick):
+    for found in import_module(f"benchmarks.{chosen.name}").measure(chosen.quick):
         if isinstance(found, Fact):
             facts[found.name] = found.text
             continue
         print(found.as_line(), file=sys.stderr, flush=True)
         rows.append(found)
 
-    machine = table.machine(queue.disk()) | facts
+    machine = table.machine(import_module("benchmarks.queue").disk()) | facts
     print(table.as_text(rows))
     results = table.as_json(rows, machine, is_quick=chosen.quick)
     if chosen.json:

@@ -37,23 +37,29 @@ _PIXELS = 390
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    nodes: int
+    slots: int
+    """Of each node."""
+    ranges_a_slot: int
+    page_seconds: float
+    documents: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     repeats: int
     ranges: int
-    ranges_a_slot: int
-    page_seconds: float
-    nodes: Sequence[int]
-    many: tuple[int, int]
-    """Nodes, and slots of each."""
-    many_ranges_a_slot: int
-    many_page_seconds: float
-    many_documents: int
+    one: Load
+    several: Sequence[Load]
+    many: Load
     many_repeats: int
     idle_seconds: float
 
 
-FULL = Sizes(3, 40, 5, 0.1, (1, 2, 4), (8, 12), 2, 1.0, 8, 1, 15.0)
-QUICK = Sizes(1, 3, 1, 0.02, (1, 2, 4), (2, 2), 1, 0.02, 2, 1, 0.5)
+FULL = Sizes(3, 40, Load(1, 1, 5, 0.1), [Load(2, 1, 5, 0.1), Load(4, 1, 5, 0.1)], Load(8, 12, 2, 1.0, 8), 1, 15.0)
+# A head and a node take two seconds of the processor to begin: there are as few as can be.
+QUICK = Sizes(1, 3, Load(1, 1, 1, 0.02), [two := Load(2, 1, 1, 0.02)], two, 1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +87,28 @@ class _Bench:
         self._number = 0
 
     def rows(self) -> Iterator[Row]:
-        yield self._overhead()
-        alone = [self._read(1, 1) for _ in range(self._sizes.repeats)]
-        for number in self._sizes.nodes[1:]:
-            several = [self._read(number, 1) for _ in range(self._sizes.repeats)]
+        overhead, *idle = self._one_node()
+        yield overhead
+        sizes = self._sizes
+        alone = [self._read(sizes.one) for _ in range(sizes.repeats)]
+        readings = {}
+        for load in sizes.several:
+            readings[load] = [self._read(load) for _ in range(sizes.repeats)]
             yield Row(
-                f"speed_up_{number}",
-                f"pages with {number} nodes of one slot",
-                f"{number} × one node",
+                f"speed_up_{load.nodes}",
+                f"pages with {load.nodes} nodes of one slot",
+                f"{load.nodes} × one node",
                 "pages/s",
-                [one.pages_a_second for one in several],
-                [number * one.pages_a_second for one in alone],
+                [one.pages_a_second for one in readings[load]],
+                [load.nodes * one.pages_a_second for one in alone],
                 at_least(0.95),
             )
-        nodes, slots = self._sizes.many
-        many = [self._read(nodes, slots, is_many=True) for _ in range(self._sizes.many_repeats)]
-        ideal = nodes * slots / self._sizes.many_page_seconds
-        about = f"{nodes} nodes of {slots} slots"
+        load = sizes.many
+        many = readings.get(load) or [self._read(load) for _ in range(sizes.many_repeats)]
+        about = f"{load.nodes} nodes of {load.slots} slots"
         yield Row(
             "many", f"pages with {about}", "as many as they could sleep through", "pages/s",
-            [one.pages_a_second for one in many], [ideal] * len(many), Goal(),
+            [one.pages_a_second for one in many], [load.nodes * load.slots / load.page_seconds] * len(many), Goal(),
         )  # fmt: skip
         for key, what, unit, figures, goal in (
             ("cpu", "CPU of the head", "ms/page", [one.head_milliseconds_a_page for one in many], at_most(1.5, "ms")),
@@ -108,28 +116,28 @@ class _Bench:
             ("back", "bytes from the nodes", "KB/page", [one.back_a_page / 1000 for one in many], Goal()),
         ):
             yield Row(key, f"{what}, {about}", "", unit, figures, [], goal)
-        yield from self._idle()
+        yield from idle
 
     # ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _overhead(self) -> Row:
+    def _one_node(self) -> Iterator[Row]:
+        with self._head(1, 1, 0.0, [sleepers.FAR, "ocr_pages"]) as (own, daemon, root):
+            yield self._overhead(own)
+            yield from self._idle(daemon, root)
+
+    def _overhead(self, own: Own) -> Row:
         """One range at a time, here and on a node, by turns."""
-        with self._head(1, 1, 0.0, [sleepers.FAR]) as (own, _, _):
-            ours, beside = [], []
-            for _ in range(self._sizes.ranges):
-                ours.append(_took(own, sleepers.FAR))
-                beside.append(_took(own, sleepers.NEAR))
+        ours, beside = [], []
+        for _ in range(self._sizes.ranges):
+            ours.append(_took(own, sleepers.FAR))
+            beside.append(_took(own, sleepers.NEAR))
         what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, on a node"
         return Row("overhead", what, "in a local child", "ms", ours, beside, at_most_above(20, "ms"))
 
-    def _read(self, nodes: int, slots: int, *, is_many: bool = False) -> Reading:
-        sizes = self._sizes
-        seconds = sizes.many_page_seconds if is_many else sizes.page_seconds
-        ranges = sizes.many_ranges_a_slot if is_many else sizes.ranges_a_slot
-        documents = sizes.many_documents if is_many else 1
-        pages = nodes * slots * ranges * sleepers.PAGES_A_RANGE // documents
-        with self._head(nodes, slots, seconds, ["ocr_pages"]) as (own, daemon, _):
-            papers = [_paper(own.database.with_name(f"paper-{number}.pdf"), pages) for number in range(documents)]
+    def _read(self, load: Load) -> Reading:
+        pages = load.nodes * load.slots * load.ranges_a_slot * sleepers.PAGES_A_RANGE // load.documents
+        with self._head(load.nodes, load.slots, load.page_seconds, ["ocr_pages"]) as (own, daemon, _):
+            papers = [_paper(own.database.with_name(f"paper-{number}.pdf"), pages) for number in range(load.documents)]
             size = sum(paper.stat().st_size for paper in papers)
             before = _sums(own)
             sources = [NewJob("download", payload=json.dumps({"source": str(paper)})) for paper in papers]
@@ -139,27 +147,26 @@ class _Bench:
             wait_until(lambda: not own.number(_IS_READING), "all pages are read", pause_seconds=0.2)
             cpu_end, read_end = _cpu_seconds_of_head(daemon), own.number(_PAGES)
             own.wait_until_all_ended()
-            if is_many:
-                time.sleep(_TELL_SECONDS)
+            if load == self._sizes.many:
+                wait_until(lambda: own.number(_IS_TOLD), "what went over the wire is told", pause_seconds=0.1)
             sent, received = _sums(own)
-            if read_end != pages * documents:
-                raise Failed(f"{read_end} pages of {pages * documents}")
+            if read_end != pages * load.documents:
+                raise Failed(f"{read_end} pages of {pages * load.documents}")
             begun, ended = own.ask(_TIMES)[0]
             took = (from_text(ended) - from_text(begun)).total_seconds()
         cpu = (cpu_end - cpu_begin) * 1000 / max(read_end - read_begin, 1)
         return Reading(read_end / took, cpu, (sent - before[0]) / size, (received - before[1]) / read_end)
 
-    def _idle(self) -> Iterator[Row]:
-        with self._head(1, 1, 0.0, ["ocr_pages"]) as (_, daemon, root):
-            gateway = [pid for pid in with_all_below(daemon.pid)[1:] if b"nodes.gateway" in _words(pid)]
-            node = [pid for pid in _pids() if str(root).encode() in _words(pid)]
-            node = sorted({pid for one in node for pid in with_all_below(one)} - set(gateway) - {daemon.pid})
-            seconds = self._sizes.idle_seconds
-            time.sleep(min(seconds, 5.0))
-            before = cpu_seconds(gateway), cpu_seconds(node)
-            time.sleep(seconds)
-            after = cpu_seconds(gateway), cpu_seconds(node)
-            memory = memory_megabytes(gateway), memory_megabytes(node)
+    def _idle(self, daemon: Daemon, root: Path) -> Iterator[Row]:
+        gateway = [pid for pid in with_all_below(daemon.pid)[1:] if b"nodes.gateway" in _words(pid)]
+        node = [pid for pid in _pids() if str(root).encode() in _words(pid)]
+        node = sorted({pid for one in node for pid in with_all_below(one)} - set(gateway) - {daemon.pid})
+        seconds = self._sizes.idle_seconds
+        time.sleep(min(seconds, 5.0))
+        before = cpu_seconds(gateway), cpu_seconds(node)
+        time.sleep(seconds)
+        after = cpu_seconds(gateway), cpu_seconds(node)
+        memory = memory_megabytes(gateway), memory_megabytes(node)
         for at, name in enumerate(("gateway", "node")):
             share, is_node = 100 * (after[at] - before[at]) / seconds, name == "node"
             of_cpu, of_memory = (at_most(0.5, "%"), at_most(80, "MB")) if is_node else (Goal(), Goal())
@@ -188,11 +195,11 @@ class _Bench:
             own.close()
 
 
-_TELL_SECONDS = 11.0
-"""So often the daemon writes of nodes that rest."""
 _UP = "SELECT count(*) FROM node WHERE state = 'up'"
 _PAGES = "SELECT count(*) FROM page"
 _IS_READING = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages' AND status IN ('pending', 'running')"
+# A node is heard of as often as the daemon writes of it; what it had sent by then is in its row.
+_IS_TOLD = "SELECT (SELECT min(heard_at) FROM node) > (SELECT max(completed_at) FROM worker_job_queue)"
 _TIMES = "SELECT min(started_at), max(completed_at) FROM worker_job_queue WHERE job_type = 'ocr_pages'"
 
 

@@ -44,10 +44,12 @@ class Sizes:
     recoveries: int = 10
     backlog: int = 20_000
     others: int = 7
+    is_bare: bool = False
+    """Each daemon tries all shipped handlers when it begins, whatever it keeps warm: half a second of the processor."""
 
 
 QUICK = Sizes(repeats=1, fresh=20, reused=50, latency_repeats=1, starts=3, settle_seconds=0.1, idle_repeats=1,
-              idle_seconds=0.3, recoveries=1, backlog=200, others=1)  # fmt: skip
+              idle_seconds=0.3, recoveries=1, backlog=200, others=1, is_bare=True)  # fmt: skip
 
 
 def measure(is_quick: bool) -> Iterator[Row]:
@@ -71,6 +73,9 @@ class _Bench:
         self._places = (directory / f"own-{number}" for number in count())
         self._sizes = sizes
         self._are_peers_asked = are_peers_asked
+
+    def _own(self) -> Own:
+        return Own(next(self._places), is_bare=self._sizes.is_bare)
 
     def _turns(
         self, repeats: int, peer: Callable[[], OfPeer], ours: Callable[[], OfOurs]
@@ -102,7 +107,7 @@ class _Bench:
         return Row(key, what, peer.name, "jobs/s", ours, beside, goal)
 
     def _own_rate(self, job_type: str, jobs: int, types: str) -> float:
-        own = Own(next(self._places))
+        own = Own(next(self._places), is_bare=self._sizes.is_bare and types != "")
         own.enqueue(job_type, jobs)
         with own.daemon(types=types):
             own.wait_until_all_ended()
@@ -129,7 +134,7 @@ class _Bench:
 
     def _own_starts(self) -> tuple[list[float], list[float]]:
         """Milliseconds until it was claimed, and until its handler ran."""
-        own = Own(next(self._places))
+        own = self._own()
         claims, lines = [], []
         with own.daemon(is_heard=True) as daemon:
             for _ in range(self._sizes.starts):
@@ -162,7 +167,7 @@ class _Bench:
                   peer_memory, at_most(120, "MB"))  # fmt: skip
 
     def _own_idle(self) -> tuple[float, float]:
-        own = Own(next(self._places))
+        own = self._own()
         with own.daemon() as daemon:
             job_id, _, _ = own.insert(noop.FRESH)
             own.result(job_id)
@@ -195,7 +200,7 @@ class _Bench:
             yield Row(key, what, "", "s", figures, [], at_most(goal, "s"))
 
     def _recovered(self) -> tuple[float, float]:
-        own = Own(next(self._places))
+        own = self._own()
         first = own.begin()
         own.enqueue(noop.LONG, SLOTS)
         first.wait_for("job.started", SLOTS)
@@ -209,7 +214,7 @@ class _Bench:
 
     def fairness(self) -> Row:
         """Claims of others between the INSERT of another owner's only job and its claim."""
-        own = Own(next(self._places))
+        own = self._own()
         own.enqueue(noop.FRESH, self._sizes.backlog, owner="many")
         waited = []
         with own.daemon() as daemon:

@@ -19,6 +19,7 @@ from typing import Any
 import apsw
 
 from benchmarks.running import Failed, stopped, wait_until
+from tests.installed import keep_of_the_shipped
 from worker_service.clock import from_text
 from worker_service.jobs.model import NewJob
 from worker_service.store.opening import initialise, open_store
@@ -77,15 +78,17 @@ class Daemon:
 
 
 class Own:
-    """A database, a workspace, and daemons that share them."""
+    """A database, a workspace, and daemons that share them. `is_bare`: which find no shipped handlers."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, is_bare: bool = False) -> None:
         place.mkdir(parents=True)
         self._place = place
         self.database = place / "pagemill.db"
         initialise(self.database)
         self._store = open_store(self.database)
         _install(place / "installed")
+        if is_bare:
+            keep_of_the_shipped(place / "installed")
 
     def close(self) -> None:
         self._store.close()

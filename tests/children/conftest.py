@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Desk:
         self.nursery = nursery
         self.heard: list[Happening] = []
         self._number = 0
+        self._launched: list[Order] = []
 
     def launch(
         self,
@@ -36,8 +38,17 @@ class Desk:
     ) -> Order:
         self._number += 1
         order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state, **of_document)
+        self._launched.append(order)
         self.nursery.launch(order)
         return order
+
+    def clear(self) -> None:
+        """Stop what still runs, and forget all of it."""
+        for order in self._launched:
+            self.nursery.stop(order.job_id, order.fence, now=True)
+        self.until(lambda: self.nursery.is_idle)
+        self.heard.clear()
+        self._launched.clear()
 
     def run(self, job_type: str, payload: str | None = None, **more: Any) -> Ended:
         return self.ended(self.launch(job_type, payload, **more))
@@ -71,32 +82,43 @@ class Desk:
             self.heard += self.nursery.happened()
 
 
+@contextmanager
+def opened_desk(place: Path, **settings: Any) -> Iterator[Desk]:
+    chosen: dict[str, Any] = {
+        "staging_root": place / "staging",
+        "keep_root": place / "keep",
+        "grace_seconds": 0.5,
+        "extra_handlers": SABOTEURS,
+        "is_without_installed": True,
+        **settings,
+    }
+    nursery = Nursery(Begin(**chosen))
+    try:
+        nursery.start()
+        yield Desk(nursery)
+    finally:
+        nursery.close()
+
+
 MakeDesk = Callable[..., Desk]
 
 
 @pytest.fixture
 def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
-    opened: list[Nursery] = []
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(opened_desk(tmp_path, **settings))
 
-    def make(**settings: Any) -> Desk:
-        chosen: dict[str, Any] = {
-            "staging_root": tmp_path / "staging",
-            "keep_root": tmp_path / "keep",
-            "grace_seconds": 0.5,
-            "extra_handlers": SABOTEURS,
-            "is_without_installed": True,
-            **settings,
-        }
-        nursery = Nursery(Begin(**chosen))
-        opened.append(nursery)
-        nursery.start()
-        return Desk(nursery)
 
-    yield make
-    for nursery in opened:
-        nursery.close()
+@pytest.fixture(scope="module")
+def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with opened_desk(tmp_path_factory.mktemp("nursery")) as desk:
+        yield desk
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk) -> Desk:
-    return make_desk()
+def desk(open_all_day: Desk) -> Iterator[Desk]:
+    """One nursery for a whole file, as under a daemon: whatever a test does to a child, the next is none the worse."""
+    pid = open_all_day.nursery.pid
+    yield open_all_day
+    open_all_day.clear()
+    assert open_all_day.nursery.pid == pid

@@ -26,6 +26,11 @@ needs_filter = pytest.mark.skipif(not jail.has_seccomp_table(), reason="the syst
 _GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
 
 
+@pytest.fixture
+def desk(make_desk: MakeDesk) -> Desk:
+    return make_desk()
+
+
 def level_of(desk: Desk, order_id: int) -> str:
     return next(one.sandbox for one in desk.heard if isinstance(one, Started) and one.job_id == order_id)
 

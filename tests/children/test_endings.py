@@ -14,7 +14,8 @@ from tests.children.conftest import Desk, MakeDesk
 from worker_service.children.messages import Checkpointed, How, Order, Progressed, Started
 
 
-def test_a_clean_end_brings_the_result_its_files_and_what_follows(desk: Desk, tmp_path: Path) -> None:
+def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk()
     order = desk.launch("clean", "{}")
 
     ended = desk.ended(order)
@@ -42,7 +43,8 @@ def test_what_it_says_is_heard_in_its_order(desk: Desk) -> None:
     assert (progress[-1].percent, progress[-1].message) == (100, "done")
 
 
-def test_staging_is_removed_unless_it_holds_what_is_to_be_published(desk: Desk, tmp_path: Path) -> None:
+def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk()
     desk.run("raises")
     desk.run("clean")
 

@@ -22,6 +22,11 @@ from worker_service.children import processes
 from worker_service.children.messages import Begin, ChildError, Ended, How, Started, frame
 
 
+@pytest.fixture
+def desk(make_desk: MakeDesk) -> Desk:
+    return make_desk()
+
+
 def is_free(lock: Path) -> bool:
     """Whoever inherited the descriptor holds it, whatever its number is now."""
     with lock.open() as opened:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import new_worker
+from tests.store.kit import lay_out, new_worker
 from worker_service.config import load_settings
 from worker_service.errors import BadInput, BatchNotFound, Refused, WaitTimedOut
 from worker_service.jobs.batches import Batch, BatchFacts, BatchState
@@ -19,7 +19,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
 from worker_service.operations import batches
 from worker_service.operations.batches import BatchInWhole, in_words, progress_of
-from worker_service.operations.database import Session, initialise, open_session
+from worker_service.operations.database import Session, open_session
 from worker_service.operations.objects import as_object
 
 FACTS = BatchFacts(
@@ -44,7 +44,7 @@ BATCH = Batch(7, "ann", "reports", 3, BatchState.ACTIVE, 1, None, "{}", "[]", "2
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    initialise(settings)
+    lay_out(settings.database)
     opened = open_session(settings, actor="ann")
     opened.store.leases.register(new_worker("w1"))
     yield opened

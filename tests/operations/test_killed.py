@@ -16,7 +16,7 @@ from worker_service.jobs.model import NewJob
 from worker_service.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = 3
+FILES = 2
 
 
 def a_batch(place: Path, state: str = "active") -> Path:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import new_worker
+from tests.store.kit import lay_out, new_worker
 from worker_service.clock import wall_clock
 from worker_service.config import load_settings
 from worker_service.errors import BadInput
 from worker_service.jobs.model import Failure, Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.operations import notify
-from worker_service.operations.database import Session, initialise, open_session
+from worker_service.operations.database import Session, open_session
 
 SETTINGS = """
 notify_old_after = "1h"
@@ -43,7 +43,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     settings = load_settings(
         environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(tmp_path / "pagemill.toml")}, directory=tmp_path
     )
-    initialise(settings)
+    lay_out(settings.database)
     opened = open_session(settings, actor="ann")
     yield Session(opened.store, settings, "ann", lambda: wall_clock() + timedelta(seconds=2))
     opened.close()

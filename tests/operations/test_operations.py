@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.kit import lay_out
 from worker_service.config import load_settings
 from worker_service.errors import BadInput, JobNotFound
 from worker_service.jobs.model import Status
-from worker_service.operations.database import Session, initialise, open_session
+from worker_service.operations.database import Session, open_session
 from worker_service.operations.enqueue import enqueue
 from worker_service.operations.jobs import job, job_in_whole, list_jobs, why
 from worker_service.operations.objects import as_object
@@ -23,7 +24,7 @@ from worker_service.operations.words import read_selector
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    initialise(settings)
+    lay_out(settings.database)
     opened = open_session(settings, actor="ann")
     yield opened
     opened.close()

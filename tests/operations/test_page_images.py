@@ -15,9 +15,10 @@ from PIL import Image
 
 from tests.commands.shelf import Shelf
 from tests.job_handlers.reading.documents import digital, picture, prose, scan
+from tests.store.kit import lay_out
 from tests.store.papers import work_as
 from worker_service.config import load_settings
-from worker_service.operations.database import Session, initialise, open_session
+from worker_service.operations.database import Session, open_session
 from worker_service.operations.documents import meant, remove
 from worker_service.operations.page_images import Drawer, NotDrawn, page_image, place_of, sweep
 from worker_service.operations.words import read_document_selector
@@ -26,7 +27,7 @@ from worker_service.operations.words import read_document_selector
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    initialise(settings)
+    lay_out(settings.database)
     opened = open_session(settings, actor="ann")
     work_as(opened.store)
     yield opened

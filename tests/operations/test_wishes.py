@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.commands.shelf import Shelf
+from tests.store.kit import lay_out
 from tests.store.papers import work_as
 from worker_service.config import load_settings
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import Decision
-from worker_service.operations.database import Session, initialise, open_session
+from worker_service.operations.database import Session, open_session
 from worker_service.operations.jobs import job
 from worker_service.operations.wishes import bring_in, read_again
 
@@ -21,7 +22,7 @@ from worker_service.operations.wishes import bring_in, read_again
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    initialise(settings)
+    lay_out(settings.database)
     opened = open_session(settings, actor="ann")
     work_as(opened.store)
     yield opened

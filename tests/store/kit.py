@@ -68,6 +68,7 @@ def _open_sqlite(path: Path, clock: Clock) -> Store:
 
 def lay_out(path: Path, made_by: Callable[[Path], None] = _initialise_sqlite) -> None:
     """A new database as a copy: made once in each run, by whoever makes them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_new_database(made_by))
 
 

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from tests import installed
+from tests.store.kit import lay_out
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
-from worker_service.store.opening import initialise, open_store
+from worker_service.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60.0
@@ -128,7 +129,7 @@ class System:
         self.before: Sequence[str] = ()
         """Words that stand before the command of each daemon."""
         self._daemons: list[Daemon] = []
-        initialise(self.database)
+        lay_out(self.database)
         self.store: Store = open_store(self.database)
         self._handlers = place / "installed"
         installed.install(self._handlers, "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.store.kit import lay_out
 from worker_service.config import Settings, load_settings
-from worker_service.operations import database
 from worker_service.operations.database import Session, open_session
 from worker_service.web import listening, server
 
@@ -30,7 +30,7 @@ def _no_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(tmp_path: Path) -> Settings:
     """Of a database that is there."""
     made = load_settings({"database": str(tmp_path / "pagemill.db")}, environ={"WORKER_LOG_FORMAT": "json"})
-    database.initialise(made)
+    lay_out(made.database)
     return made
 
 

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.web.conftest import served
 from worker_service.config import Settings, load_settings
@@ -75,37 +76,70 @@ def _daemon(settings: Settings, log: Path) -> Iterator[None]:
             assert process.wait(_SECONDS) == 0, log.read_text()
 
 
+class Window:
+    """A page, and what went wrong in it. Each test finds it as new: to open one costs more than most tests do there."""
+
+    def __init__(self, chromium: Browser, site: Site, *, script: bool) -> None:
+        self._has_script = script
+        self._faults: list[str] = []
+        self._is_refused = False
+        context = chromium.new_context(base_url=site.address, java_script_enabled=script)
+        context.set_default_timeout(1000 * _SECONDS)
+        self.page = context.new_page()
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self._faults.append(str(error)))
+        self.page.on("request", lambda asked: self._see(asked.url, site.address))
+
+    def look(self, path: str, *, width: int, scheme: Scheme, refused: bool) -> Page:
+        self._is_refused = refused
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.goto(path)
+        return self.page
+
+    def leave(self) -> list[str]:
+        """What went wrong."""
+        self.page.unroute_all()
+        if self._has_script:
+            self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.page.context.clear_cookies()
+        self.page.goto("about:blank")
+        faults, self._faults = self._faults, []
+        return faults
+
+    def _hear(self, said: ConsoleMessage) -> None:
+        if said.type == "error" and not self._is_refused:
+            self._faults.append(said.text)
+
+    def _see(self, url: str, address: str) -> None:
+        if _is_elsewhere(url, address):
+            self._faults.append(url)
+
+
+@pytest.fixture(scope="module")
+def windows(chromium: Browser, site: Site) -> Callable[[bool], Window]:
+    """One with scripts, and one without."""
+    return cache(lambda script: Window(chromium, site, script=script))
+
+
 Look = Callable[..., Page]
 
 
 @pytest.fixture
-def look(chromium: Browser, site: Site) -> Iterator[Look]:
+def look(windows: Callable[[bool], Window]) -> Iterator[Look]:
     """`look(path)` opens a page. `refused`: it is to be answered with a refusal, of which the browser tells, too."""
-    faults: list[str] = []
-    contexts = []
+    looked_at: list[Window] = []
 
     def opened(
         path: str, *, width: int = 1280, scheme: Scheme = "light", script: bool = True, refused: bool = False
     ) -> Page:
-        context = chromium.new_context(
-            base_url=site.address,
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            java_script_enabled=script,
-        )
-        contexts.append(context)
-        context.set_default_timeout(1000 * _SECONDS)
-        page = context.new_page()
-        page.on("console", lambda said: faults.append(said.text) if said.type == "error" and not refused else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda asked: faults.append(asked.url) if _is_elsewhere(asked.url, site.address) else None)
-        page.goto(path)
-        return page
+        window = windows(script)
+        assert window not in looked_at, "a test looks at one page"
+        looked_at.append(window)
+        return window.look(path, width=width, scheme=scheme, refused=refused)
 
     yield opened
-    for context in contexts:
-        context.close()
-    assert faults == []
+    assert [fault for window in looked_at for fault in window.leave()] == []
 
 
 def _is_elsewhere(url: str, address: str) -> bool:
