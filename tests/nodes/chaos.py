@@ -111,7 +111,6 @@ class NodeStorm(Storm):
         elif kind in ("agent", "child"):
             self._kill_on_a_machine(kind)
         elif kind == "all":
-            self._note(kind)
             self.landed[kind] += self._kill_all()
         else:
             found = self._living_daemons() if kind == "daemon" else self._gateways()
@@ -166,6 +165,11 @@ class NodeStorm(Storm):
             pid = self._random.choice(sorted(found))
             self._note(kind, found[pid] if kind == "agent" else None)
             self.landed[kind] += _send([pid], signal.SIGKILL)
+
+    def _kill_all(self) -> bool:
+        # The last one ends the storm.
+        self._note("all")
+        return super()._kill_all()
 
     def _gateways(self) -> list[int]:
         of_daemons = [pid for daemon in self._living_daemons() for pid in _children_of(daemon)]
@@ -229,36 +233,39 @@ class NodeStorm(Storm):
     def summary(self) -> str:
         lines = [f"{sum(self.landed.values())} faults over {MACHINES} machines", super().summary()]
         for kind in self.kinds:
-            blows = [blow for blow in self._blows if blow.kind == kind]
-            if kind in OF_THE_HEAD:
-                again, others = self.works_again(blows)
-                lines.append(f"{kind}: works again after {_spread(again)}")
-                lines.append(f"  with the head hit again meanwhile, or no machine well: {_spread(others)}")
-            else:
-                lines.append(f"{kind}: what ran there had ended after {_spread(self.moved(blows))}")
+            after = self.works_again if kind in OF_THE_HEAD else self.moved
+            alone, others = after([blow for blow in self._blows if blow.kind == kind])
+            what = "works again" if kind in OF_THE_HEAD else "what ran there had ended"
+            lines.append(f"{kind}: {what} after {_spread(alone)}; where more came meanwhile, {_spread(others)}")
         for how, margins in (("by time", self._margins[True]), ("by a proof", self._margins[False])):
             lines.append(f"gone on the node before the head gave it up, {how}: {_spread(margins)}")
         return "\n".join(lines)
 
-    def moved(self, blows: Iterable[Blow]) -> list[float]:
-        """After how long what ran there had ended, as the head sees it. What was frozen may have ended before."""
-        after = [self._ends[one] - blow.at for blow in blows for one in blow.running if one in self._ends]
-        return [seconds for seconds in after if seconds > 0]
+    def moved(self, blows: Iterable[Blow]) -> tuple[list[float], list[float]]:
+        """After how long what ran there had ended, as the head sees it; and where the head was hit meanwhile. What was
+        frozen may have ended before."""
+        found = [(blow, self._ends[one]) for blow in blows for one in blow.running if one in self._ends]
+        return _parted([(blow.at, at, not self._is_head_hit(blow, at)) for blow, at in found if at > blow.at])
 
     def works_again(self, blows: Iterable[Blow]) -> tuple[list[float], list[float]]:
-        """After how long the next attempt began on a node; and of those where nothing could begin, for it was hit again
-        before, or no machine was well all the time."""
-        alone, others = list[float](), list[float]()
-        for blow in blows:
-            after = next((start for start in self._starts if start > blow.at), None)
-            if after is not None:
-                (alone if self._is_alone(blow, after) else others).append(after - blow.at)
-        return alone, others
+        """After how long the next attempt began on a node; and where the head was hit again before, or no machine was
+        well all the time, so that none could."""
+        found = [(blow, next((start for start in self._starts if start > blow.at), None)) for blow in blows]
+        return _parted([(blow.at, at, self._is_alone(blow, at)) for blow, at in found if at is not None])
 
     def _is_alone(self, blow: Blow, after: float) -> bool:
-        meanwhile = [one for one in self._blows if one is not blow and one.at < after and one.until > blow.at]
-        is_hit_again = any(one.at > blow.at and one.kind in OF_THE_HEAD for one in meanwhile)
-        return not is_hit_again and {one.machine for one in meanwhile} < {*self._lab.machines}
+        hit = {one.machine for one in self._blows if one.at < after and one.until > blow.at}
+        return not self._is_head_hit(blow, after) and not hit >= {*self._lab.machines}
+
+    def _is_head_hit(self, blow: Blow, after: float) -> bool:
+        return any(one.kind in OF_THE_HEAD and blow.at < one.at < after for one in self._blows)
+
+
+def _parted(found: Iterable[tuple[float, float, bool]]) -> tuple[list[float], list[float]]:
+    alone, others = list[float](), list[float]()
+    for begin, end, is_alone in found:
+        (alone if is_alone else others).append(end - begin)
+    return alone, others
 
 
 def _is_clear(machine: Machine) -> bool:

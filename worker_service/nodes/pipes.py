@@ -217,14 +217,13 @@ class Line:
                 self._answers.pop(number, None)
 
     def holds_back(self) -> str:
-        now = time.monotonic()
-        if self._has_answered or now < self._began_at + _FIRST_WORD_SECONDS:
+        seconds = time.monotonic() - (self._reached_at or self._began_at)
+        if self._has_answered or seconds < _FIRST_WORD_SECONDS:
             return ""
         if self._reached_at is not None:
-            seconds = _about(now - self._reached_at)
-            sentence = f"ssh reached it {seconds} ago, but `pagemill node` has not said a word. {_BASHRC}"
+            sentence = f"ssh reached it {_about(seconds)} ago, but `pagemill node` has not said a word. {_BASHRC}"
         else:
-            sentence = f"its command was started {_about(now - self._began_at)} ago, and has not said a word."
+            sentence = f"its command was started {_about(seconds)} ago, and has not said a word."
         return f"{sentence} It complains: {self._complaint}" if self._complaint else sentence
 
     def close(self) -> None:
