@@ -212,7 +212,9 @@ class NodeStorm(Storm):
             if attempt.ended_at is None:
                 yield f"{about} has no end"
                 continue
-            child = str(attempt.node), attempt.pid or 0, attempt.pid_started or 0
+            if attempt.pid is None or attempt.pid_started is None:
+                continue
+            child = str(attempt.node), attempt.pid, attempt.pid_started
             self._ends[child] = from_text(attempt.ended_at).timestamp()
             if attempt.outcome != "completed" and child in self._watch.seen:
                 margin = self._ends[child] - self._watch.seen[child]
