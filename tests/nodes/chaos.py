@@ -163,7 +163,7 @@ class NodeStorm(Storm):
         }
         if found:
             pid = self._random.choice(sorted(found))
-            self._note(kind, found[pid] if kind == "agent" else None)
+            self._note(kind, found[pid])
             self.landed[kind] += _send([pid], signal.SIGKILL)
 
     def _kill_all(self) -> bool:
