@@ -72,10 +72,10 @@ def how_to_read(context: Context[H]) -> HowToRead:
         how = msgspec.convert({**msgspec.json.decode(remembered or "{}"), **context.payload.said()}, HowToRead)
     except msgspec.MsgspecError as error:
         raise Permanent("SETTINGS_INVALID", f"how the document is to be read: {error}") from error
-    for language in how.engine.languages:
+    for language in how.languages or ():
         if not _LANGUAGE.fullmatch(language):
             raise Permanent("PAYLOAD_INVALID", f"{language[:40]!r} is not a language: write eng, or deu")
-    if not how.engine.languages:
+    if how.languages == ():
         raise Permanent("PAYLOAD_INVALID", "languages is empty: name one at least, such as eng")
     return how
 

@@ -136,7 +136,7 @@ def _bring_in(context: Context[Payload]) -> Done:
 
 
 def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
-    password = how.password
+    password, engine = how.password, how.engine
     is_writing = writings.is_writing(kind)
     with PageProcess[Answer](
         lambda: _leaf_reader(original, kind) if is_writing else _reader(original, password),
@@ -146,10 +146,10 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
         counted = _count(process, kind)
         is_forced = bool(how.force_ocr) and not is_writing
         source = PageSource(content, library_of(kind))
-        to_read, to_ocr = _take_what_is_known(context, source, how.engine, counted.pages, is_forced=is_forced)
+        to_read, to_ocr = _take_what_is_known(context, source, engine, counted.pages, is_forced=is_forced)
         scans = _take_layers(context, process, source, to_read)
     found = inside.unpack(context, original, kind)
-    way = [content, how.engine.languages, how.engine.quality, how.password_file]
+    way = [content, engine.languages, engine.quality, how.password_file]
     to_recognise = sorted([*to_ocr, *scans])
     ranges = [
         _range(context, "ocr_pages", numbers, way)

@@ -65,9 +65,8 @@ def arranged(
             last = own
     for part in parts:
         if len(part.lines) > 1:
-            some = [lines[at] for at in part.lines]
-            part.box = (min([one[0] for one in some]), min([one[1] for one in some]),
-                        max([one[2] for one in some]), max([one[3] for one in some]))  # fmt: skip
+            x0, y0, x1, y1 = zip(*[lines[at] for at in part.lines], strict=True)
+            part.box = min(x0), min(y0), max(x1), max(y1)
     return [parts[at] for at in in_order([part.box for part in parts], is_given=is_given)]
 
 

@@ -197,18 +197,18 @@ class Book:
 # with their places cost hardly more so than the bare text.
 
 
-class _Corners(msgspec.Struct):
+class _Corners(msgspec.Struct, gc=False):
     x: int
     y: int
     w: int
     h: int
 
 
-class _Font(msgspec.Struct):
+class _Font(msgspec.Struct, gc=False):
     size: int
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, gc=False):
     bbox: _Corners
     font: _Font
     y: int
@@ -216,7 +216,7 @@ class _Line(msgspec.Struct):
     text: str
 
 
-class _Found(msgspec.Struct):
+class _Found(msgspec.Struct, gc=False):
     """A block of text, or something that is drawn."""
 
     bbox: _Corners | None = None
@@ -224,7 +224,7 @@ class _Found(msgspec.Struct):
     stroked: int = 0
 
 
-class _FoundPage(msgspec.Struct):
+class _FoundPage(msgspec.Struct, gc=False):
     blocks: list[_Found]
 
 
@@ -456,8 +456,9 @@ def _shown(box: Sequence[float], turn: Any) -> tuple[float, float, float, float]
 
 
 def _rounded(box: Sequence[float]) -> tuple[float, float, float, float]:
+    """To tenths of a point, in a third of the time that `round` takes to find a decimal place."""
     x0, y0, x1, y1 = box
-    return round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
+    return round(10 * x0) / 10, round(10 * y0) / 10, round(10 * x1) / 10, round(10 * y1) / 10
 
 
 def _has_pictures(own: Any) -> bool:
