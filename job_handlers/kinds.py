@@ -41,6 +41,7 @@ class Kind(StrEnum):
     DOCX = "docx"
     PPTX = "pptx"
     ODT = "odt"
+    ODP = "odp"
     ZIP = "zip"
 
 
@@ -65,6 +66,7 @@ class Format:
 PDF = Format("a PDF", Kind.PDF, (".pdf",), ("application/pdf", "application/x-pdf"))
 PNG = Format("a PNG image", Kind.IMAGE, (".png",), ("image/png",))
 JPEG = Format("a JPEG image", Kind.IMAGE, (".jpg", ".jpeg"), ("image/jpeg", "image/jpg"))
+GIF = Format("a GIF image", Kind.IMAGE, (".gif",), ("image/gif",))
 TIFF = Format("a TIFF image", Kind.IMAGE, (".tif", ".tiff"), ("image/tiff",))
 XLSX = Format(
     "a spreadsheet",
@@ -93,6 +95,7 @@ PPTX = Format(
     ("application/vnd.openxmlformats-officedocument.presentationml.presentation",),
 )
 ODT = Format("an OpenDocument text", Kind.ODT, (".odt",), ("application/vnd.oasis.opendocument.text",))
+ODP = Format("an OpenDocument presentation", Kind.ODP, (".odp",), ("application/vnd.oasis.opendocument.presentation",))
 EPUB = Format("an EPUB book", Kind.EPUB, (".epub",), ("application/epub+zip",))
 MAIL = Format("a mail", Kind.MAIL, (".eml",), ("message/rfc822",))
 HTML = Format(
@@ -101,9 +104,11 @@ HTML = Format(
 MARKDOWN = Format("Markdown", Kind.TEXT, (".md", ".markdown"), ("text/markdown",), is_by_name=True)
 TEXT = Format("a text", Kind.TEXT, (".txt", ".text"), ("text/plain",), is_by_name=True)
 ZIP = Format("a zip archive", Kind.ZIP, (".zip",), ("application/zip", "application/x-zip-compressed"))
-FORMATS = (PDF, PNG, JPEG, TIFF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP)
+FORMATS = (
+    PDF, PNG, JPEG, TIFF, GIF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, ODP, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP,
+)  # fmt: skip
 """All that can be read."""
-IN_WORDS = "PDF, PNG, JPEG, TIFF, xlsx, xls, ods, csv, docx, pptx, odt, epub, eml, html, md, txt and zip"
+IN_WORDS = "PDF, PNG, JPEG, TIFF, GIF, xlsx, xls, ods, csv, docx, pptx, odt, odp, epub, eml, html, md, txt and zip"
 SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 
 _SIGNATURES = (
@@ -112,20 +117,23 @@ _SIGNATURES = (
     (b"\xff\xd8\xff", JPEG),
     (b"II*\0", TIFF),
     (b"MM\0*", TIFF),
+    (b"GIF87a", GIF),
+    (b"GIF89a", GIF),
 )
 _ZIP = b"PK\x03\x04"
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _TOLD_APART = (
     (_ZIP, "a zip archive"),
     (_OLD_OFFICE, "an old Office document, or one with a password"),
-    (b"GIF8", "a GIF image"),
     (b"RIFF", "a WebP image"),
+    (b"\x78\x9f\x3e\x22", "a mail that Outlook has packed (winmail.dat: have it sent as plain text or HTML)"),
 )
 _WORKBOOK = "Workbook".encode("utf-16-le")
+_OUTLOOK = "__properties_version1.0".encode("utf-16-le")
 _LOCKED = "EncryptedPackage".encode("utf-16-le")
-_PACKED = (XLSX, ODS, DOCX, PPTX, ODT, EPUB, ZIP)
+_PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
-_SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, EPUB)}
+_SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
 """Its first file is called mimetype, and holds this."""
 _PARTS = (
     (re.compile(r"xl/workbook\.(?:xml|bin)"), Kind.SHEET),
@@ -281,6 +289,8 @@ def _signed(head: bytes, said: Sequence[Format]) -> Format | None:
 
 
 def _words(head: bytes) -> str:
+    if head.startswith(_OLD_OFFICE) and _OUTLOOK in head:
+        return "a mail as Outlook keeps it (save it as .eml)"
     told = next((words for begins, words in _TOLD_APART if head.startswith(begins)), "")
     return told or page_in(head) or "a file of an unknown kind"
 

@@ -59,7 +59,7 @@ class Gray:
 def gray_of(packed: bytes) -> Gray | None:
     """A picture that stands in a text. None: it is broken, or too small or too large for words."""
     try:
-        image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF"))
+        image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
             return None
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:

@@ -141,6 +141,14 @@ def test_search_prints_page_name_and_the_words_in_their_place(run: Run, shelf: S
     assert (hit["document_id"], hit["number"], hit["snippet"]) == (1, 2, "the [climate] and its risk")
 
 
+def test_a_row_of_a_table_is_one_passage_to_a_search_and_a_column_is_none(run: Run, shelf: Shelf) -> None:
+    shelf.with_tables("a.pdf", [["EUR million", "2024", "2023"], ["Cost of sales", "310", "290"], ["Tax", "20", "18"]])
+
+    assert "[cost of sales 310]" in run("search", '"cost of sales 310"').stdout.replace("\t", " ").casefold()
+    assert run("search", '"cost of sales" NEAR 290').stdout.startswith("1:1 ")
+    assert run("search", '"310 20"', fails=1).stdout == ""
+
+
 def test_words_may_be_searched_for_without_quotes(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "the climate is a risk", "the climate")
 

@@ -126,7 +126,7 @@ def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: st
         (b"%PDF-1.4", "application/vnd.ms-excel", "a.xls"),
         (b"%PDF-1.4", "image/png", "a.png"),
         (b"%PDF-1.4", "text/csv", "a.csv"),
-        (b"GIF89a", "image/gif", "a.gif"),
+        (b"GIF89a", "application/pdf", "a.pdf"),
         (b"\0\1\2", "text/csv", "a.csv"),
         (bytes(range(1, 128)), "text/csv", "a.csv"),
         (b" " * 70_000, "text/csv", "a.csv"),
@@ -189,6 +189,8 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "png") is Kind.IMAGE
     assert kind_of(written(tmp_path / "jpg", documents.jpeg(image))) is Kind.IMAGE
     assert kind_of(documents.tiff(tmp_path / "tif", [image, image])) is Kind.IMAGE
+    image.save(tmp_path / "gif", "GIF")
+    assert kind_of(tmp_path / "gif") is Kind.IMAGE
 
 
 def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) -> None:

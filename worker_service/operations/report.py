@@ -55,7 +55,7 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _PATH = re.compile(r"(?<![\w<~.])/(?:[^\s/'\":;,()<>]+/?)+")
 _FILE = re.compile(
-    r"[^\s/'\":;,()<>]+\.(?:pdf|xlsx?|ods|csv|tsv|tiff?|png|jpe?g|docx?|pptx?|odt|txt|zip|eml|html?)\b", re.I
+    r"[^\s/'\":;,()<>]+\.(?:pdf|xlsx?|ods|csv|tsv|tiff?|png|gif|jpe?g|docx?|pptx?|od[tp]|txt|zip|eml|html?)\b", re.I
 )
 _HOME = re.compile(r"/home/[^/\s'\"]+")
 _LEAF_LETTERS_LEAST = 4

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from job_handlers.kinds import Kind
 
-LIBRARY = "writings 2"
+LIBRARY = "writings 3"
 """One more whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -33,6 +33,7 @@ _MODULES = {
     Kind.DOCX: "office",
     Kind.PPTX: "office",
     Kind.ODT: "office",
+    Kind.ODP: "office",
     Kind.ZIP: "archive",
 }
 

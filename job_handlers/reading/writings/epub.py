@@ -16,7 +16,7 @@ from worker_service.handlers import counted
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
-_PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+_PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif")
 
 
 class Book:

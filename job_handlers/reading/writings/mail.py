@@ -13,7 +13,7 @@ from job_handlers.kinds import FORMATS, Kind, decoded
 from job_handlers.reading.writings import Picture, Piece, Unreadable, web
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
-_PICTURES = ("image/png", "image/jpeg", "image/tiff")
+_PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif")
 _LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
 _BYTES_MAX = 256 << 20
 _DEPTH_MAX = 50

@@ -1,5 +1,5 @@
-"""Documents of office programs: Word, PowerPoint, OpenDocument text. All are XML in a zip archive, and differ in what
-they call a paragraph; so one walk reads them all, part by part.
+"""Documents of office programs: Word, PowerPoint, OpenDocument text and presentations. All are XML in a zip archive,
+and differ in what they call a paragraph; so one walk reads them all, part by part.
 
 Headers, text boxes, notes, comments, charts, diagrams, hidden slides and what a speaker noted are read too; what was
 deleted and is only remembered is not, nor anything that a link names.
@@ -11,7 +11,7 @@ import io
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 from xml.parsers import expat
@@ -22,7 +22,7 @@ from job_handlers.reading.writings.archive import BROKEN, Archive
 
 _BLOCK_BYTES = 1 << 16
 _SPACES_MAX = 200
-_PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+_PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 _LOCKED = "it is locked with a password: save it without one"
@@ -72,6 +72,7 @@ _OPEN = _Words(
     (),
     ("soft-page-break",),
 )
+_OPEN_SLIDE = replace(_OPEN, pages=("page",))
 _SYMBOLS = {
     **dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ", strict=True)),
     **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
@@ -96,9 +97,13 @@ class Office:
         self.notes: list[str] = []
 
     def pieces(self) -> Iterator[Piece]:
-        if self._kind is Kind.ODT:
+        if self._is_open:
             return self._open_document()
         return self._word() if self._kind is Kind.DOCX else self._slides()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._kind in (Kind.ODT, Kind.ODP)
 
     def picture(self, key: str) -> bytes:
         return self._archive.read(key)
@@ -111,8 +116,9 @@ class Office:
         objects = {
             href.removesuffix("/content.xml"): name for href, name in own.items() if name.endswith("/content.xml")
         }
-        yield from self._part("content.xml", _OPEN, {**objects, **own})
-        if "styles.xml" in self._names:
+        is_shown = self._kind is Kind.ODP
+        yield from self._part("content.xml", _OPEN_SLIDE if is_shown else _OPEN, {**objects, **own})
+        if "styles.xml" in self._names and not is_shown:
             # Headers and footers.
             yield from self._part("styles.xml", _OPEN, own)
 
@@ -184,7 +190,7 @@ class Office:
                 yield from self._shown(piece.name)
 
     def _shown(self, name: str) -> Iterator[Piece]:
-        if self._kind is Kind.ODT:
+        if self._is_open:
             yield from self._part(name, _OPEN, {}, is_shown=True)
         elif name.endswith(".xml") and "/charts/" in name:
             yield from self._part(name, _CHART, {}, is_shown=True)

@@ -278,6 +278,27 @@ def test_an_open_document_is_read(tmp_path: Path) -> None:
     assert pages_of(path) == ["Head\none  two three\tfour\na\t\tc", "<Pictures/p.png>\nsecond"]
 
 
+def test_an_open_presentation_is_read_slide_by_slide_with_what_its_speaker_noted(tmp_path: Path) -> None:
+    content = (
+        "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b' xmlns:draw='http://d' xmlns:p='http://p'>"
+        "<draw:page><draw:frame><draw:text-box><t:p>first</t:p></draw:text-box></draw:frame>"
+        "<b:table-row><b:table-cell><t:p>a</t:p></b:table-cell><b:table-cell><t:p>b</t:p></b:table-cell></b:table-row>"
+        "<p:notes><draw:page-thumbnail/><draw:text-box><t:p>a note</t:p></draw:text-box></p:notes></draw:page>"
+        "<draw:page><t:p>second</t:p></draw:page></o:d>"
+    )
+    master = "<o:d xmlns:o='http://o' xmlns:t='http://t'><t:p>Click to add a title</t:p></o:d>"
+    path = packed(
+        tmp_path / "a.odp",
+        {
+            "mimetype": "application/vnd.oasis.opendocument.presentation",
+            "content.xml": content,
+            "styles.xml": master,
+        },
+    )
+
+    assert pages_of(path) == ["first\na\tb\na note", "second"]
+
+
 def test_notes_comments_headers_and_objects_of_an_open_document_are_read_beside_its_sentences(tmp_path: Path) -> None:
     office = (
         "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:x='http://x' xmlns:dc='http://purl.org/dc/elements/1.1/'>"
@@ -599,6 +620,7 @@ ENTITIES = '<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
         ("e.epub", {"META-INF/container.xml": CONTAINER}, "EPUB_BROKEN"),
         ("f.epub", {"META-INF/container.xml": f"{ENTITIES}<c>&e;</c>"}, "EPUB_BROKEN"),
         ("g.odt", {"mimetype": "application/vnd.oasis.opendocument.text"}, "ODT_BROKEN"),
+        ("i.odp", {"mimetype": "application/vnd.oasis.opendocument.presentation"}, "ODP_BROKEN"),
         ("h.zip", {"__MACOSX/x": "x"}, "ZIP_EMPTY"),
     ],
 )
