@@ -586,6 +586,7 @@ CREATE TABLE document (
     source_key          TEXT NOT NULL,             -- a Drive file's id, a URL, an absolute path
     name                TEXT NOT NULL DEFAULT '',
     content             TEXT NOT NULL DEFAULT '',  -- SHA-256 of its file; '' = not known yet
+    revision            TEXT NOT NULL DEFAULT '',  -- what its source calls this content; '' = nothing to go by
     kind                TEXT,                      -- pdf, image, sheet
     pages               INTEGER,                   -- NULL = not counted yet
     index_status        TEXT NOT NULL DEFAULT 'not_indexed',
@@ -610,7 +611,8 @@ CREATE TABLE document (
     CONSTRAINT "owner, platform, source_key, name and what is told of it have at most 200000 bytes"
         CHECK (length(CAST(owner AS BLOB)) <= 200000 AND length(CAST(platform AS BLOB)) <= 200000
                AND length(CAST(source_key AS BLOB)) <= 200000 AND length(CAST(name AS BLOB)) <= 200000
-               AND length(CAST(content AS BLOB)) <= 200000 AND length(CAST(kind AS BLOB)) <= 200000
+               AND length(CAST(content AS BLOB)) <= 200000 AND length(CAST(revision AS BLOB)) <= 200000
+               AND length(CAST(kind AS BLOB)) <= 200000
                AND length(CAST(settings AS BLOB)) <= 200000 AND length(CAST(settings_before AS BLOB)) <= 200000
                AND length(CAST(note AS BLOB)) <= 200000 AND length(CAST(error_code AS BLOB)) <= 200000
                AND length(CAST(error_message AS BLOB)) <= 200000 AND length(CAST(created_at AS BLOB)) <= 200000

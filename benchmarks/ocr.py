@@ -8,8 +8,10 @@ can be measured, not how fast.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +23,9 @@ from benchmarks.corpus import CLEAN, DIGITAL, LINES_MOST, NOISY_150, NOISY_200, 
 from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
+from benchmarks.running import wait_until
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, never_over
+from job_handlers.download.troubles import Patience
 from job_handlers.reading import ocr
 
 Peer = Callable[[Sequence[Book]], Reading]
@@ -73,7 +77,7 @@ def measure(is_quick: bool) -> Iterator[Row | Fact]:
             yield from bench.askew()
             yield from bench.digital()
             yield bench.beside_inserts()
-            yield bench.again()
+            yield from bench.again()
             yield from bench.latency()
             yield from _facts(own, are_peers_asked=are_peers_asked)
         yield _search(directory, sizes, are_peers_asked=are_peers_asked)
@@ -157,13 +161,26 @@ class _Bench:
         what = f"one document of {_counted(sizes.large_pages)}: the longest wait of another's INSERT"
         return Row("beside_inserts", what, "", "ms", longest, [], never_over(50))
 
-    def again(self) -> Row:
-        """A folder is asked for once more, unchanged."""
-        folders = [self._scans(CLEAN, DIGITAL, NOISY_200, SKEWED) for _ in range(self._sizes.repeats)]
-        turns = [(self._own.read(folder), self._own.read(folder)) for folder in folders]
-        first, second = ([one.pages_per_second for one in readings] for readings in zip(*turns, strict=True))
-        return Row("again", f"{self._scanned} of every look, for a second time", "the first time", "pages/s", second,
-                   first, at_least(50))  # fmt: skip
+    def again(self) -> Iterator[Row]:
+        """A folder is asked for once more, untouched; and once its files have other times, so that they are read."""
+        sizes = self._sizes
+        every = [self._scans(CLEAN, DIGITAL, NOISY_200, SKEWED) for _ in range(sizes.repeats)]
+        digital = [self._drawn((DIGITAL,), sizes.reports, sizes.report_pages) for _ in range(sizes.repeats)]
+        if self._are_peers_asked:
+            _wait_until_left_alone(*every, *digital)
+        reports = f"{sizes.reports} born-digital reports of {_counted(sizes.report_pages)}"
+        both = (("again", f"{self._scanned} of every look", every), ("again_digital", reports, digital))
+        for key, what, folders in both:
+            turns = [(self._own.read(folder), self._own.read(folder), self._touched(folder)) for folder in folders]
+            first, second, third = ([one.pages_per_second for one in readings] for readings in zip(*turns, strict=True))
+            for more, asked, goal in ("", "for a second time", at_least(50)), ("_touched", "with other times", Goal()):
+                figures = third if more else second
+                yield Row(f"{key}{more}", f"{what}, {asked}", "the first time", "pages/s", figures, first, goal)
+
+    def _touched(self, folder: Sequence[Book]) -> Reading:
+        for book in folder:
+            os.utime(book.path, (book.path.stat().st_mtime - 1,) * 2)
+        return self._own.read(folder)
 
     # ── Small documents, one at a time ──────────────────────────────────────────────────────────────────────────
 
@@ -197,6 +214,13 @@ class _Bench:
         number = next(self._folders)
         folder = self._directory / f"folder-{number}"
         return books(folder, looks, files, pages, seed=f"{_SEED}/{number}", lines=lines or self._sizes.lines)
+
+
+def _wait_until_left_alone(*folders: Sequence[Book]) -> None:
+    """As long as a file has to be for its times to tell that it is the same."""
+    newest = max(book.path.stat().st_ctime for folder in folders for book in folder)
+    settled = newest + Patience().settled_seconds
+    wait_until(lambda: time.time() > settled, "files left alone", seconds=120, pause_seconds=1)
 
 
 def _search(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Row:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,8 +23,8 @@ from benchmarks.corpus import Book
 from benchmarks.ocr_peers import Reading
 from benchmarks.own import Own
 from benchmarks.running import Failed, memory_megabytes, wait_until, with_all_below
+from job_handlers.reading.wishes import ReadWords, download_job
 from worker_service.clock import from_text
-from worker_service.jobs.model import NewJob
 from worker_service.store.opening import open_store
 
 _SAMPLE_SECONDS = 0.1
@@ -45,19 +46,21 @@ class Pipeline:
         self._store.close()
 
     def read(self, books: Sequence[Book]) -> Reading:
-        """Until each is a success. A file that is known already is asked for again, as a person would."""
+        """Until each is a success, as `pagemill ingest` asks for it. A file that is known may cost no job."""
         before = self._number("SELECT ifnull(max(id), 0) FROM worker_job_queue")
-        cpu_begin = _cpu_seconds(self._pid)
-        self._store.intake.enqueue_many(
-            [NewJob("download", payload=json.dumps({"source": str(book.path)})) for book in books]
-        )
+        cpu_begin, begin = _cpu_seconds(self._pid), time.perf_counter()
+        wished = [download_job(book.path, ReadWords(), owner="", is_forced=False) for book in books]
+        enqueued = self._store.intake.enqueue_many(wished)
+        seconds = time.perf_counter() - begin
+        if not any(one.job_id for one in enqueued):
+            return Reading.of(books, self._all_texts(books), seconds, _cpu_seconds(self._pid) - cpu_begin)
         self._wait_until_ended(before)
         cpu_seconds = _cpu_seconds(self._pid) - cpu_begin
         [(first, last)] = self._ask(
             "SELECT min(created_at), max(completed_at) FROM worker_job_queue WHERE id > ?", before
         )
         seconds = (from_text(str(last)) - from_text(str(first))).total_seconds()
-        return Reading.of(books, [text for book in books for text in self._texts(book)], seconds, cpu_seconds)
+        return Reading.of(books, self._all_texts(books), seconds, cpu_seconds)
 
     def sandbox(self) -> str:
         """What confined the children."""
@@ -125,6 +128,9 @@ class Pipeline:
             return self._ask(left, before, before) == [(0,)]
 
         wait_until(is_over, "all documents read", seconds=_DEADLINE_SECONDS, pause_seconds=0.05)
+
+    def _all_texts(self, books: Sequence[Book]) -> list[str]:
+        return [text for book in books for text in self._texts(book)]
 
     def _texts(self, book: Book) -> list[str]:
         rows = self._ask("SELECT id, index_status FROM document WHERE source_key = ?", str(book.path.resolve()))

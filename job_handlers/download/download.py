@@ -160,7 +160,9 @@ def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Don
         **({"note": got.note} if got.note else {}),
     }
     file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5, note=got.note)
-    return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context))
+    # What an earlier attempt has left was read when nobody had asked whether the file had settled.
+    revision = got.facts.key if got.facts.is_settled and got.bytes_fetched == got.size else ""
+    return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context, revision))
 
 
 def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Context[Payload]) -> Done:
@@ -175,7 +177,9 @@ def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Co
     )
 
 
-def _follow_ups(reference: Reference, name: str, sha256: str, context: Context[Payload]) -> list[NewJob]:
+def _follow_ups(
+    reference: Reference, name: str, sha256: str, context: Context[Payload], revision: str = ""
+) -> list[NewJob]:
     payload = context.payload
     if not payload.ingest:
         return []
@@ -190,6 +194,7 @@ def _follow_ups(reference: Reference, name: str, sha256: str, context: Context[P
             DeferredAction(one.job_type, canonical(one.payload) if one.payload else "", one.on_end, one.standing)
             for one in payload.then
         ],
+        revision=revision,
     )
     return [NewJob("ingest", reference.platform, context.account, owner=context.owner, document=request)]
 

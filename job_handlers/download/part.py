@@ -47,6 +47,8 @@ class Facts:
     can_resume: bool = True
     is_of_this_machine: bool = False
     """A file that we read ourselves: nobody in between could send another one."""
+    is_settled: bool = False
+    """Its key will never be that of other bytes, also if it is changed while nobody looks."""
     marks: Mapping[str, str] = field(default_factory=dict)
     """What changes with the file, and proves nothing where it does not. Only looked at where nobody names a digest."""
 

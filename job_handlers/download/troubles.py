@@ -143,6 +143,10 @@ class Patience:
     slack_seconds: float = 900.0
     stable_seconds: float = 3.0
     """A local file that changed more recently than this may still be written."""
+    settled_seconds: float = 60.0
+    """A local file that has not changed for so long is the same as long as its times are. Whoever writes into one that
+    he has mapped into his memory changes its times when he begins, and not again until the kernel has brought that to
+    the disk, which it does within half a minute."""
     requeue_seconds: float = 300.0
 
 

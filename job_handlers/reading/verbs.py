@@ -119,7 +119,8 @@ def ingest(
     pagemill ingest reports/ --owner alice --dry-run
 
     Bring files in and have them read. Directories with all that is below them, but for what is hidden, symbolic links
-    and other kinds of files, which it counts. Prints a job for each file.
+    and other kinds of files, which it counts. Prints a job for each file; one that was read and has not changed since,
+    by its inode, size and times, needs none without --force.
 
     With --wait: exit code 1 if some could not be read, 124 if the time ran out. With --batch as well: until the whole
     batch has ended. `pagemill batch add` takes addresses and folders of Drive as well.
@@ -241,7 +242,13 @@ class Wish:
 
 def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued]) -> list[Wish]:
     return [
-        Wish(legible(file), one.job_id, Decision.UNDER_WAY if one.existing else None, source_key=written(file))
+        Wish(
+            legible(file),
+            one.job_id or None,
+            one.decision or (Decision.UNDER_WAY if one.existing else None),
+            one.document_id,
+            source_key=written(file),
+        )
         for file, one in zip(files, enqueued, strict=True)
     ]
 

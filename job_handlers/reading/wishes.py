@@ -15,6 +15,7 @@ from pathlib import Path
 
 from job_handlers.kinds import SUFFIXES, sha256_of
 from job_handlers.sources import sources
+from job_handlers.sources.local.file import revision_of
 from worker_service.handlers import DeferredAction, DocumentRequest, NewJob, OnEnd, canonical, digest
 from worker_service.verbs import BadInput, Document, counted, legible, read_action, written
 
@@ -149,16 +150,26 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, st
     source = written(file)
     body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows(standing=standing)}
     # The same wish for the same bytes, as far as that can be told without reading them.
-    now = file.stat()
-    key = f"ingest:{digest([owner, body, now.st_mtime_ns, now.st_size])}"
+    revision = revision_of(file.stat())
+    key = f"ingest:{digest([owner, body, revision])}"
+    name = legible(file.name)
+    brings = DocumentRequest(
+        source,
+        name,
+        settings=canonical(read.asked()),
+        is_forced=is_forced,
+        actions=read.actions(standing=standing),
+        revision=revision,
+    )
     return NewJob(
         "download",
         platform="local",
         owner=owner,
         payload=canonical(body),
-        name=legible(file.name),
+        name=name,
         source_key=source,
         unique_key=key,
+        brings=brings,
         on_failure=read.after_failure(),
     )
 

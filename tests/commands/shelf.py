@@ -21,8 +21,10 @@ class Shelf:
     store: Store
     workspace: Path
 
-    def ask(self, name: str, owner: str = "", *, key: str = "", content: str = "c1", settings: str = "") -> None:
-        request = DocumentRequest(key or f"/srv/{name}", name, content, settings)
+    def ask(
+        self, name: str, owner: str = "", *, key: str = "", content: str = "c1", settings: str = "", revision: str = ""
+    ) -> None:
+        request = DocumentRequest(key or f"/srv/{name}", name, content, settings, revision=revision)
         self.store.intake.enqueue(NewJob("ingest", platform="local", owner=owner, document=request))
 
     def wish(self, name: str, owner: str = "", **fields: str) -> Job:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from job_handlers.sources import read_reference
+from job_handlers.sources.local.file import revision_of
 from tests.commands.conftest import COMMAND, Run, items
 from tests.commands.shelf import Shelf
 from tests.commands.test_wait import begin
@@ -96,6 +97,24 @@ def test_the_same_wish_twice_is_one_job_until_the_file_or_the_wish_is_another(ru
     assert [(one[0]["job_id"], one[0]["decision"]) for one in (first, again, *others, changed)] == [
         (1, None), (1, "under way"), (2, None), (3, None), (4, None),
     ]  # fmt: skip
+
+
+def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_force(run: Run, shelf: Shelf) -> None:
+    [report] = papers("report.pdf")
+    # As a download leaves it behind that found the file untouched for a minute.
+    shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
+    ingest = ("ingest", "report.pdf", "--json")
+
+    [known] = items(run(*ingest))
+    told = run("ingest", "report.pdf", "--wait")
+    batch = run("ingest", "report.pdf", "--batch", "again", "--wait")
+    forced, other = items(run(*ingest, "--force")), items(run(*ingest, "--lang", "deu"))
+
+    assert (known["job_id"], known["document_id"], known["decision"]) == (None, 1, "unchanged")
+    assert told.stdout == "1 read, 0 failed, 1 page\n"
+    assert "batch 1" in batch.stdout
+    assert [one[0]["decision"] for one in (forced, other)] == [None, None]
+    assert len(jobs(shelf, "download")) == 2
 
 
 def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: Shelf) -> None:

@@ -27,8 +27,10 @@ def wish(
     is_forced: bool = False,
     is_standing: bool = False,
     actions: Sequence[DeferredAction] = (),
+    revision: str = "",
 ) -> NewJob:
-    request = DocumentRequest(key, f"{key} of {owner or 'nobody'}", content, settings, is_forced, is_standing, actions)
+    name = f"{key} of {owner or 'nobody'}"
+    request = DocumentRequest(key, name, content, settings, is_forced, is_standing, actions, revision)
     return NewJob("ingest", platform="gdrive", owner=owner, document=request)
 
 

@@ -42,7 +42,7 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.generations import Patience, decide
 from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
-from worker_service.jobs.model import Checkpoint, Completion, Failure, Job, NewJob, Status
+from worker_service.jobs.model import Checkpoint, Completion, Enqueued, Failure, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 
@@ -455,16 +455,67 @@ def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_
 # ── What lands with a completion ────────────────────────────────────────────────────────────────────────────────────
 
 
-def download(store: Store, *, content: str = "c1", name: str = "a.pdf") -> Job:
+def download(store: Store, *, content: str = "c1", name: str = "a.pdf", revision: str = "") -> Job:
     store.intake.enqueue(NewJob("download", platform="gdrive", owner="ann"))
     [job] = store.leases.claim("w1", 1, "io")
     files = [
         NewFile(name, f"objects/{job.id}-{job.fence}/a.pdf", "original", 10, content, "m1"),
         NewFile("log.txt", f"objects/{job.id}-{job.fence}/log.txt"),
     ]
-    follow_ups = [wish("a.pdf", owner="ann", content=content)]
+    follow_ups = [wish("a.pdf", owner="ann", content=content, revision=revision)]
     assert store.leases.complete_many([Completion(job.lease, files=files, follow_ups=follow_ups)]) == []
     return job
+
+
+def bring(store: Store, *, revision: str, **fields: Any) -> Enqueued:
+    """The wish for a file of which no more is known than its revision."""
+    request = wish("a.pdf", content="", revision=revision, **fields).document
+    return store.intake.enqueue(NewJob("download", platform="gdrive", owner="ann", brings=request))
+
+
+def read_at(store: Store, revision: str, *, content: str = "c1") -> None:
+    download(store, content=content, revision=revision)
+    if jobs := store.leases.claim("w1", 1):
+        assert store.leases.complete_many([Completion(jobs[0].lease, publishes=True)]) == []
+
+
+def test_a_file_whose_revision_was_read_as_it_is_wished_for_is_not_brought_in_again(store: Store) -> None:
+    read_at(store, "r1")
+
+    known = bring(store, revision="r1")
+    others = [
+        bring(store, revision="r2"),
+        bring(store, revision=""),
+        bring(store, revision="r1", is_forced=True),
+        bring(store, revision="r1", settings=ways(lang="deu")),
+    ]
+
+    assert (known.job_id, known.document_id, known.decision) == (0, 1, Decision.UNCHANGED)
+    assert [one.decision for one in others] == [None] * 4
+
+
+def test_the_same_content_at_another_revision_is_known_by_that_from_then_on(store: Store) -> None:
+    read_at(store, "r1")
+    read_at(store, "r2")
+    # Read again, at a moment when its revision was nothing to go by.
+    read_at(store, "")
+
+    assert bring(store, revision="r1").decision is None
+    assert bring(store, revision="r2").decision is Decision.UNCHANGED
+
+
+@pytest.mark.parametrize("what", ["another content", "no file", "a failure"])
+def test_a_revision_says_nothing_once_there_is(store: Store, by_hand: ByHand, what: str) -> None:
+    read_at(store, "r1")
+    if what == "another content":
+        read_at(store, "", content="c2")
+    elif what == "no file":
+        by_hand("DELETE FROM file WHERE role = 'original'")
+    else:
+        ask_for(store, "a.pdf", owner="ann", is_forced=True)
+        store.leases.fail(claim(store, "ingest").lease, Failure("BROKEN", "it is"), retry_at=None)
+
+    assert bring(store, revision="r1").decision is None
 
 
 def test_p5_the_original_of_a_download_belongs_to_the_document_it_asks_for(store: Store, by_hand: ByHand) -> None:

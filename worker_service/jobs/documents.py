@@ -100,6 +100,8 @@ class DocumentRequest:
     """Nobody says it now: a document that was asked for before is read as it remembers."""
     actions: Sequence[DeferredAction] = ()
     """What follows; beside what others have asked for."""
+    revision: str = ""
+    """What its source calls this content. Empty: it has no name for it, or one that may come to stand for another."""
 
 
 class Decision(StrEnum):

@@ -65,6 +65,9 @@ class NewJob:
     """What follows once it has failed."""
     document: DocumentRequest | None = None
     """Insert it only if the document is to be read; it then works for that document's next generation."""
+    brings: DocumentRequest | None = None
+    """The document that it would bring in, and its revision by now. It is not inserted where that revision has been
+    read, as it is wished for here."""
 
 
 class Enqueued(NamedTuple):

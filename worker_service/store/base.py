@@ -101,7 +101,8 @@ class Intake(Protocol):
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Insert all of them or none, in one transaction.
 
-        A job with a `document` is inserted only if its document is to be read, and takes the next generation of it."""
+        A job with a `document` is inserted only if its document is to be read, and takes the next generation of it; one
+        that `brings` a document only if it was not read at that revision, as it is wished for."""
 
     def ask_always(self, owner: str, action: DeferredAction) -> bool:
         """From now on it follows for each document of this owner. False: it does already."""

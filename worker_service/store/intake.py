@@ -21,12 +21,11 @@ from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
 from worker_service.store.database import Database, Row, chunks, rule_broken
 
-# Those of a new job that are kept as they are; the others are written by its insertion.
-_KEPT = tuple(
-    name
-    for name in NewJob.__match_args__
-    if name not in ("run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document")
-)
+_WRITTEN_OTHERWISE = (
+    "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
+)  # fmt: skip
+"""Of a new job; the others are kept as they are."""
+_KEPT = tuple(name for name in NewJob.__match_args__ if name not in _WRITTEN_OTHERWISE)
 _kept = attrgetter(*_KEPT)
 NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name")
 
@@ -93,6 +92,10 @@ class SqliteIntake:
     def _insert(self, job: NewJob, parent_id: int | None = None, earlier: Sequence[int] = ()) -> Enqueued:
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier)
+        if job.brings is not None and job.brings.revision:
+            known = self._known_already(job, job.brings, parent_id)
+            if known is not None:
+                return known
         broken_rule = self._db.try_to_write("enqueue", _row_of(job, self._db.now(), parent_id, self._db.retries))
         if broken_rule is not None:
             for (live_id,) in self._db.write("live_with_unique_key", unique_key=job.unique_key):
@@ -117,21 +120,16 @@ class SqliteIntake:
     ) -> Enqueued:
         """The document is the key of its work: a unique_key is not looked at."""
         document_id, way, decision = self._decide(job, request)
+        if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
+            return self._need_nothing(job, request, document_id, decision, parent_id)
         if job.batch_id is not None:
             self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
-        if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
-            if self._db.write("rename_document", document_id=document_id, name=request.name):
-                self._db.write("link_is_due", document_id=document_id)
-            live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
-            self._ask_for_actions(document_id, request)
-            if request.actions and decision is Decision.UNCHANGED:
-                fire_actions(self._db, [document_id], OfParent(parent_id, job.batch_id, job.priority))
-            return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
         [(generation,)] = self._db.write(
             "next_generation",
             document_id=document_id,
             settings=way,
             content=request.content,
+            revision=request.revision,
             name=request.name,
             now=self._db.now(),
         )
@@ -155,6 +153,29 @@ class SqliteIntake:
             unique_key=None,
         )
         return self._insert(work, parent_id, earlier)._replace(document_id=document_id, decision=decision)
+
+    def _known_already(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
+        named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
+        for (content,) in self._db.write("brought_in_already", **named, revision=request.revision):
+            known = replace(request, content=content)
+            document_id, _, decision = self._decide(job, known)
+            if decision is Decision.UNCHANGED:
+                return self._need_nothing(job, known, document_id, decision, parent_id)
+        return None
+
+    def _need_nothing(
+        self, job: NewJob, request: DocumentRequest, document_id: int, decision: Decision, parent_id: int | None
+    ) -> Enqueued:
+        if job.batch_id is not None:
+            self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
+        self._db.write("note_revision", document_id=document_id, revision=request.revision)
+        if self._db.write("rename_document", document_id=document_id, name=request.name):
+            self._db.write("link_is_due", document_id=document_id)
+        live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
+        self._ask_for_actions(document_id, request)
+        if request.actions and decision is Decision.UNCHANGED:
+            fire_actions(self._db, [document_id], OfParent(parent_id, job.batch_id, job.priority))
+        return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
@@ -204,7 +225,7 @@ def _statement_of(job: NewJob) -> str:
     """That which inserts it together with others; empty: it goes by itself."""
     if _unusual(job) == _UNSAID:
         return "enqueue_usual_rows"
-    goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document
+    goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
     return "" if goes_alone else "enqueue_rows"
 
 

@@ -32,6 +32,16 @@ INSERT INTO worker_job_dependency (job_id, needs_id, needs) VALUES (:job_id, :ne
 SELECT id, index_status, content, settings, settings_before, updated_at FROM document
  WHERE owner = :owner AND platform = :platform AND source_key = :source_key;
 
+-- name: brought_in_already
+-- At this revision, and nobody has removed its file since.
+SELECT d.content FROM document d
+ WHERE d.owner = :owner AND d.platform = :platform AND d.source_key = :source_key AND d.revision = :revision
+   AND d.index_status = 'success'
+   AND EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id AND f.role = 'original');
+
+-- name: note_revision
+UPDATE document SET revision = :revision WHERE id = :document_id AND revision <> :revision AND :revision <> '';
+
 -- name: add_document
 INSERT INTO document (owner, platform, source_key, name, content, created_at, updated_at)
 VALUES (:owner, :platform, :source_key, :name, :content, :now, :now)
@@ -44,6 +54,7 @@ UPDATE document
        settings_before = CASE index_status WHEN 'success' THEN settings ELSE settings_before END,
        pages = CASE WHEN :content IN ('', content) THEN pages END,
        kind = CASE WHEN :content IN ('', content) THEN kind END,
+       revision = CASE WHEN :revision <> '' THEN :revision WHEN :content IN ('', content) THEN revision ELSE '' END,
        content = CASE :content WHEN '' THEN content ELSE :content END,
        name = CASE :name WHEN '' THEN name ELSE :name END,
        note = NULL, error_code = NULL, error_message = NULL, gone_at = NULL, updated_at = :now

@@ -22,12 +22,18 @@ _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _NOT_BY_THE_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM)
 
 
+def revision_of(found: os.stat_result) -> str:
+    """Another one when somebody has written into it: nobody sets the time of a file's last change at will."""
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
 class LocalFile:
     def __init__(self, path: str, patience: Patience) -> None:
         self._path = path
         self._actual = actual_path(path)
         self._patience = patience
         self._by_the_kernel = True
+        self._began = time.time()
 
     def facts(self) -> Facts:
         try:
@@ -40,8 +46,14 @@ class LocalFile:
         if 0 <= age < self._patience.stable_seconds:
             left = min(self._patience.stable_seconds - age, self._patience.longest_wait)
             raise Trouble("STILL_WRITTEN", after=left, what=self._path)
-        key = f"{found.st_dev} {found.st_ino} {found.st_mtime_ns}"
-        return Facts(legible(path_of(self._path).name), "", found.st_size, key, is_of_this_machine=True)
+        return Facts(
+            legible(path_of(self._path).name),
+            "",
+            found.st_size,
+            revision_of(found),
+            is_of_this_machine=True,
+            is_settled=max(found.st_mtime, found.st_ctime) < self._began - self._patience.settled_seconds,
+        )
 
     def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
         try:

@@ -12,7 +12,7 @@ from mimetypes import guess_type
 from pathlib import Path
 
 from job_handlers.download.troubles import Trouble
-from job_handlers.sources.local.file import actual_path
+from job_handlers.sources.local.file import actual_path, revision_of
 from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
 from worker_service.handlers import legible, path_of, written
 
@@ -80,6 +80,6 @@ def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
         [parent_id],
         guess_type(name)[0] or "",
         found.st_size,
-        f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}",
+        revision_of(found),
         modified=datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
     )

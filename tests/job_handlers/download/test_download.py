@@ -17,7 +17,7 @@ from job_handlers.download import download
 from job_handlers.download.troubles import Patience, Trouble
 from job_handlers.sources import https, local
 from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.local.file import LocalFile
+from job_handlers.sources.local.file import LocalFile, revision_of
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
 from tests.job_handlers.fetching import SOON, Here, pdf
@@ -39,6 +39,10 @@ CONTENT = pdf(200_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
+OCTETS = "application/octet-stream"
+PACKED = b"\x78\x9f\x3e\x22" * 9
+OUTLOOK = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1024) + "__properties_version1.0".encode("utf-16-le")
+
 QUICK = replace(SOON, first_wait=0.01)
 
 
@@ -48,6 +52,14 @@ def run_quickly(context: Context[download.Payload]) -> Done:
 
 quick = replace(download.download, run=run_quickly)
 """The shipped handler, but for its patience."""
+
+
+def run_surely(context: Context[download.Payload]) -> Done:
+    return download.run(context, replace(QUICK, settled_seconds=-1.0))
+
+
+sure = replace(download.download, run=run_surely)
+"""The same, to which each file has been left alone for long enough."""
 
 Download = Callable[..., Run]
 Here_ = Callable[..., Done | HandlerError]
@@ -233,6 +245,8 @@ def test_trouble_with_the_credential_rests_all_that_use_it(
         ({"content": b"MZ" * 5000}, "NOT_WHAT_IT_SAYS", "a PDF"),
         ({"content": b"<html>no report</html>"}, "NOT_WHAT_IT_SAYS", "a web page"),
         ({"content": b"RIFF" * 9, "mime": "image/webp", "name": "a.webp"}, "KIND_REFUSED", "WebP"),
+        ({"content": PACKED, "mime": OCTETS, "name": "winmail.dat"}, "KIND_REFUSED", "have it sent as plain text"),
+        ({"content": OUTLOOK, "mime": OCTETS, "name": "a.msg"}, "KIND_REFUSED", "save it as .eml"),
     ],
 )
 def test_what_no_attempt_can_change_says_what_a_person_can(
@@ -409,6 +423,33 @@ def test_a_local_file_is_copied_and_left_where_it_is(run: Download, tmp_path: Pa
     assert done.published[0].sha256 == SHA256
     assert done.follow_ups[0].document is not None
     assert done.follow_ups[0].document.source_key == str(file)
+
+
+def test_a_local_file_is_known_by_its_revision_once_it_has_been_left_alone(run: Download, tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    file.write_bytes(CONTENT)
+
+    fresh = run(str(file)).follow_ups[0].document
+    settled = run_handler(sure, {"source": str(file)}, directory=tmp_path / "later").follow_ups[0].document
+
+    assert fresh is not None
+    assert fresh.revision == ""
+    assert settled is not None
+    assert settled.revision == revision_of(file.stat())
+
+
+def test_who_writes_into_a_file_and_sets_its_time_back_leaves_another_revision(tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    file.write_bytes(b"first")
+    before = file.stat()
+
+    while file.stat().st_ctime_ns == before.st_ctime_ns:
+        file.write_bytes(b"other")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    now = file.stat()
+    assert (now.st_ino, now.st_size, now.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
+    assert revision_of(now) != revision_of(before)
 
 
 @pytest.mark.parametrize(
