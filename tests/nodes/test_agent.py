@@ -13,7 +13,7 @@ import pytest
 from tests import installed
 from tests.system.conftest import ROOT, wait_until
 from worker_service import VERSION
-from worker_service.children.messages import Garbled, Gone, Launch, Order, frame, from_node
+from worker_service.children.messages import Garbled, Gone, Launch, Logged, Order, Progressed, Started, frame, from_node
 from worker_service.liveness import holders
 from worker_service.nodes import calls
 from worker_service.nodes.agent import Agent
@@ -118,6 +118,19 @@ def test_nonsense_is_answered_in_words(tmp_path: Path) -> None:
 
     assert isinstance(answer, Refused)
     assert answer.code == "garbled"
+
+
+def test_what_nobody_waits_for_comes_with_what_somebody_does(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker_service.nodes.agent._GATHER_SECONDS", 30.0)
+    head, talking, began = Head(agent), order(1, "talk"), time.monotonic()
+    head.tell(1, talking)
+
+    answer = ask(agent, Listen(head.life, 0, 0, 30.0))
+
+    assert isinstance(answer, Heard)
+    said = [type(from_node(one.body, {talking.key: talking})[0]) for one in answer.happened]
+    assert said == [Started, Progressed, Logged, Gone]
+    assert time.monotonic() - began < 20
 
 
 def test_commands_and_happenings_that_come_twice_are_heard_once(agent: Agent) -> None:

@@ -60,7 +60,7 @@ class Desk:
     def host(self, node: str) -> Handle:
         return self._liar
 
-    def tell(self, said: bytes) -> None:
+    def tell(self, said: bytes, *, is_waited_for: bool = True) -> None:
         with self._guard:
             for body in self._inbox.feed(said):
                 one = from_nursery(body, self.staging)

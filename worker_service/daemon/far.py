@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from worker_service import events
-from worker_service.children.messages import Begin, Described, Wishes
+from worker_service.children.messages import Begin, Described, NodesSeen, Wishes
 from worker_service.children.nursery import Nursery
 from worker_service.cluster import Cluster
 from worker_service.daemon.attempts import Tools
@@ -40,6 +40,8 @@ class Far:
     types: Collection[str]
     _lock: LifeLock | None = None
     _told: tuple[NodeState, ...] | None = None
+    _seen: NodesSeen | None = None
+    """What of the nodes was gone by last."""
     _tell_at: float = 0.0
     _look_at: float = 0.0
     _wished: Wishes = field(default_factory=Wishes)
@@ -60,7 +62,10 @@ class Far:
         """Asked in each turn. Whether there is more room than before."""
         now = self.tools.monotonic()
         seen = self.children.far.seen
-        if seen is not None and self.children.far.is_alive:
+        is_there = seen is not None and self.children.far.is_alive
+        if is_there and seen is self._seen and now < min(self._look_at, self._tell_at):
+            return False
+        if seen is not None and is_there:
             nodes: Sequence[NodeState] = seen.nodes
         else:
             # Of those that the gateway had nobody knows more until another one has looked.
@@ -78,6 +83,7 @@ class Far:
             is_busy = any(node.running for node in nodes)
             self._told, self._tell_at = tuple(nodes), now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
             self._write(self._told)
+        self._seen = None if self.children.far.held or self._told is None else seen
         return self.tools.slots.sizes[NODE] > before
 
     @property

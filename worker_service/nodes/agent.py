@@ -29,6 +29,7 @@ from worker_service import VERSION
 from worker_service.children import jail
 from worker_service.children.messages import (
     RELAY_BYTES_MAX,
+    Asked,
     Begin,
     ChildError,
     Ended,
@@ -57,6 +58,8 @@ from worker_service.plurals import counted
 
 _KEPT_BYTES_MOST = 8 << 20
 """Of what was not heard yet; beyond that nobody listens to the nursery."""
+_GATHER_SECONDS = 0.2
+"""Less than passes until a daemon writes what was said."""
 _LOCK_SECONDS = 10.0
 _AGAIN_SECONDS = 0.5
 _LEAVE_SECONDS = 30.0
@@ -186,6 +189,8 @@ class _House:
         self._happened: deque[tuple[int, Happened]] = deque()
         self._kept_bytes = 0
         self._number = 0
+        self._waited_for = 0
+        """The newest that somebody waits for: a question, or an end."""
         self._beat = 0
         self._said_at: dict[int, float] = {}
         self._known_at = boot_clock()
@@ -223,6 +228,12 @@ class _House:
                 self._guard.wait_for(
                     lambda: (call.takes and self._happened) or call.life != self.life, min(call.wait_seconds, 60.0)
                 )
+                if call.takes and self._happened:
+                    # What nobody waits for goes with what comes soon: each answer wakes four threads at the head.
+                    self._guard.wait_for(
+                        lambda: self._waited_for > call.heard or call.life != self.life,
+                        min(_GATHER_SECONDS, call.wait_seconds),
+                    )
             if not self._is_settled():
                 return _ENDING
             if call.life != self.life:
@@ -362,6 +373,8 @@ class _House:
                 self._number += 1
                 self._happened.append((self._number, one))
                 self._kept_bytes += len(one.body)
+            if any(isinstance(one, Asked | Ended) for one in happenings):
+                self._waited_for = self._number
             self._guard.notify_all()
 
     def _told(self, one: Happening) -> Happened:

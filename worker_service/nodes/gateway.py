@@ -57,6 +57,8 @@ _READ_BYTES = 1 << 16
 _FULL_BYTES = 4 << 20
 _TELL_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
+_GATHER_SECONDS = 0.1
+"""What nobody waits for: each part that the daemon hears costs it a turn."""
 _LEAVING_SECONDS = 3.0
 """Whoever takes the jobs back waits for us. A node that does not answer is not waited for: its line closes with us."""
 
@@ -68,6 +70,8 @@ class Gateway:
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._guard = threading.Lock()
         self._unsent = bytearray()
+        self._flush_at = 0.0
+        """When the first of it is to go."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waiting: deque[Launch] = deque()
         """For a node with room."""
@@ -113,10 +117,16 @@ class Gateway:
     def host(self, node: str) -> Handle:
         return self._engine.host(node)
 
-    def tell(self, said: bytes) -> None:
+    def tell(self, said: bytes, *, is_waited_for: bool = True) -> None:
         with self._guard:
+            is_first = not self._unsent
             self._unsent += said
-        os.eventfd_write(self._bell, 1)
+            if is_waited_for:
+                self._flush_at = 0.0
+            elif is_first:
+                self._flush_at = time.monotonic() + _GATHER_SECONDS
+        if is_waited_for or is_first:
+            os.eventfd_write(self._bell, 1)
 
     def ring(self) -> None:
         self._look_at = 0.0
@@ -181,11 +191,12 @@ class Gateway:
 
     def _turn(self) -> bool:
         """False: the daemon has gone."""
-        with self._guard:
-            writing = [self._control] if self._unsent else []
         left = _LOOK_SECONDS if self._told or self._nodes else _TELL_SECONDS
+        with self._guard:
+            wait = self._flush_at - time.monotonic() if self._unsent else left
+        writing = [self._control] if wait <= 0 else []
         watched: list[socket.socket | int] = [self._control, self._bell]
-        readable, _, _ = select.select(watched, writing, [], left)
+        readable, _, _ = select.select(watched, writing, [], left if wait <= 0 else min(left, wait))
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         if self._control in readable and not self._listen():
@@ -281,11 +292,12 @@ class Gateway:
             self._told, self._tell_at = nodes, now + _TELL_SECONDS
             with self._guard:
                 self._unsent += frame(NodesSeen(nodes))
+                self._flush_at = 0.0
 
     def _flush(self) -> bool:
         try:
             with self._guard:
-                while self._unsent:
+                while self._unsent and time.monotonic() >= self._flush_at:
                     del self._unsent[: self._control.send(self._unsent)]
         except BlockingIOError:
             pass

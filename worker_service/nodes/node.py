@@ -149,8 +149,8 @@ class Head(Protocol):
 
     def host(self, node: str) -> Handle: ...
 
-    def tell(self, said: bytes) -> None:
-        """A frame, for the daemon."""
+    def tell(self, said: bytes, *, is_waited_for: bool = True) -> None:
+        """A frame, for the daemon; one that nobody waits for goes soon, with others."""
 
     def ring(self) -> None:
         """Something has changed."""
@@ -447,7 +447,7 @@ class Node:
             if isinstance(word, PagesRead):
                 self._pages.append((boot_clock(), len(word.pages)))
             if not isinstance(word, Ended) or not isinstance(said, Gone):
-                self._head.tell(frame(word))
+                self._head.tell(frame(word), is_waited_for=isinstance(word, Asked))
                 return
             usage = replace(said.usage, signal=None if said.usage.signal is None else text(said.usage.signal, 40))
             gone = Gone(msgspec.Raw(encoded(word)), usage, said.took_seconds)

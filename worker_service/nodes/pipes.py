@@ -8,6 +8,7 @@ start anything else. A command ends when its pipes are closed, or is made to.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import select
@@ -33,6 +34,7 @@ from worker_service.nodes.calls import ANSWER_BYTES_MAX
 from worker_service.nodes.engine import Lost
 
 HEADER = struct.Struct(">IQ")
+_PIPE_BYTES = 1 << 20
 _LEAVING_SECONDS = 3.0
 _STARTING_SECONDS = 10.0
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
@@ -176,6 +178,9 @@ class Line:
         self._says, self._hears, self._complains = says, hears, complains
         # A node that does not read keeps nobody waiting for ever.
         os.set_blocking(says, False)
+        with contextlib.suppress(OSError):
+            # Else a file goes in bites, each of which wakes both ends.
+            fcntl.fcntl(says, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._numbers = itertools.count(1)
         self._saying = threading.RLock()
         self._guard = threading.Condition()
@@ -202,7 +207,7 @@ class Line:
             self._waiting.add(number)
         try:
             with self._saying:
-                self._write(HEADER.pack(len(body), number) + body, deadline)
+                self._write(HEADER.pack(len(body), number), body, deadline)
             with self._guard:
                 if not self._guard.wait_for(lambda: number in self._answers or self._lost, deadline - time.monotonic()):
                     if sentence := self.holds_back():
@@ -249,15 +254,22 @@ class Line:
         self._side.join(_LAST_WORD_SECONDS)
         return f"{_CLOSED}: {self._complaint}" if self._complaint else _CLOSED
 
-    def _write(self, said: bytes, deadline: float) -> None:
-        left = memoryview(said)
-        while left:
+    def _write(self, head: bytes, body: bytes, deadline: float) -> None:
+        # Not put together first: a piece of a file would be copied once more.
+        parts = [memoryview(head), memoryview(body)]
+        has_begun = False
+        while parts:
             try:
-                left = left[os.write(self._says, left) :]
+                written = os.writev(self._says, parts)
+                has_begun = True
+                while parts and written >= len(parts[0]):
+                    written -= len(parts.pop(0))
+                if parts:
+                    parts[0] = parts[0][written:]
             except BlockingIOError:
                 if not select.select([], [self._says], [], max(0.0, deadline - time.monotonic()))[1]:
                     # Half a message would be nonsense.
-                    if len(left) < len(said):
+                    if has_begun:
                         self._lose("it does not read what it is told")
                     raise TimeoutError from None
             except OSError as error:
