@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
+from worker_service.jobs.values import dataclass
 
 
 class BatchState(StrEnum):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from worker_service.jobs.digest import canonical
+from worker_service.jobs.values import dataclass
 
 
 class IndexStatus(StrEnum):

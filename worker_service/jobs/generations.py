@@ -7,10 +7,10 @@ Asked inside the transaction that would insert the job. Reads no clock and no ro
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
+from worker_service.jobs.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

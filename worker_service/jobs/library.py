@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from worker_service.jobs.documents import (
     FileAgain,
     NewFile,
 )
+from worker_service.jobs.values import dataclass
 
 
 class Status(StrEnum):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from worker_service.filenames import FILE_URL, legible, path_of
 from worker_service.jobs.digest import digest
+from worker_service.jobs.values import dataclass
 
 BY_OWNER = "by-owner"
 

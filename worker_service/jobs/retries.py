@@ -8,10 +8,10 @@ nobody else does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from worker_service.jobs.model import Job, NewJob
+from worker_service.jobs.values import dataclass
 
 REQUEUES_MAX = 5
 

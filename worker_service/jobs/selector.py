@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from worker_service.errors import BadInput, did_you_mean
 from worker_service.jobs.model import Status
+from worker_service.jobs.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
