@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import installed
-from tests.commands.conftest import COMMAND, ROOT, Process
+from tests.commands.conftest import COMMAND, ROOT, Process, Run
 
 Environment = dict[str, str]
 Install = Callable[..., Environment]
@@ -243,18 +243,18 @@ def test_a_new_handler_runs_once_it_is_installed(process: Process, install: Inst
 
 
 @pytest.mark.parametrize("there", ["count_words.py", "test_count_words.py"])
-def test_a_new_handler_overwrites_nothing(process: Process, tmp_path: Path, there: str) -> None:
+def test_a_new_handler_overwrites_nothing(run: Run, tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("mine")
 
-    result = process("handlers", "new", "count_words", fails=1)
+    result = run("handlers", "new", "count_words", fails=1)
 
     assert there in result.stderr
     assert [(file.name, file.read_text()) for file in tmp_path.glob("*.py")] == [(there, "mine")]
 
 
 @pytest.mark.parametrize("name", ["../evil", "Big", "class", "json", "worker_service", "a-b", ""])
-def test_a_name_that_cannot_be_a_module_is_refused(process: Process, tmp_path: Path, name: str) -> None:
-    process("handlers", "new", name, fails=2)
+def test_a_name_that_cannot_be_a_module_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    run("handlers", "new", name, fails=2)
 
     assert [*tmp_path.glob("*.py")] == []
 

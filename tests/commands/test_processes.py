@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import COMMAND, ROOT, Process
+from tests.commands.conftest import COMMAND, ROOT, Process, Run
 from tests.store.test_migrations import ORIGINAL
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -80,13 +80,13 @@ def test_without_a_database_every_verb_says_init(process: Process, words: list[s
     assert not no_database.exists()
 
 
-def test_init_twice_changes_nothing(process: Process, no_database: Path) -> None:
+def test_init_twice_changes_nothing(process: Process, run: Run, no_database: Path) -> None:
     assert process("init").stdout == f"made {no_database}\n"
-    process("enqueue", "a")
+    run("enqueue", "a")
 
     assert "there already" in process("init").stdout
 
-    assert len(json.loads(process("ls", "--json").stdout)["items"]) == 1
+    assert len(json.loads(run("ls", "--json").stdout)["items"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_init_lets_the_group_write_where_the_directory_is_the_groups(
     assert database.stat().st_mode & 0o777 == file
 
 
-def test_of_two_inits_at_once_one_makes_it(no_database: Path, process: Process) -> None:
+def test_of_two_inits_at_once_one_makes_it(no_database: Path, run: Run) -> None:
     both = [
         subprocess.Popen([*COMMAND, "init", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -115,7 +115,7 @@ def test_of_two_inits_at_once_one_makes_it(no_database: Path, process: Process) 
 
     assert [child.returncode for child in both] == [0, 0], ends
     assert sorted(json.loads(out)["created"] for out, _ in ends) == [False, True]
-    assert process("enqueue", "a").stdout == "1\n"
+    assert run("enqueue", "a").stdout == "1\n"
 
 
 @pytest.mark.parametrize("words", [["ls"], ["init"], ["enqueue", "a"], ["db", "migrate"]])
@@ -143,18 +143,18 @@ def test_a_postgresql_address_is_refused_in_a_sentence(process: Process) -> None
     assert "SQLite only" in process("--database", "postgresql://host/db", "ls", fails=78).stderr
 
 
-def test_a_database_that_was_named_on_the_line_is_used(process: Process, tmp_path: Path) -> None:
+def test_a_database_that_was_named_on_the_line_is_used(process: Process, run: Run, tmp_path: Path) -> None:
     other = tmp_path / "new" / "folder" / "other.db"
 
     process("--database", other, "init")
-    process("enqueue", "a", "--database", other)
+    run("enqueue", "a", "--database", other)
 
-    assert len(json.loads(process("ls", "--database", other, "--json").stdout)["items"]) == 1
+    assert len(json.loads(run("ls", "--database", other, "--json").stdout)["items"]) == 1
     process("ls", fails=69)
 
 
-def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(process: Process, database: Path) -> None:
-    process("enqueue", "a")
+def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(run: Run, database: Path) -> None:
+    run("enqueue", "a")
     # No file of the child may grow past this: the kernel's own refusal, as close to a full disk as a test can come.
     largest = f"ulimit -f {database.stat().st_size // 512 + 64}; trap '' XFSZ;"
     line = f"{largest} exec {' '.join(COMMAND)} enqueue b --payload -"
@@ -164,16 +164,16 @@ def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(proce
 
     assert result.returncode == 74, result.stderr
     assert result.stderr.count("\n") == 1
-    assert len(json.loads(process("ls", "--json").stdout)["items"]) == 1
+    assert len(json.loads(run("ls", "--json").stdout)["items"]) == 1
 
 
 # ── Pipes and terminals ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.usefixtures("database")
-def test_a_reader_that_goes_away_is_no_fault(process: Process) -> None:
+def test_a_reader_that_goes_away_is_no_fault(run: Run) -> None:
     for _ in range(3):
-        process("enqueue", "a")
+        run("enqueue", "a")
 
     shown = subprocess.run(
         ["sh", "-c", f"{' '.join(COMMAND)} ls | head -1"], capture_output=True, text=True, check=True
@@ -184,8 +184,8 @@ def test_a_reader_that_goes_away_is_no_fault(process: Process) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process) -> None:
-    process("enqueue", "a" * 200)
+def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process, run: Run) -> None:
+    run("enqueue", "a" * 200)
 
     _, screen = on_a_terminal("ls", columns=80)
 
@@ -195,9 +195,9 @@ def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process) -> None
 
 
 @pytest.mark.usefixtures("database")
-def test_colour_is_for_terminals_that_want_it(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    process("enqueue", "a")
-    process("cancel", 1)
+def test_colour_is_for_terminals_that_want_it(process: Process, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("enqueue", "a")
+    run("cancel", 1)
 
     assert "\x1b[" in on_a_terminal("ls", columns=200)[1]
     assert "\x1b[" not in process("ls").stdout
@@ -206,9 +206,9 @@ def test_colour_is_for_terminals_that_want_it(process: Process, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("database")
-def test_on_a_terminal_many_jobs_are_shown_and_asked_about(process: Process) -> None:
-    process("enqueue", "a")
-    process("enqueue", "b")
+def test_on_a_terminal_many_jobs_are_shown_and_asked_about(run: Run) -> None:
+    run("enqueue", "a")
+    run("enqueue", "b")
 
     no = on_a_terminal("cancel", "--status", "pending", typed="n\n", columns=120)
     yes = on_a_terminal("cancel", "--status", "pending", typed="y\n", columns=120)
@@ -221,10 +221,10 @@ def test_on_a_terminal_many_jobs_are_shown_and_asked_about(process: Process) -> 
 
 
 @pytest.mark.usefixtures("database")
-def test_on_a_terminal_what_cannot_be_undone_wants_the_number_typed(process: Process) -> None:
+def test_on_a_terminal_what_cannot_be_undone_wants_the_number_typed(run: Run) -> None:
     for _ in range(3):
-        process("enqueue", "a")
-    process("cancel", "--status", "pending", "--yes")
+        run("enqueue", "a")
+    run("cancel", "--status", "pending", "--yes")
 
     words = ("prune", "--older-than", "2199-01-01")
     assert on_a_terminal(*words, typed="y\n", columns=120)[0] == 1
@@ -235,9 +235,9 @@ def test_on_a_terminal_what_cannot_be_undone_wants_the_number_typed(process: Pro
 
 
 @pytest.mark.usefixtures("database")
-def test_on_a_terminal_a_delete_asks_first(process: Process) -> None:
+def test_on_a_terminal_a_delete_asks_first(run: Run) -> None:
     for _ in range(3):
-        process("enqueue", "a")
+        run("enqueue", "a")
 
     assert on_a_terminal("delete", "1", typed="n\n", columns=120)[0] == 1
     one = on_a_terminal("delete", "1", typed="y\n", columns=120)
@@ -285,8 +285,8 @@ def test_a_listing_imports_nothing_that_it_does_not_need(database: Path) -> None
 
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
-def test_the_shell_reads_and_writes_only_when_told_to(process: Process, database: Path) -> None:
-    process("enqueue", "a")
+def test_the_shell_reads_and_writes_only_when_told_to(process: Process, run: Run, database: Path) -> None:
+    run("enqueue", "a")
 
     assert process("db", "shell", "SELECT job_type FROM worker_job_queue").stdout == "a\n"
     change = "UPDATE worker_job_queue SET priority = 1 WHERE id = 1"
@@ -295,7 +295,7 @@ def test_the_shell_reads_and_writes_only_when_told_to(process: Process, database
     assert "readonly" in refused.stderr
     process("db", "shell", "--write", change)
 
-    assert json.loads(process("show", 1, "--json").stdout)["priority"] == 1
+    assert json.loads(run("show", 1, "--json").stdout)["priority"] == 1
 
 
 @pytest.mark.usefixtures("database")
@@ -311,12 +311,12 @@ def test_completion_prints_a_script_for_each_shell(process: Process, shell: str)
 
 
 @pytest.mark.usefixtures("database")
-def test_a_backup_is_a_database_and_never_overwrites(process: Process, tmp_path: Path) -> None:
-    process("enqueue", "a")
+def test_a_backup_is_a_database_and_never_overwrites(process: Process, run: Run, tmp_path: Path) -> None:
+    run("enqueue", "a")
     target = tmp_path / "copy.db"
 
     process("db", "backup", target)
-    assert len(json.loads(process("ls", "--database", target, "--json").stdout)["items"]) == 1
+    assert len(json.loads(run("ls", "--database", target, "--json").stdout)["items"]) == 1
 
     before = target.read_bytes()
     result = process("db", "backup", target, fails=1)
@@ -340,7 +340,9 @@ def test_in_a_directory_a_backup_is_named_by_the_time_and_the_newest_are_kept(pr
 
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
-def test_a_database_of_the_original_proposal_is_adopted_by_migrate(process: Process, no_database: Path) -> None:
+def test_a_database_of_the_original_proposal_is_adopted_by_migrate(
+    process: Process, run: Run, no_database: Path
+) -> None:
     row = "INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123')"
     subprocess.run(["sqlite3", no_database, ORIGINAL + row], check=True)
 
@@ -349,7 +351,7 @@ def test_a_database_of_the_original_proposal_is_adopted_by_migrate(process: Proc
     process("ls", fails=78)
     process("db", "migrate")
 
-    assert [job["account"] for job in json.loads(process("ls", "--json").stdout)["items"]] == ["user123"]
+    assert [job["account"] for job in json.loads(run("ls", "--json").stdout)["items"]] == ["user123"]
     assert "up to date" in process("db", "migrate").stderr
 
 
