@@ -763,10 +763,9 @@ class _Turns:
                 return rows
             self.forget()
         in_turn = self._in_turn(values, most, types)
-        ids = msgspec.json.encode(in_turn).decode()  # json takes 2 µs longer, of a claim's 55
         if len(in_turn) < 2:
-            return self._db.write("claim", ids=ids, **values) if in_turn else []
-        # Of many it costs a sixth less to look at them once more than to have them returned.
+            return [row for job_id in in_turn for row in self._db.write("claim", id=job_id, **values)]
+        ids = json.dumps(in_turn)
         self._db.write("take", ids=ids, **values)
         return self._db.look("taken", ids=ids)
 

@@ -230,18 +230,18 @@ UPDATE worker_job_queue AS lane
  WHERE id = :id AND status = 'pending' AND held = 0 AND EXISTS (SELECT 1 {may_start})
 RETURNING {job_columns};
 
--- fragment: take_rows
--- They were chosen under the same write lock. Its trigger opens the attempts.
+-- name: claim
+-- It was chosen under the same write lock. A trigger opens the attempt.
 UPDATE worker_job_queue
    SET {taken}
- WHERE id IN (SELECT value FROM json_each(:ids))
+ WHERE id = :id
+RETURNING {job_columns};
 
 -- name: take
-{take_rows};
-
--- name: claim
-{take_rows}
-RETURNING {job_columns};
+-- Of many it costs a sixth less to look at them once more than to have them returned.
+UPDATE worker_job_queue
+   SET {taken}
+ WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: taken
 SELECT {job_columns} FROM worker_job_queue WHERE id IN (SELECT value FROM json_each(:ids));
