@@ -81,6 +81,16 @@ def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemo
 
 
 @pytest.mark.usefixtures("database")
+def test_a_type_of_which_all_jobs_are_held_is_pending(run: Run) -> None:
+    run("enqueue", "ocr_pages", "--run-at", "+1h")
+
+    shown = run("top", "--once").stdout
+
+    assert "ocr_pages 0 1" in " ".join(shown.split())
+    assert "nothing is pending" not in shown
+
+
+@pytest.mark.usefixtures("database")
 def test_an_empty_queue_without_a_worker_is_said(run: Run) -> None:
     shown = run("top", "--once").stdout
 

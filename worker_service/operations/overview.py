@@ -67,7 +67,7 @@ class Activity:
     running: Sequence[Job]
     """The longest first; not more than 500."""
     pending: Sequence[LiveCounts]
-    """Types that have some, those with the most first."""
+    """Types that have some, held or not, those with the most ready ones first."""
     batches: Sequence[BatchInWhole]
     """The newest few that have not ended."""
 
@@ -99,7 +99,7 @@ def look(session: Session) -> Overview:
 
 def activity(session: Session) -> Activity:
     running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
-    types = [one for one in session.store.reading.live_by_type() if one.pending]
+    types = [one for one in session.store.reading.live_by_type() if one.pending or one.held]
     return Activity(
         sorted(running, key=lambda job: (job.started_at or "", job.id)),
         sorted(types, key=lambda one: (-one.pending, one.job_type)),
