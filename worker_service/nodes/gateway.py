@@ -73,6 +73,7 @@ class Gateway:
         self._flush_at = 0.0
         """When the first of it is to go."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_rung = False
         self._waiting: deque[Launch] = deque()
         """For a node with room."""
         self._nodes: dict[str, Node] = {}
@@ -126,11 +127,17 @@ class Gateway:
             elif is_first:
                 self._flush_at = time.monotonic() + _GATHER_SECONDS
         if is_waited_for or is_first:
-            os.eventfd_write(self._bell, 1)
+            self._wake()
 
     def ring(self) -> None:
         self._look_at = 0.0
-        os.eventfd_write(self._bell, 1)
+        self._wake()
+
+    def _wake(self) -> None:
+        # Hundreds of threads speak: each system call of one of them lets another in.
+        if not self._is_rung:
+            self._is_rung = True
+            os.eventfd_write(self._bell, 1)
 
     @property
     def is_full(self) -> bool:
@@ -199,6 +206,7 @@ class Gateway:
         readable, _, _ = select.select(watched, writing, [], left if wait <= 0 else min(left, wait))
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
+        self._is_rung = False
         if self._control in readable and not self._listen():
             return False
         # Not in each turn: there may be hundreds of nodes, and one of them has always something to say.

@@ -195,8 +195,8 @@ class Node:
         self._is_closed = False
         self._sent = self._received = 0
         self._pages: deque[tuple[float, int]] = deque()
-        self._outbox: queue.Queue[tuple[Launch | Stop | Reply, str]] = queue.Queue()
-        self._carried: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue()
+        self._outbox: queue.SimpleQueue[tuple[Launch | Stop | Reply, str]] = queue.SimpleQueue()
+        self._carried: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
         for work in (self._listen, self._speak, self._carry):
             threading.Thread(target=work, name=f"{name}: {work.__name__}", daemon=True).start()
 

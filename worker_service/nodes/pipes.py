@@ -171,6 +171,18 @@ def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> N
 # --- the head's end -----------------------------------------------------------------------------------
 
 
+class _Answer:
+    """To one call: nobody but its caller is woken when it comes."""
+
+    __slots__ = ("body", "is_here")
+
+    def __init__(self) -> None:
+        self.body: bytes | None = None
+        """None: nobody answers any more."""
+        self.is_here = threading.Lock()
+        self.is_here.acquire()
+
+
 class Line:
     """Calls to one node, by number; its answers come as they like."""
 
@@ -183,9 +195,8 @@ class Line:
             fcntl.fcntl(says, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._numbers = itertools.count(1)
         self._saying = threading.RLock()
-        self._guard = threading.Condition()
-        self._answers: dict[int, bytes] = {}
-        self._waiting: set[int] = set()
+        self._guard = threading.Lock()
+        self._waiting: dict[int, _Answer] = {}
         self._lost = ""
         self._began_at = time.monotonic()
         self._reached_at: float | None = None
@@ -200,26 +211,23 @@ class Line:
 
     def call(self, body: bytes, *, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
-        number = next(self._numbers)
+        number, answer = next(self._numbers), _Answer()
         with self._guard:
             if self._lost:
                 raise Lost(self._lost)
-            self._waiting.add(number)
+            self._waiting[number] = answer
         try:
             with self._saying:
                 self._write(HEADER.pack(len(body), number), body, deadline)
-            with self._guard:
-                if not self._guard.wait_for(lambda: number in self._answers or self._lost, deadline - time.monotonic()):
-                    if sentence := self.holds_back():
-                        raise Lost(sentence)
-                    raise TimeoutError
-                if number not in self._answers:
-                    raise Lost(self._lost)
-                return self._answers.pop(number)
+            if not answer.is_here.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                if sentence := self.holds_back():
+                    raise Lost(sentence)
+                raise TimeoutError
         finally:
-            with self._guard:
-                self._waiting.discard(number)
-                self._answers.pop(number, None)
+            self._waiting.pop(number, None)
+        if answer.body is None:
+            raise Lost(self._lost)
+        return answer.body
 
     def holds_back(self) -> str:
         seconds = time.monotonic() - (self._reached_at or self._began_at)
@@ -267,7 +275,7 @@ class Line:
                 if parts:
                     parts[0] = parts[0][written:]
             except BlockingIOError:
-                if not select.select([], [self._says], [], max(0.0, deadline - time.monotonic()))[1]:
+                if not _takes(self._says, max(0.0, deadline - time.monotonic())):
                     # Half a message would be nonsense.
                     if has_begun:
                         self._lose("it does not read what it is told")
@@ -282,10 +290,9 @@ class Line:
             while True:
                 number, body = read(pipe)
                 self._has_answered = True
-                with self._guard:
-                    if number in self._waiting:
-                        self._answers[number] = body
-                        self._guard.notify_all()
+                if (answer := self._waiting.pop(number, None)) is not None:
+                    answer.body = body
+                    answer.is_here.release()
         except (EOFError, OSError, ValueError) as error:
             reason = self._last_words() if str(error) in ("", _CLOSED) else str(error)
             self._lose(reason if self._has_answered or reason.startswith(_CLOSED) else f"{reason}. {_BASHRC}")
@@ -298,10 +305,21 @@ class Line:
             if self._lost:
                 return
             self._lost = reason
-            self._guard.notify_all()
+            waiting = list(self._waiting.values())
+        for answer in waiting:
+            # It may have come meanwhile.
+            with contextlib.suppress(RuntimeError):
+                answer.is_here.release()
         # It ends when nobody speaks to it any more.
         with self._saying, contextlib.suppress(OSError):
             os.close(self._says)
+
+
+def _takes(descriptor: int, seconds: float) -> bool:
+    # With hundreds of nodes some have numbers that `select` does not take.
+    asked = select.poll()
+    asked.register(descriptor, select.POLLOUT)
+    return bool(asked.poll(seconds * 1000))
 
 
 def read(pipe: BufferedReader) -> tuple[int, bytes]:
