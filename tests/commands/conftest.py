@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests import installed
 from tests.commands.shelf import Shelf
 from tests.store.kit import lay_out
 from tests.store.papers import TYPES, work_as
@@ -29,17 +30,30 @@ Run = Callable[..., Result]
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(scope="session")
+def few_handlers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the shipped ones those of the owner's programs: who asks after handlers would import the libraries of all."""
+    place = tmp_path_factory.mktemp("site")
+    installed.keep_of_the_shipped(place, "command")
+    return place
+
+
 @pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few_handlers: Path) -> None:
     """Nothing of the person who runs the tests: no settings, no checkout, no terminal's colours."""
     for name in [*os.environ]:
         if name.startswith("WORKER_") or name.endswith("_DIRECTORY") or name in ("NO_COLOR", "COLUMNS", "SUDO_USER"):
             monkeypatch.delenv(name)
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", f"{few_handlers}{os.pathsep}{ROOT}")
     monkeypatch.setenv("WORKER_DATABASE", str(tmp_path / "pagemill.db"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def all_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_
     ]
 
 
+@pytest.mark.usefixtures("all_handlers")
 def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
     findings: Findings, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

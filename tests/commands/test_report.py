@@ -54,6 +54,7 @@ def fail_one(daemon: Daemon) -> None:
     daemon.store.leases.fail(claimed.lease, Failure("HTTP_403", sentence), retry_at=None)
 
 
+@pytest.mark.usefixtures("all_handlers")
 def test_a_report_tells_versions_settings_findings_and_failures_and_prints_what_is_in_it(
     run: Run, bundle: Bundle, daemon: Daemon, tmp_path: Path
 ) -> None:
