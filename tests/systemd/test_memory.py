@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHONPATH, Box
-from tests.systemd.conftest import Service
+from tests.systemd.conftest import Service, chosen
 
 MOST_BYTES = 256 << 20
 HANDLER = """
@@ -40,7 +40,7 @@ def service(box: Box) -> Service:
     box.write("/opt/more/greedy-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: greedy\nVersion: 1\n")
     box.write("/opt/more/greedy-1.dist-info/entry_points.txt", "[worker_service.handlers]\ngreedy = greedy:handlers\n")
     made = Service(box)
-    made.drop_in("more", f"Environment=PYTHONPATH={PYTHONPATH}:/opt/more")
+    made.drop_in("more", f"Environment=PYTHONPATH={chosen(box, [])}:{PYTHONPATH}:/opt/more")
     return made
 
 

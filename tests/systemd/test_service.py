@@ -156,7 +156,8 @@ def test_who_is_in_the_group_enqueues_by_sqlite3_and_others_see_nothing(service:
 
 
 def test_commands_are_run_by_a_worker_of_their_own(box: Box) -> None:
-    documents, commands = Service(box), Service(box, "pagemill-commands.service")
+    few = ["command", "webhook"]
+    documents, commands = Service(box, shipped=few), Service(box, "pagemill-commands.service", shipped=few)
     documents.systemctl("start")
     job = documents.enqueue("touch")
     # Only the other one may start it.
@@ -172,7 +173,7 @@ def test_commands_are_run_by_a_worker_of_their_own(box: Box) -> None:
 
 
 def test_an_offline_worker_runs_what_it_is_named_after_and_has_no_network(box: Box) -> None:
-    offline = Service(box, "pagemill-offline@.service", instance="touch")
+    offline = Service(box, "pagemill-offline@.service", instance="touch", shipped=["command"])
     offline.systemctl("start")
     other, job = offline.enqueue("nap", "--set", "seconds=0"), offline.enqueue("touch")
 
