@@ -194,7 +194,7 @@ class NodeStorm(Storm):
                         blow.until = min(blow.until, _now())
 
     def _wait(self, seconds: float) -> None:
-        super()._wait(seconds * 2)
+        super()._wait(seconds * 4)
 
     # ── The books ──
 
