@@ -261,6 +261,9 @@ class Machine:
             assert self._wire.stdout.readline() == "ready\n", "no wire"
         else:
             self.lab.ip("link", "add", self._port, "type", "veth", "peer", "name", "eth0", "netns", str(self.init))
+        # It has the same card after a power failure: nobody sends to one that is gone.
+        card = "02:00:" + ":".join(f"{int(part):02x}" for part in self.address.split("."))
+        _do(*here, "link", "set", "eth0", "address", card)
         _do(*here, "addr", "add", f"{self.address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _do(*here, "link", "set", device, "up")
