@@ -98,7 +98,11 @@ def content_of(context: Context[Any]) -> str:
 
 def check_current(context: Context[Any]) -> None:
     """Before an expensive piece of work: does anybody still want it?"""
-    if not context.ask(IsCurrent()).is_current:
+    refuse_stale(is_stale=not context.ask(IsCurrent()).is_current)
+
+
+def refuse_stale(*, is_stale: bool) -> None:
+    if is_stale:
         raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
 
 

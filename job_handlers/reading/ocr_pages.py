@@ -21,10 +21,10 @@ from job_handlers.reading import layout, ocr, pdf, rows, writings
 from job_handlers.reading.document import (
     ENVIRONMENT,
     HowToRead,
-    check_current,
     content_of,
     how_to_read,
     original_of,
+    refuse_stale,
 )
 from job_handlers.reading.gray import Gray, gray_of, ruled_lines, shown_by
 from job_handlers.reading.ingest import library_of
@@ -42,7 +42,18 @@ from job_handlers.reading.page_settings import (
 )
 from job_handlers.reading.tables import Rule
 from job_handlers.reading.writings import is_writing
-from worker_service.handlers import Context, Done, Handler, KnownPages, Lacking, Limits, PageResult, Retryable, counted
+from worker_service.handlers import (
+    Context,
+    Done,
+    Handler,
+    KnownDigests,
+    KnownPages,
+    Lacking,
+    Limits,
+    PageResult,
+    Retryable,
+    counted,
+)
 
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
@@ -161,7 +172,7 @@ class _Pages:
             digest = self._digests[number] = shown_digest(
                 found.shown, self.engine.languages, self.engine.quality, self.identity
             )
-            if self._known(digest):
+            if self._known(digest).digests:
                 self.context.save_page(PageResult(number, digest, also=self._named(number)))
             else:
                 process.tell(-number)
@@ -172,17 +183,18 @@ class _Pages:
         for number in self.numbers:
             _stop_if_asked(self.context)
             own = self._named(number)
-            if known := self._known(own, job_digest(own, self.context.idempotency_key)):
-                self.context.save_page(PageResult(number, known[0]))
+            known = self._known(own, job_digest(own, self.context.idempotency_key))
+            if known.digests:
+                self.context.save_page(PageResult(number, known.digests[0]))
                 continue
-            check_current(self.context)
+            refuse_stale(is_stale=known.is_stale)
             yield number
 
     def _named(self, number: int) -> str:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
-    def _known(self, *digests: str) -> Sequence[str]:
-        return self.context.ask(KnownPages(digests)).digests
+    def _known(self, *digests: str) -> KnownDigests:
+        return self.context.ask(KnownPages(digests))
 
     def _keep(self, number: int, found: Read | TooLarge | Lost) -> None:
         self.context.save_page(self._page(number, found))

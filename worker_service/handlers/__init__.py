@@ -41,6 +41,7 @@ from worker_service.jobs.documents import DocumentFacts as DocumentFacts
 from worker_service.jobs.documents import DocumentPages as DocumentPages
 from worker_service.jobs.documents import DocumentRequest as DocumentRequest
 from worker_service.jobs.documents import IsCurrent as IsCurrent
+from worker_service.jobs.documents import KnownDigests as KnownDigests
 from worker_service.jobs.documents import KnownDocument as KnownDocument
 from worker_service.jobs.documents import KnownPages as KnownPages
 from worker_service.jobs.documents import OnEnd as OnEnd

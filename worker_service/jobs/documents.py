@@ -258,6 +258,8 @@ class Question(Generic[A_co]):
 @dataclass(frozen=True, slots=True)
 class KnownDigests(Answer):
     digests: Sequence[str] = ()
+    is_stale: bool = False
+    """The job's generation is no longer the newest of its document: who finds nothing known here need not ask twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,7 +337,8 @@ class SqliteLeases:
         match question:
             case KnownPages(digests):
                 rows = self._db.read("known_pages", digests=json.dumps(list(digests)))
-                return KnownDigests([digest for (digest,) in rows])
+                is_stale = bool(self._db.read("stale_work", job_id=lease.job_id))
+                return KnownDigests([digest for (digest,) in rows], is_stale)
             case DocumentPages(first, last, with_layout):
                 values = {"job_id": lease.job_id, "first": first, "last": last, "with_layout": with_layout}
                 return Pages([page_from(row) for row in self._db.read("document_pages", **values)])

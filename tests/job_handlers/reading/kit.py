@@ -128,7 +128,7 @@ class Library:
     def answer(self, question: Question[Any]) -> Answer:
         match question:
             case KnownPages(digests):
-                return KnownDigests([one for one in digests if one in self.by_digest])
+                return KnownDigests([one for one in digests if one in self.by_digest], not self.is_current)
             case DocumentPages(first, last):
                 return Pages([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
             case IsCurrent():
