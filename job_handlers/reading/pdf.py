@@ -417,8 +417,11 @@ def _placed(grid: tables.Table, begin: int, boxes: Sequence[tuple[float, ...]], 
     def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
         if not pieces:
             return None
-        corners = (min(one.x0 for one in pieces), min(boxes[one.at][1] for one in pieces),
-                   max(one.x1 for one in pieces), max(boxes[one.at][3] for one in pieces))  # fmt: skip
+        first = pieces[0]
+        corners = (first.x0, boxes[first.at][1], first.x1, boxes[first.at][3])
+        if len(pieces) > 1:
+            corners = (min([one.x0 for one in pieces]), min([boxes[one.at][1] for one in pieces]),
+                       max([one.x1 for one in pieces]), max([boxes[one.at][3] for one in pieces]))  # fmt: skip
         return Cell(*_shown(corners, turn), text)
 
     rows = [

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -184,24 +185,25 @@ def _middle(band: Band) -> float:
 def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
     """Those that flow: stacked lines, each of which ends because the first word of the next had no room in it."""
     stacks: list[list[Piece]] = []
+    growing: list[list[Piece]] = []
     for one in sorted(pieces, key=lambda one: (one.y0 + one.y1, one.x0)):
+        x0, y0, *_ = one
+        highest, lowest = y0 - 2.2 * em, y0 - 0.5 * em
         best, nearest = None, 2.6 * em
-        for stack in stacks:
+        for stack in growing:
             last = stack[-1]
-            down = one.y0 - last.y0
-            if 0.5 * em < down <= 2.2 * em and abs(one.x0 - last.x0) < nearest and one.x0 < last.x1:
-                best, nearest = stack, abs(one.x0 - last.x0)
+            if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest:
+                best, nearest = stack, abs(x0 - last.x0)
         if best is None:
-            stacks.append([one])
+            # What ended far above takes no more.
+            growing = [stack for stack in growing if stack[-1].y1 > y0 - 4 * em]
+            growing.append([one])
+            stacks.append(growing[-1])
         else:
             best.append(one)
-        # What ended far above takes no more.
-        if len(stacks) > 40:
-            stacks.sort(key=lambda stack: stack[-1].y1)
-            _close(stacks, one.y0 - 4 * em)
     found: set[int] = set()
-    middles = sorted(one.y0 + one.y1 for one in pieces)
-    for stack in stacks:
+    middles = sorted([one.y0 + one.y1 for one in pieces])
+    for stack in [stack for stack in stacks if len(stack) > 2]:
         for flow in _flowing(stack, em):
             if not _is_of_rows(flow, middles, em):
                 found.update(map(id, flow))
@@ -219,13 +221,8 @@ def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> b
     return any(beside) and not all(beside) and beside == [one.text[:1].isupper() for one in flow]
 
 
-def _close(stacks: list[list[Piece]], above: float) -> None:
-    """Short ones can hold no prose, and are dropped."""
-    stacks[:] = [stack for stack in stacks if stack[-1].y1 > above or len(stack) > 2]
-
-
 def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
-    if len(stack) < 3 or sum(len(one.text) for one in stack) < 16 * len(stack):
+    if sum([len(one.text) for one in stack]) < 16 * len(stack):
         return
     right = max(one.x1 for one in stack)
     begin = lowers = 0
@@ -609,6 +606,7 @@ def _placed(band: Band, columns: Sequence[Column]) -> list[list[Piece]]:
     return line
 
 
+@lru_cache(2048)
 def _is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text.strip()) is not None
 
