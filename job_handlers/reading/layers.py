@@ -26,11 +26,16 @@ _ASCII = re.compile("[\x00-\x7f]+")
 _UNMAPPED = re.compile(r"\(cid:\d+\)")
 
 
-_BAD_ASCII = bytes({*range(32), 127} - {9, 10, 12, 13})
-_LETTERS = string.ascii_letters.encode()
-_VOWELS = b"aeiouyAEIOUY"
-_DIGITS = string.digits.encode()
-_SPACES = b" \n"
+def _marked(characters: str) -> bytes:
+    """A table that turns these into ones and everything else into zeros."""
+    return bytes(chr(one) in characters for one in range(256))
+
+
+_BAD_ASCII = _marked("".join(map(chr, {*range(32), 127} - {9, 10, 12, 13})))
+_LETTERS = _marked(string.ascii_letters)
+_VOWELS = _marked("aeiouyAEIOUY")
+_DIGITS = _marked(string.digits)
+_SPACES = _marked(" \n")
 
 
 class Verdict(StrEnum):
@@ -79,6 +84,7 @@ def is_garbage(text: str, characters: int) -> bool:
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
 
 
-def _count(plain: bytes, characters: bytes) -> int:
-    """By what is left without them: to look at each character takes five times as long."""
-    return len(plain) - len(plain.translate(None, characters))
+def _count(plain: bytes, marked: bytes) -> int:
+    """As the bits of one large number: to look at each character takes twice the time and more, and to delete them half
+    as much again, for no processor guesses which character comes next."""
+    return int.from_bytes(plain.translate(marked), "little").bit_count()
