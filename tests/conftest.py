@@ -12,18 +12,21 @@ import pytest
 
 _HERE = Path(__file__).parent
 _FIRST = (
-    "systemd/test_documents.py",
+    "test_benchmarks.py",
     "systemd/test_service.py",
+    "systemd/test_documents.py",
+    "web/browser/test_browser.py",
+    "nodes/test_losses.py",
+    "nodes/test_lab.py",
     "system/test_readme.py",
+    "system/test_team.py",
     "system/test_hostile.py",
     "simulation/test_simulation.py",
-    "web/browser/test_browser.py",
-    "system/test_daemon.py",
     "system/test_chaos.py",
-    "system/test_bad_surroundings.py",
     "system/test_reading.py",
+    "system/test_daemon.py",
+    "system/test_bad_surroundings.py",
     "system/test_kills.py",
-    "test_benchmarks.py",
     "system/test_reuse.py",
     "test_wheel.py",
 )
