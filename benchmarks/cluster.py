@@ -17,15 +17,25 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pymupdf as partly_typed
 from PIL import Image
 
-from benchmarks import sleepers
-from benchmarks.own import Daemon, Own
-from benchmarks.running import Failed, cpu_seconds, cpu_seconds_of_ended, memory_megabytes, wait_until, with_all_below
+from benchmarks import cluster_crowd, cluster_reading, cluster_ways, sleepers
+from benchmarks.own import ROOT, Daemon, Own
+from benchmarks.running import (
+    Failed,
+    cpu_seconds,
+    cpu_seconds_of_ended,
+    gateway_of,
+    memory_megabytes,
+    wait_until,
+    with_all_below,
+    words_of,
+)
 from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
 from worker_service.clock import from_text
 from worker_service.jobs.model import NewJob
@@ -34,6 +44,8 @@ pymupdf: Any = partly_typed
 
 _PIXELS = 390
 """A square of noise: 150 KB a page, as a good scan takes."""
+_CROWD_PIXELS = 40
+"""Two KB a page: what files take is measured apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +67,15 @@ class Sizes:
     many: Load
     many_repeats: int
     idle_seconds: float
+    crowd: cluster_crowd.Sizes
 
 
-FULL = Sizes(3, 40, Load(1, 1, 5, 0.1), [Load(2, 1, 5, 0.1), Load(4, 1, 5, 0.1)], Load(8, 12, 2, 1.0, 8), 1, 15.0)
+FULL = Sizes(
+    3, 40, Load(1, 1, 5, 0.1), [Load(2, 1, 5, 0.1), Load(4, 1, 5, 0.1)], Load(8, 12, 2, 1.0, 8), 1, 15.0,
+    cluster_crowd.FULL,
+)  # fmt: skip
 # A head and a node take two seconds of the processor to begin: there are as few as can be.
-QUICK = Sizes(1, 3, Load(1, 1, 1, 0.02), [two := Load(2, 1, 1, 0.02)], two, 1, 0.5)
+QUICK = Sizes(1, 3, Load(1, 1, 1, 0.02), [two := Load(2, 1, 1, 0.02)], two, 1, 0.5, cluster_crowd.QUICK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +133,40 @@ class _Bench:
         ):
             yield Row(key, f"{what}, {about}", "", unit, figures, [], goal)
         yield from idle
+        papers = partial(_paper, pixels=_CROWD_PIXELS)
+        yield from cluster_crowd.measure(self._place / "crowd", sizes.crowd, papers)
+        if sizes is FULL:
+            yield from self._ways()
+            yield from cluster_reading.measure(self._place / "reading")
 
     # ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _one_node(self) -> Iterator[Row]:
         with self._head(1, 1, 0.0, [sleepers.FAR, "ocr_pages"]) as (own, daemon, root):
-            yield self._overhead(own)
+            yield self._overhead(own, "overhead", "on a node", 20)
             yield from self._idle(daemon, root)
 
-    def _overhead(self, own: Own) -> Row:
+    def _ways(self) -> Iterator[Row]:
+        for name, way, is_here, most in (
+            ("ssh", cluster_ways.by_ssh, cluster_ways.has_sshd(), 20),
+            ("Ray", cluster_ways.by_ray, cluster_ways.has_ray(), 80),
+        ):
+            if is_here:
+                place = self._new_place(0.0)
+                with (
+                    way(place / "way", f"{place / 'installed'}:{ROOT}") as engine,
+                    self._over(place, engine, 1, [sleepers.FAR]) as (own, _),
+                ):
+                    yield self._overhead(own, f"overhead_{name.lower()}", f"on a node by {name}", most)
+
+    def _overhead(self, own: Own, key: str, where: str, most: float) -> Row:
         """One range at a time, here and on a node, by turns."""
         ours, beside = [], []
         for _ in range(self._sizes.ranges):
             ours.append(_took(own, sleepers.FAR))
             beside.append(_took(own, sleepers.NEAR))
-        what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, on a node"
-        return Row("overhead", what, "in a local child", "ms", ours, beside, at_most_above(20, "ms"))
+        what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, {where}"
+        return Row(key, what, "in a local child", "ms", ours, beside, at_most_above(most, "ms"))
 
     def _read(self, load: Load) -> Reading:
         pages = load.nodes * load.slots * load.ranges_a_slot * sleepers.PAGES_A_RANGE // load.documents
@@ -158,8 +192,8 @@ class _Bench:
         return Reading(read_end / took, cpu, (sent - before[0]) / size, (received - before[1]) / read_end)
 
     def _idle(self, daemon: Daemon, root: Path) -> Iterator[Row]:
-        gateway = [pid for pid in with_all_below(daemon.pid)[1:] if b"nodes.gateway" in _words(pid)]
-        node = [pid for pid in _pids() if str(root).encode() in _words(pid)]
+        gateway = gateway_of(daemon.pid)
+        node = [pid for pid in _pids() if str(root).encode() in words_of(pid)]
         node = sorted({pid for one in node for pid in with_all_below(one)} - set(gateway) - {daemon.pid})
         seconds = self._sizes.idle_seconds
         time.sleep(min(seconds, 5.0))
@@ -177,20 +211,27 @@ class _Bench:
 
     @contextmanager
     def _head(self, nodes: int, slots: int, seconds: float, types: Sequence[str]) -> Iterator[tuple[Own, Daemon, Path]]:
-        self._number += 1
-        place = self._place / f"head-{self._number}"
-        own = Own(place)
-        sleepers.install(place / "installed", seconds)
+        place = self._new_place(seconds)
         names = [f"n{number + 1}" for number in range(nodes)]
         program = f"{sys.executable} -P -m worker_service.nodes.pipes"
         places = [f"{name}={program} {place}/{name} {slots}*{slots}" for name in names]
-        settings = place / "cluster.toml"
-        engine = f"pipe:{','.join(places)},local*0"
+        with self._over(place, f"pipe:{','.join(places)},local*0", nodes, types) as (own, daemon):
+            yield own, daemon, place / names[0]
+
+    def _new_place(self, seconds: float) -> Path:
+        self._number += 1
+        place = self._place / f"head-{self._number}"
+        sleepers.install(place / "installed", seconds)
+        return place
+
+    @contextmanager
+    def _over(self, place: Path, engine: str, nodes: int, types: Sequence[str]) -> Iterator[tuple[Own, Daemon]]:
+        own, settings = Own(place), place / "cluster.toml"
         settings.write_text(f'concurrency = 2\n[cluster]\nengine = "{engine}"\ntypes = {json.dumps(list(types))}\n')
         try:
             with own.daemon(config=settings) as daemon:
                 wait_until(lambda: own.number(_UP) == nodes, f"{nodes} nodes are up")
-                yield own, daemon, place / names[0]
+                yield own, daemon
         finally:
             own.close()
 
@@ -218,7 +259,7 @@ def _took(own: Own, job_type: str) -> float:
 
 def _cpu_seconds_of_head(daemon: Daemon) -> float:
     """The daemon, its gateway, and who cuts files for that; not the nodes, which hang below it here."""
-    gateway = [pid for pid in with_all_below(daemon.pid)[1:] if b"nodes.gateway" in _words(pid)]
+    gateway = gateway_of(daemon.pid)
     return cpu_seconds([daemon.pid, *gateway]) + cpu_seconds_of_ended(gateway)
 
 
@@ -226,20 +267,13 @@ def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-def _words(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _paper(path: Path, pages: int) -> Path:
+def _paper(path: Path, pages: int, *, pixels: int = _PIXELS) -> Path:
     """Noise on each page, which nobody can compress."""
     chance = random.Random(path.name)
     with pymupdf.open() as document:
         for _ in range(pages):
             picture = io.BytesIO()
-            Image.frombytes("L", (_PIXELS, _PIXELS), chance.randbytes(_PIXELS**2)).save(picture, "PNG")
+            Image.frombytes("L", (pixels, pixels), chance.randbytes(pixels**2)).save(picture, "PNG")
             page = document.new_page()
             page.insert_image(page.rect, stream=picture.getvalue())
         document.save(path)

@@ -81,7 +81,7 @@ class Own:
     """A database, a workspace, and daemons that share them. `is_bare`: which find no shipped handlers."""
 
     def __init__(self, place: Path, *, is_bare: bool = False) -> None:
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         self._place = place
         self.database = place / "pagemill.db"
         initialise(self.database)
@@ -139,6 +139,12 @@ class Own:
 
     def enqueue_all(self, jobs: Sequence[NewJob]) -> None:
         self._store.intake.enqueue_many(jobs)
+
+    def pause(self, job_type: str) -> None:
+        self._store.steering.pause("type", job_type)
+
+    def resume(self, job_type: str) -> None:
+        self._store.steering.unpause("type", job_type)
 
     def number(self, statement: str) -> int:
         [(found,)] = self.ask(statement)

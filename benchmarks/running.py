@@ -48,6 +48,19 @@ def with_all_below(pid: int) -> list[int]:
     return found
 
 
+def gateway_of(daemon: int) -> list[int]:
+    """The gateway of a daemon, and what that has started; not the nodes, which hang below it here."""
+    return [pid for pid in with_all_below(daemon)[1:] if b"nodes.gateway" in words_of(pid)]
+
+
+def words_of(pid: int) -> bytes:
+    """Its command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """What they have used so far, to the nanosecond."""
     return sum(
