@@ -7,12 +7,15 @@ import random
 import signal
 from pathlib import Path
 
+from tests.length import short
 from tests.nodes.conftest import Nodes
 from tests.nodes.pages import Readings, paper
 from tests.system.conftest import wait_until
 from tests.system.test_reading import Desk
 
-PAGES = 200
+PAGES = short(120, full=200)
+# How much is read when a node leaves; at the second of these the gateway goes with it.
+LEAVE_AT = short((0.2, 0.6), full=(0.2, 0.4, 0.6, 0.8))
 PATIENCE_SECONDS = 60.0
 NAMES = ("n1", "n2", "n3")
 
@@ -33,11 +36,11 @@ def test_a_document_is_read_over_nodes_that_leave_and_come_and_no_stored_page_is
         for name in NAMES:
             nodes.wait_for(name)
         desk.run("ingest", original)
-        for share in (0.2, 0.4, 0.6, 0.8):
+        for share in LEAVE_AT:
             waits_for(share)
             name = chance.choice(NAMES)
             nodes.switch_off(name)
-            if share == 0.4:
+            if share == LEAVE_AT[1]:
                 os.kill(nodes.gateway(daemon), signal.SIGKILL)
             waits_for(share + 0.1)
             nodes.switch_on(name)
