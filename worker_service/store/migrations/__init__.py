@@ -16,7 +16,7 @@ from pathlib import Path
 from worker_service.errors import SchemaMismatch, StoreAbsent
 from worker_service.store.database import Connection, OnLongWait, Transaction, connect, create, in_memory
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # What an earlier schema had and today's has not. Whatever else hangs on our tables is somebody's own, and stays.
 _GONE: tuple[str, ...] = tuple(
