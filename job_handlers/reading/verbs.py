@@ -156,8 +156,8 @@ def ingest(
             return await_batches(desk, [added.batch.id], timeout=timeout)
     awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
     with telling_that_jobs_go_on():
-        if wishes[0].job_id is not None:
-            say_what_holds(desk, wishes[0].job_id)
+        if (first := next((wish.job_id for wish in wishes if wish.job_id is not None), None)) is not None:
+            say_what_holds(desk, first)
         return await_reading(desk, awaited, timeout=timeout)
 
 

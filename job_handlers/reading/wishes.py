@@ -152,10 +152,9 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, st
     # The same wish for the same bytes, as far as that can be told without reading them.
     revision = revision_of(file.stat())
     key = f"ingest:{digest([owner, body, revision])}"
-    name = legible(file.name)
     brings = DocumentRequest(
         source,
-        name,
+        "",
         settings=canonical(read.asked()),
         is_forced=is_forced,
         actions=read.actions(standing=standing),
@@ -166,7 +165,7 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, st
         platform="local",
         owner=owner,
         payload=canonical(body),
-        name=name,
+        name=legible(file.name),
         source_key=source,
         unique_key=key,
         brings=brings,

@@ -117,6 +117,28 @@ def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_forc
     assert len(jobs(shelf, "download")) == 2
 
 
+def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, shelf: Shelf) -> None:
+    [report] = papers("annual  report")
+    # Spaces, and what was missing behind the name, are the download's to mend.
+    shelf.read("annual report.pdf", "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
+
+    [known] = items(run("ingest", "annual  report", "--json"))
+
+    assert known["decision"] == "unchanged"
+    [document] = items(run("documents", "--json"))
+    assert document["name"] == "annual report.pdf"
+
+
+def test_who_waits_is_told_what_holds_the_others_when_the_first_file_is_known(run: Run, shelf: Shelf) -> None:
+    known, _ = papers("a.pdf", "b.pdf")
+    shelf.read("a.pdf", "words", key=str(known), roles=("original",), revision=revision_of(known.stat()))
+    run("pause", "download")
+
+    told = run("ingest", "a.pdf", "b.pdf", "--wait", "--timeout", "0", fails=124)
+
+    assert "job 2 waits: type download is paused" in told.stderr
+
+
 def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: Shelf) -> None:
     [notes] = papers("notes.md")
     action = ("--then", 'webhook={"url": "https://example.com"}')

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ import pytest
 from tests import installed
 from tests.nodes import cutters
 from tests.system.conftest import ROOT
-from worker_service.children.messages import Begin, Ended, GatewayBegin, Order
+from worker_service.children.messages import Begin, Ended, GatewayBegin, How, Order
 from worker_service.children.nursery import heard
 from worker_service.jobs.documents import KnownDocument
+from worker_service.nodes.files import digest_of
 from worker_service.nodes.portions import BYTES_LEAST, ORIGINAL, PORTION, Cutter
 from worker_service.nodes.routes import FarNursery
 
@@ -118,6 +120,18 @@ def test_a_node_gets_portions_and_the_whole_file_where_they_would_come_to_more(f
     assert most == [{PORTION: whole * 7 // 10}, {ORIGINAL: whole}]
     assert after == {ORIGINAL: whole}
     assert not [*(tmp_path / "staging" / "portions").glob("*.bin")]
+
+
+def test_an_attempt_whose_original_is_gone_fails_alone(far: FarNursery, tmp_path: Path) -> None:
+    order = order_of("tenth", tmp_path)
+    order = replace(order, contents={ORIGINAL: digest_of(order.inputs[ORIGINAL])})
+    order.inputs[ORIGINAL].unlink()
+    far.launch(order)
+
+    [ended] = [one for one in heard(far, seconds=20) if isinstance(one, Ended)]
+
+    assert (ended.how, ended.code) == (How.RETRYABLE, "FILE_ABSENT")
+    assert far.is_alive
 
 
 def test_a_node_gets_the_whole_file_where_cutting_it_goes_wrong(far: FarNursery, tmp_path: Path) -> None:

@@ -76,7 +76,11 @@ class Cutter:
         is_known = order.document is not None and order.document.content
         if original is None or not is_known or len(order.payload or "") > _PAYLOAD_BYTES_MOST:
             return False
-        return order.job_type in self._specs and original.stat().st_size >= BYTES_LEAST
+        try:
+            return order.job_type in self._specs and original.stat().st_size >= BYTES_LEAST
+        except OSError:
+            # Whoever carries it tells why it cannot be read.
+            return False
 
     def cut(self, order: Order) -> Path | None:
         """Whoever gets it removes it. None: the whole file is to go."""

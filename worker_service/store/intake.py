@@ -156,8 +156,8 @@ class SqliteIntake:
 
     def _known_already(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
-        for (content,) in self._db.write("brought_in_already", **named, revision=request.revision):
-            known = replace(request, content=content)
+        for content, name in self._db.write("brought_in_already", **named, revision=request.revision):
+            known = replace(request, content=content, name=name)
             document_id, _, decision = self._decide(job, known)
             if decision is Decision.UNCHANGED:
                 return self._need_nothing(job, known, document_id, decision, parent_id)

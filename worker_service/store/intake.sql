@@ -34,7 +34,7 @@ SELECT id, index_status, content, settings, settings_before, updated_at FROM doc
 
 -- name: brought_in_already
 -- At this revision, and nobody has removed its file since.
-SELECT d.content FROM document d
+SELECT d.content, d.name FROM document d
  WHERE d.owner = :owner AND d.platform = :platform AND d.source_key = :source_key AND d.revision = :revision
    AND d.index_status = 'success'
    AND EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id AND f.role = 'original');
