@@ -31,18 +31,31 @@ _INK_MARGIN = 0.03
 _INK_DEPTH = 40
 """How much darker than paper."""
 _INK_LEAST = 0.00015
-_RULE_DEPTH = 70
-_RULE_DARK = 215
+_DEPTH = 70
+"""The same of a pixel by itself, so that grain is none."""
+_RULE_DARK = 216
 """Of 255: how much of a step has to be ink."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
 _STRETCHES_MOST = 10_000
 _DARK = re.compile(b"\xff+")
+_LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
+"""Down the page. What is open within a letter is less than what parts two lines."""
 _TWO_TONED = 0.99
 _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
 """Between the paper in the darkest place and in the brightest: with more, one threshold for all loses whole lines."""
 _PAPER = 255
+_LETTER_INCHES = 16 / 300
+"""As wide as a letter or two: all in it is one mark, and as high as a small letter where it holds no tall one."""
+_LETTERS_BESIDE = 10
+_MARKED, _MARKS = 16, 0.6
+"""Of 255, so that a thin stroke is a mark and a speck none; and the share of marks that make a row one of letters."""
+_LETTERS_HIGH = range(7, 71)
+"""At 300 dots per inch: of less are rules and dashes, of more pictures."""
+_LETTERS_LEAST = 20
+_SMALLEST = 0.03
+"""Of all: a running head may be smaller than what is told, and a footnote not."""
 _PICTURE_LEAST = 24
 _PICTURE_PIXELS_MAX = 40_000_000
 _SQUARES = [value * value for value in range(256)]
@@ -117,6 +130,26 @@ def has_two_tones(gray: Gray) -> bool:
     return counts[0] + counts[_PAPER] >= _TWO_TONED * sum(counts)
 
 
+def height_of_letters(gray: Gray, dpi: float) -> int:
+    """In pixels, of small ones such as x, where the print is smallest. 0: there is too little to tell."""
+    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_at_least(_MARKED))
+    rows = marks.reduce((_LETTERS_BESIDE, 1)).point(_at_least(_PAPER * _MARKS)).transpose(Image.Transpose.TRANSPOSE)
+    samples, length = rows.tobytes(), rows.width
+    heights = sorted(
+        found.end() - found.start()
+        for begin in range(0, len(samples), length)
+        for found in _LETTERS.finditer(samples, begin, begin + length)
+        if round((found.end() - found.start()) * 300 / dpi) in _LETTERS_HIGH
+    )
+    return heights[int(len(heights) * _SMALLEST)] if len(heights) >= _LETTERS_LEAST else 0
+
+
+def halved(gray: Gray) -> Gray:
+    """To half as many pixels each way: of two tones become five, and specks pale."""
+    image = image_of(gray).reduce(2)
+    return Gray(image.width, image.height, image.tobytes())
+
+
 def is_unevenly_lit(gray: Gray) -> bool:
     """Or stained: told by how bright the paper is from place to place."""
     small = _reduced(gray, _INK_WIDTH)
@@ -170,9 +203,7 @@ def softened(gray: Gray) -> Gray:
 
 def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
     """Level and upright lines as long as a few letters; each as the stretches of it that lie in one row of pixels."""
-    image = image_of(gray)
-    paper = _most(_reduced(gray, _INK_WIDTH).histogram())
-    ink = image.point([255 if value < paper - _RULE_DEPTH else 0 for value in range(256)])
+    ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     level = _stretches(ink, step)
     upright = _stretches(ink.transpose(Image.Transpose.TRANSPOSE), step)
@@ -183,7 +214,7 @@ def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, f
     # A line that leans a little goes on in the next row.
     thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
     small = thick.reduce((step, 1))
-    dark = small.point([255 if value > _RULE_DARK else 0 for value in range(256)]).tobytes()
+    dark = small.point(_at_least(_RULE_DARK)).tobytes()
     width = small.width
     found: dict[int, list[tuple[int, int]]] = {}
     for run in _DARK.finditer(dark):
@@ -204,6 +235,16 @@ def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, f
             for beyond in range(1, step)
         )
     ]
+
+
+def _ink(gray: Gray) -> Image.Image:
+    """255 where there is some, else 0."""
+    dark = _most(_reduced(gray, _INK_WIDTH).histogram()) - _DEPTH
+    return image_of(gray).point([_PAPER if value < dark else 0 for value in range(256)])
+
+
+def _at_least(least: float) -> list[int]:
+    return [255 if value >= least else 0 for value in range(256)]
 
 
 def _reduced(gray: Gray, width: int) -> Image.Image:

@@ -16,7 +16,7 @@ UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
 LAYER_RULES = 4
-OCR_RULES = 4
+OCR_RULES = 5
 ROW_RULES = 1
 
 RANGE_PAGES_MAX = 12

@@ -23,9 +23,10 @@ class Engine(Protocol):
     name: str
     """And version."""
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
         """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
-        neighbourhood, not for the page as a whole."""
+        neighbourhood, not for the page as a whole. `is_large`: all letters could be read from half as many pixels each
+        way."""
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
         """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""

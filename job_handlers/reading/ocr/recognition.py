@@ -13,6 +13,7 @@ from job_handlers.reading import layout
 from job_handlers.reading.gray import (
     Gray,
     has_two_tones,
+    height_of_letters,
     is_blank,
     is_unevenly_lit,
     skew_of,
@@ -32,6 +33,9 @@ _CHARACTERS_LEAST = 20
 _SOFTEN_BELOW_DPI = 180.0
 _UNEVEN_BELOW_DPI = 250.0
 """Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
+_FINE_DPI = 280.0
+_LARGE = 17
+"""Pixels that a small letter is high in black and white: of 9 points or so. Half of them are enough."""
 _UPRIGHT_SHARE = 0.5
 _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
@@ -136,10 +140,14 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
 
 def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> Recognised:
     straight = turned(gray, turn)
+    is_large = (
+        dpi >= _FINE_DPI and not is_uneven and has_two_tones(straight) and height_of_letters(straight, dpi) >= _LARGE
+    )
     skew = skew_of(straight)
     if skew:
         straight = straightened(straight, skew)
-    return Recognised(engine.words(straight, dpi, is_uneven=is_uneven), turn, skew, seen=straight)
+    lines = engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large)
+    return Recognised(lines, turn, skew, seen=straight)
 
 
 def _is_nearly_empty(read: Recognised) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from job_handlers.reading.gray import Gray, image_of
+from job_handlers.reading.gray import Gray, halved, image_of
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
 from job_handlers.reading.ocr.engine import Engine, WayToRead
@@ -26,6 +27,8 @@ try:
     import tesserocr  # type: ignore[import-untyped]
 except ImportError:
     tesserocr = None
+
+Box = tuple[int, int, int, int]
 
 # Where distributions and people put trained data; first those of a best quality, which are optional.
 DATA = {
@@ -43,6 +46,11 @@ _COLUMNS = 12
 _BLOCK_BYTES = 1 << 16
 _PSM_AUTO = 3
 _OTSU, _SAUVOLA = "0", "2"
+_VERTICAL = 7
+_WRITING = range(1, 9)
+"""Of the engine's kinds of blocks; the others are pictures, rules and noise."""
+_MARGIN = 6
+"""Pixels around a block."""
 _DIRECTIONS = "\u200e\u200f"
 
 
@@ -164,15 +172,35 @@ class _InProcess:
         )
         self._turner: Any = None
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         _show(self._reader, gray, dpi)
         try:
+            if is_large and (blocks := _blocks(self._reader)):
+                return self._words_in(blocks, halved(gray), dpi / 2)
             if not self._reader.Recognize():
                 return []
             return _found(self._reader)
         finally:
             self._reader.Clear()
+
+    def _words_in(self, blocks: Sequence[Box], half: Gray, dpi: float) -> list[list[Word]]:
+        """Where columns and paragraphs are is seen better in all pixels, and what they say in half of them."""
+        self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
+        try:
+            _show(self._reader, half, dpi)
+            lines: list[list[Word]] = []
+            for block in blocks:
+                x0, y0, x1, y1 = (side // 2 for side in block)
+                self._reader.SetRectangle(x0, y0, min(x1, half.width) - x0, min(y1, half.height) - y0)
+                if self._reader.Recognize() and (words := _found(self._reader)):
+                    lines += [[], *words] if lines else words
+        finally:
+            self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
+        return [
+            [Word(2 * one.x0, 2 * one.y0, 2 * one.x1, 2 * one.y1, one.confidence, one.text) for one in line]
+            for line in lines
+        ]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
         if not Path(self._data, "osd.traineddata").is_file():
@@ -183,6 +211,28 @@ class _InProcess:
         found = self._turner.DetectOrientationScript()
         self._turner.Clear()
         return None if found is None else -int(found["orient_deg"]) % 360
+
+
+def _blocks(reader: Any) -> list[Box]:
+    """Of writing, in their order. None: they are not plain boxes, each beside or below the other."""
+    found: list[Box] = []
+    at = reader.AnalyseLayout()
+    is_more = at is not None
+    while is_more:
+        kind = at.BlockType()
+        if kind == _VERTICAL:
+            return []
+        if kind in _WRITING:
+            x0, y0, x1, y1 = at.BoundingBox(tesserocr.RIL.BLOCK)
+            found.append((max(x0 - _MARGIN, 0), max(y0 - _MARGIN, 0), x1 + _MARGIN, y1 + _MARGIN))
+        is_more = at.Next(tesserocr.RIL.BLOCK)
+    return [] if any(_overlap(one, other) for one, other in combinations(found, 2)) else found
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    """By more than their margins."""
+    across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
+    return min(across, down) > 2 * _MARGIN
 
 
 def _found(reader: Any) -> list[list[Word]]:
@@ -224,7 +274,7 @@ class _Program:
         self._language = "+".join(wanted.languages)
         self._data = data
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[list[Word]]:
+    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
         method = _SAUVOLA if is_uneven else _OTSU
         said = self._pytesseract.image_to_data(
             image_of(gray),

@@ -56,12 +56,19 @@ def digital(path: Path, texts: Sequence[str], *, rotation: int = 0, **saving: ob
 
 
 def picture(
-    text: str, *, dpi: int = 300, turn: int = 0, skew: float = 0.0, noise: float = 0.0, seed: int = 1
+    text: str,
+    *,
+    dpi: int = 300,
+    size: float = 10.5,
+    turn: int = 0,
+    skew: float = 0.0,
+    noise: float = 0.0,
+    seed: int = 1,
 ) -> Image.Image:
     """A page as a scanner would see it. `turn` and `skew` clockwise; `noise` is the spread of each pixel's gray."""
     with pymupdf.open() as document:
         page = document.new_page(width=A4[0], height=A4[1])
-        page.insert_textbox(pymupdf.Rect(60, 60, 535, 800), text, fontsize=10.5, fontname="tiro")
+        page.insert_textbox(pymupdf.Rect(60, 60, 535, 800), text, fontsize=size, fontname="tiro")
         drawn = page.get_pixmap(dpi=dpi, colorspace=pymupdf.csGRAY)
         image = Image.frombytes("L", (drawn.width, drawn.height), drawn.samples)
     if skew:

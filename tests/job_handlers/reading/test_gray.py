@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageDraw
 
-from job_handlers.reading.gray import Gray, is_blank, skew_of, straightened, turned
+from job_handlers.reading.gray import Gray, height_of_letters, is_blank, skew_of, straightened, turned
 from tests.job_handlers.reading.documents import picture, prose
 
 
@@ -37,6 +37,36 @@ def test_a_page_is_blank_without_ink_and_not_with_one_line_of_it() -> None:
     assert not is_blank(gray(picture("Page 3 of 12", dpi=300)))
     assert not is_blank(gray(picture("Page 3 of 12", dpi=150, noise=40)))
     assert not is_blank(gray(Image.eval(picture("Page 3 of 12"), lambda value: 255 - value)))
+
+
+X_HEIGHT = 0.45
+"""Of the tests' font, in its size."""
+
+
+@pytest.mark.parametrize("size", [6, 9, 12])
+@pytest.mark.parametrize("dpi", [200, 300])
+def test_how_high_letters_are_is_told_to_a_pixel(size: int, dpi: int) -> None:
+    page = gray(picture(prose(1), dpi=dpi, size=size, skew=0.8).point(lambda value: 255 if value >= 140 else 0))
+
+    assert height_of_letters(page, dpi) == pytest.approx(size * X_HEIGHT * dpi / 72, abs=1.3)
+
+
+def test_a_footnote_tells_and_a_line_at_the_foot_does_not() -> None:
+    large, small = (picture(prose(1), size=size) for size in (12, 6))
+    page, note = large.copy(), large.copy()
+    page.paste(small.crop((0, 240, 2480, 276)), (0, 3300))
+    note.paste(small.crop((0, 240, 2480, 430)), (0, 3150))
+
+    assert height_of_letters(gray(page), 300) == height_of_letters(gray(large), 300)
+    assert height_of_letters(gray(note), 300) == height_of_letters(gray(small), 300)
+
+
+def test_where_there_is_hardly_any_print_nothing_is_told_of_its_size() -> None:
+    rules = Image.new("L", (2480, 3508), 255)
+    for y in range(200, 3400, 40):
+        ImageDraw.Draw(rules).rectangle((200, y, 2200, y + 3), fill=0)
+
+    assert [height_of_letters(gray(page), 300) for page in (picture("Page 3"), rules)] == [0, 0]
 
 
 def test_the_shadow_along_an_edge_is_no_ink() -> None:

@@ -23,6 +23,11 @@ ENGLISH = WayToRead(("eng",), "fast")
 Lack = Callable[[pytest.MonkeyPatch], None]
 
 
+def black_and_white(size: float) -> Gray:
+    image = picture(prose(3, words=150), size=size).point(lambda value: 255 if value >= 140 else 0)
+    return Gray(image.width, image.height, image.tobytes())
+
+
 def page(turn: int = 0) -> Gray:
     image = picture(TEXT, dpi=150, turn=turn)
     return Gray(image.width, image.height, image.tobytes())
@@ -125,3 +130,34 @@ def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     assert missing() == "there is no OCR engine: apt-get install tesseract-ocr"
     assert identity(ENGLISH) == "none"
+
+
+def test_large_letters_are_read_from_half_as_many_pixels_with_their_words_where_they_stand() -> None:
+    engine, shown = engine_for(ENGLISH), black_and_white(11)
+    whole = engine.words(shown, 300)
+
+    lines = engine.words(shown, 300, is_large=True)
+
+    assert [[word.text for word in line] for line in lines] == [[word.text for word in line] for line in whole]
+    for line, expected in zip(lines, whole, strict=True):
+        for one, other in zip(line, expected, strict=True):
+            assert (one.x0, one.y0, one.x1, one.y1) == pytest.approx((other.x0, other.y0, other.x1, other.y1), abs=6)
+    assert engine.words(shown, 300) == whole
+
+
+@pytest.mark.parametrize(("size", "is_large"), [(7, False), (11, True)])
+def test_letters_are_large_where_half_the_pixels_are_enough(
+    size: float, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_for(ENGLISH)
+    asked: list[bool] = []
+
+    def words(*_: object, is_uneven: bool, is_large: bool) -> list[list[Word]]:
+        asked.append(is_large)
+        return []
+
+    monkeypatch.setattr(engine, "words", words)
+
+    recognise(engine, black_and_white(size), 300)
+
+    assert asked[0] is is_large
