@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; print a table.")
     parser.add_argument("name", nargs="?", default="queue", help=f"what to measure: {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
+    parser.add_argument("--parts", nargs="+", default=[], metavar="PART", help="only these, where it has some: ocr")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
     parser.add_argument("--write", action="store_true", help="keep the results in benchmarks/README.md and NAME.json")
     chosen = parser.parse_args(arguments)
@@ -28,8 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.quick and chosen.write:
         return _refuse("quick figures are not for the record: leave out --quick or --write")
 
+    benchmark = import_module(f"benchmarks.{chosen.name}")
+    parts = getattr(benchmark, "PARTS", ())
+    if unknown := sorted(set(chosen.parts).difference(parts)):
+        return _refuse(f"{chosen.name} has no part {unknown[0]!r}: there are {', '.join(parts) or 'none'}")
+
     rows, facts = [], {}
-    for found in import_module(f"benchmarks.{chosen.name}").measure(chosen.quick):
+    for found in benchmark.measure(chosen.quick, *([chosen.parts] if chosen.parts else [])):
         if isinstance(found, Fact):
             facts[found.name] = found.text
             continue
@@ -38,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     machine = table.machine(import_module("benchmarks.queue").disk()) | facts
     print(table.as_text(rows))
+    if chosen.parts and chosen.write:
+        rows = table.among((HERE / f"{chosen.name}.json").read_text(), rows)
     results = table.as_json(rows, machine, is_quick=chosen.quick)
     if chosen.json:
         chosen.json.write_text(results)

@@ -39,8 +39,17 @@ _NAMES = (
 
 _WIDTH, _HEIGHT = 595, 842
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 533, 64, 780
-_BODIES = (("tiro", 10.5), ("helv", 10.0), ("tiro", 11.0), ("helv", 9.5))
-_BOLD = {"tiro": "tibo", "helv": "hebo"}
+_BOLD = {"tiro": "tibo", "helv": "hebo", "cour": "cobo", "charis": "charis-bold"}
+_CHARIS = {"charis": "p", "charis-bold": "b"}
+"""Which PyMuPDF has for web pages, by the tags that call for it."""
+
+Bodies = Sequence[tuple[str, float]]
+"""Fonts and their sizes in points."""
+
+USUAL: Bodies = (("tiro", 10.5), ("helv", 10.0), ("tiro", 11.0), ("helv", 9.5))
+HELD_BACK: Bodies = (("charis", 10), ("cour", 11), ("charis", 8), ("cour", 9), ("charis", 12), ("charis", 6.5),
+                     ("cour", 14), ("charis", 9))  # fmt: skip
+"""Other letters than any that a threshold was chosen by, small print among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +67,19 @@ class Look:
     skew: float = 0.0
     """Up to so many degrees either way, never less than half of it."""
     jpeg_quality: int = 90
+    threshold: int = 0
+    """Black and white: what is darker is ink."""
+    specks: int = 0
+    """Of dirt and of holes, in a million pixels."""
 
 
 DIGITAL = Look("born digital")
 CLEAN = Look("clean 300 dpi", 300)
 NOISY_150 = Look("noisy 150 dpi", 150, noise=60, blur=0.4, shade=30, jpeg_quality=75)
 NOISY_200 = Look("noisy 200 dpi", 200, noise=70, blur=0.6, shade=40, jpeg_quality=70)
+BLACK_AND_WHITE = Look("black and white 300 dpi", 300, noise=40, blur=0.7, threshold=140)
+SPECKED = Look("black and white 300 dpi with specks", 300, noise=50, blur=0.9, skew=0.6, threshold=125, specks=300)
+GRAINY_200 = Look("noisy 200 dpi", 200, noise=85, blur=0.5, shade=55, jpeg_quality=65)
 SKEWED = Look("skewed 200 dpi", 200, noise=20, blur=0.3, skew=4.0, jpeg_quality=80)
 
 
@@ -81,35 +97,38 @@ class Book:
 
 LINES_MOST = 100
 REAL = Path(__file__).with_name("scans")
+REAL_HELD_BACK = REAL / "held-back"
+"""By which no threshold was chosen."""
 
 _AGE_SECONDS = 60.0
 
 
 def books(
-    directory: Path, looks: Sequence[Look], count: int, pages: int, *, seed: str, lines: int = LINES_MOST
-) -> list[Book]:
+    directory: Path, looks: Sequence[Look], count: int, pages: int, *, seed: str, lines: int = LINES_MOST,
+    bodies: Bodies = USUAL,
+) -> list[Book]:  # fmt: skip
     """So many files, their pages of these looks in turns. No two pages are alike."""
     directory.mkdir(parents=True)
     of_pages = [looks[at % len(looks)] for at in range(pages)]
-    return [_book(directory / f"report-{at:03}.pdf", of_pages, f"{seed}/{at}", lines) for at in range(count)]
+    return [_book(directory / f"report-{at:03}.pdf", of_pages, f"{seed}/{at}", lines, bodies) for at in range(count)]
 
 
-def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int) -> Book:
+def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int, bodies: Bodies) -> Book:
     truth = []
     with _new_document() as document:
         for number, look in enumerate(looks, 1):
             chance = random.Random(f"{seed}/{number}")
-            lines = list(islice(_lines(chance, number), lines_most))
+            lines = list(islice(_lines(chance, number, bodies), lines_most))
             truth.append("\n".join(line.text for line in lines))
             _draw(document, lines, look, chance)
         _save(document, path, {})
     return Book(path, truth)
 
 
-def scans(directory: Path, count: int, pages: int, *, seed: str) -> list[Book]:
+def scans(directory: Path, count: int, pages: int, *, seed: str, place: Path = REAL) -> list[Book]:
     """So many files of the same pages, which were once on paper. Nobody has read them: the files are not the same."""
     directory.mkdir(parents=True)
-    images = [path for path in sorted(REAL.iterdir()) if path.suffix in (".jpg", ".png")][:pages]
+    images = [path for path in sorted(place.iterdir()) if path.suffix in (".jpg", ".png")][:pages]
     return [_bound(directory / f"scans-{at:03}.pdf", images, f"{seed}/{at}") for at in range(count)]
 
 
@@ -143,9 +162,9 @@ class _Line:
     y: float
 
 
-def _lines(chance: random.Random, number: int) -> Iterator[_Line]:
+def _lines(chance: random.Random, number: int, bodies: Bodies) -> Iterator[_Line]:
     """A running head, then headings and paragraphs until the page is full, in one column: their order is clear."""
-    body, size = _BODIES[chance.randrange(len(_BODIES))]
+    body, size = bodies[chance.randrange(len(bodies))]
     yield _Line(f"{chance.choice(_NAMES)} Group, Annual Report {chance.randint(1998, 2026)}", body, 8.5, 44)
     y = float(_TOP)
     while y < _BOTTOM - 5 * size:
@@ -194,7 +213,20 @@ def _broken(text: str, font: str, size: float) -> Iterator[str]:
 @cache
 def _length(word: str, font: str) -> float:
     """At a size of one point."""
-    return float(pymupdf.get_text_length(word, font, 1))
+    return float(_font(font).text_length(word, 1))
+
+
+@cache
+def _font(name: str) -> Any:
+    return pymupdf.Font(fontbuffer=_charis(name)) if name in _CHARIS else pymupdf.Font(name)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _charis(name: str) -> bytes:
+    with _new_document() as document:
+        page = document.new_page()
+        page.insert_htmlbox(page.rect, "<{0} style='font-family: serif'>.</{0}>".format(_CHARIS[name]))
+        return bytes(document.extract_font(page.get_fonts()[0][0])[3])
 
 
 # ── What it looks like ──────────────────────────────────────────────────────────────────────────────────────────
@@ -214,12 +246,18 @@ def _draw(document: Any, lines: Sequence[_Line], look: Look, chance: random.Rand
         drawn = printed.get_pixmap(dpi=look.dpi, colorspace=pymupdf.csGRAY)
         image = Image.frombytes("L", (drawn.width, drawn.height), drawn.samples)
     scan = io.BytesIO()
-    _spoiled(image, look, chance).save(scan, "JPEG", quality=look.jpeg_quality)
+    image = _spoiled(image, look, chance)
+    if look.threshold:
+        image.convert("1").save(scan, "PNG")
+    else:
+        image.save(scan, "JPEG", quality=look.jpeg_quality)
     page = document.new_page(width=_WIDTH, height=_HEIGHT)
     page.insert_image(page.rect, stream=scan.getvalue())
 
 
 def _print(page: Any, lines: Sequence[_Line]) -> None:
+    for font in _CHARIS.keys() & {line.font for line in lines}:
+        page.insert_font(fontname=font, fontbuffer=_charis(font))
     shape = page.new_shape()
     for line in lines:
         shape.insert_text((_LEFT, line.y), line.text, fontname=line.font, fontsize=line.size)
@@ -239,4 +277,10 @@ def _spoiled(image: Image.Image, look: Look, chance: random.Random) -> Image.Ima
         grain = Image.frombytes("L", image.size, chance.randbytes(image.width * image.height))
         # Around its middle, so that paper gets darker and ink lighter.
         image = ImageChops.add(image, grain.point(lambda value: value * look.noise // 255), offset=-look.noise // 2)
+    if look.threshold:
+        image = image.point(lambda value: 255 if value >= look.threshold else 0)
+    for _ in range(image.width * image.height * look.specks // 1_000_000):
+        size = chance.randint(1, 2), chance.randint(1, 2)
+        place = chance.randrange(image.width), chance.randrange(image.height)
+        image.paste(chance.choice((0, 0, 255)), (*place, place[0] + size[0], place[1] + size[1]))
     return image

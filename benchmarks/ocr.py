@@ -2,8 +2,8 @@
 
 Ours is a real daemon on a disk in the sandbox, with two slots, from a file's `download` to `success`, searchable PDF
 included. What stands on the pages is known: most are generated, and for the real scans it was typed by hand. In each
-turn all read the same pages, which nobody has read before. The quick form measures ours alone: it shows that every row
-can be measured, not how fast.
+turn all read the same pages, which nobody has read before. Ours reads with `--quality fast` unless a row says
+otherwise. The quick form measures ours alone: it shows that every row can be measured, not how fast.
 """
 
 from __future__ import annotations
@@ -12,23 +12,42 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 from benchmarks import ocr_peers
-from benchmarks.corpus import CLEAN, DIGITAL, LINES_MOST, NOISY_150, NOISY_200, SKEWED, Book, Look, books, scans
+from benchmarks.corpus import (
+    BLACK_AND_WHITE,
+    CLEAN,
+    DIGITAL,
+    GRAINY_200,
+    HELD_BACK,
+    LINES_MOST,
+    NOISY_150,
+    NOISY_200,
+    REAL,
+    REAL_HELD_BACK,
+    SKEWED,
+    SPECKED,
+    USUAL,
+    Bodies,
+    Book,
+    Look,
+    books,
+    scans,
+)
 from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
 from benchmarks.running import wait_until
-from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, never_over
+from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, below, never_over
 from job_handlers.download.troubles import Patience
 from job_handlers.reading import ocr
 
-Peer = Callable[[Sequence[Book]], Reading]
+Reader = Callable[[Sequence[Book]], Reading]
 Figure = tuple[str, Callable[[Reading], float]]
 
 _SEED = 5
@@ -39,6 +58,9 @@ _CPU: Figure = ("CPU ms/page", lambda one: 1000 * one.cpu_seconds_per_page)
 _ERRORS: Figure = ("%", lambda one: one.character_errors)
 _WORDS: Figure = ("F1", lambda one: one.word_f1)
 _SECONDS: Figure = ("s", lambda one: one.seconds)
+_FAST = "`fast`"
+_TOLD = {"words": "words", "errors": "wrong characters"}
+_GOALS_OF_AUTO = {"words": Goal("≥ 0.945 F1", median_at_least=0.945), "errors": at_most(2, "%")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +68,26 @@ class Sizes:
     repeats: int = 3
     scans: int = 2
     scan_pages: int = 12
-    loop_pages: int = 4
+    held_back_pages: int = 12
+    loop_pages: int = 2
     lines: int = LINES_MOST
     reports: int = 10
     report_pages: int = 300
     large_pages: int = 10_000
     large_lines: int = 6
-    latency_repeats: int = 5
+    latency_repeats: int = 3
     pages_of_a_paper: int = 12
     library_pages: int = 100_000
     queries: int = 200
     search_repeats: int = 5
 
 
-QUICK = Sizes(repeats=1, scans=1, scan_pages=1, lines=6, reports=2, report_pages=3, large_pages=30, latency_repeats=1,
-              pages_of_a_paper=2, library_pages=500, queries=20, search_repeats=1)  # fmt: skip
+QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, lines=6, reports=2, report_pages=3, large_pages=30,
+              latency_repeats=1, pages_of_a_paper=2, library_pages=500, queries=20, search_repeats=1)  # fmt: skip
 
 
-def measure(is_quick: bool) -> Iterator[Row | Fact]:
+def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row | Fact]:
+    """All of it, or some of `PARTS`."""
     sizes, are_peers_asked = (QUICK, False) if is_quick else (Sizes(), True)
     if are_peers_asked and (sentence := ocr_peers.missing()) is not None:
         raise SystemExit(f"benchmarks: {sentence}")
@@ -71,16 +95,9 @@ def measure(is_quick: bool) -> Iterator[Row | Fact]:
         directory = Path(name)
         with pipeline(directory / "own") as own:
             bench = _Bench(directory, sizes, own, are_peers_asked=are_peers_asked)
-            yield from bench.clean()
-            yield from bench.noisy()
-            yield from bench.real()
-            yield from bench.askew()
-            yield from bench.digital()
-            yield bench.beside_inserts()
-            yield from bench.again()
-            yield from bench.latency()
+            for part in parts or PARTS:
+                yield from PARTS[part](bench)
             yield from _facts(own, are_peers_asked=are_peers_asked)
-        yield _search(directory, sizes, are_peers_asked=are_peers_asked)
 
 
 class _Bench:
@@ -95,8 +112,8 @@ class _Bench:
 
     def clean(self) -> Iterator[Row]:
         loop = partial(ocr_peers.pytesseract_loop, pages=self._sizes.loop_pages)
-        peers, ours = self._turns(partial(self._scans, CLEAN), ocr_peers.engine, self._by_ocrmypdf, loop)
-        by_engine, by_ocrmypdf, by_loop = peers
+        peers = ocr_peers.engine, self._by_ocrmypdf, loop
+        by_engine, by_ocrmypdf, by_loop, ours = self._turns(partial(self._scans, CLEAN), peers, [self._fast])
         pages = f"{self._scanned}, {CLEAN.name}"
         yield _row("engine", f"{pages}, to `success`", _ENGINE, _PAGES_A_MINUTE, ours, by_engine, at_least(0.9))
         yield _row("engine_cpu", "the same", _ENGINE, _CPU, ours, by_engine)
@@ -104,14 +121,69 @@ class _Bench:
         yield _row("pytesseract", pages, _LOOP, _PAGES_A_MINUTE, ours, by_loop, at_least(20))
 
     def noisy(self) -> Iterator[Row]:
-        for key, look in ("noisy_150", NOISY_150), ("noisy_200", NOISY_200):
-            [by_ocrmypdf], ours = self._turns(partial(self._scans, look), self._by_ocrmypdf)
+        yield from self._looking(("noisy_150", NOISY_150), ("noisy_200", NOISY_200))
+
+    def black_and_white(self) -> Iterator[Row]:
+        yield from self._looking(("black", BLACK_AND_WHITE))
+
+    def _looking(self, *looks: tuple[str, Look]) -> Iterator[Row]:
+        for key, look in looks:
+            by_ocrmypdf, ours = self._turns(partial(self._scans, look), [self._by_ocrmypdf], [self._fast])
             yield from _beside_ocrmypdf(key, f"{self._scanned}, {look.name}", ours, by_ocrmypdf)
+
+    def held_back(self) -> Iterator[Row]:
+        """In letters and with dirt that nobody has tuned to."""
+        for key, look in ("held_noisy_200", GRAINY_200), ("held_black", SPECKED):
+            draw = partial(self._drawn, (look,), 1, self._sizes.held_back_pages, bodies=HELD_BACK)
+            by_ocrmypdf, ours, by_auto = self._turns(draw, [self._by_ocrmypdf], [self._fast, self._auto])
+            pages = f"held back: {_counted(len(ours[0].texts))}, {look.name}"
+            yield from _beside_ocrmypdf(key, pages, ours, by_ocrmypdf)
+            yield _row(f"auto_errors_{key}", "the same by `auto`: wrong characters", _OCRMYPDF, _ERRORS, by_auto,
+                       by_ocrmypdf, at_most_above(0, "points"))  # fmt: skip
+            yield _row(f"auto_{key}", "the same", _FAST, _CPU, by_auto, ours)
 
     def real(self) -> Iterator[Row]:
         """Whoever reads a table or two columns in another order than their lines stand has so many characters wrong."""
-        [by_ocrmypdf], ours = self._turns(self._real, self._by_ocrmypdf)
+        by_ocrmypdf, ours = self._turns(partial(self._real, REAL), [self._by_ocrmypdf], [self._fast])
         yield from _beside_ocrmypdf("real", f"{_counted(len(ours[0].texts))} scanned from paper", ours, by_ocrmypdf)
+
+    def qualities(self) -> Iterator[Row]:
+        """Of pages that were once on paper."""
+        for key, place, held_back in ("real", REAL, ""), ("held_real", REAL_HELD_BACK, "held back: "):
+            peers = self._by_ocrmypdf, ocr_peers.engine
+            readers = self._fast, self._auto, self._best
+            by_ocrmypdf, by_engine, *ours = self._turns(partial(self._real, place, 1), peers, readers, repeats=1)
+            pages = f"{held_back}{_counted(len(ours[0][0].texts))} scanned from paper"
+            for name, figure in ("words", _WORDS), ("errors", _ERRORS):
+                for quality, found in zip(("fast", "auto", "best"), ours, strict=True):
+                    goal = _GOALS_OF_AUTO[name] if (key, quality) == ("real", "auto") else None
+                    what = f"{pages}, by `{quality}`: {_TOLD[name]}"
+                    yield _row(f"{name}_{key}_{quality}", what, _OCRMYPDF, figure, found, by_ocrmypdf, goal)
+                yield _row(f"{name}_{key}_engine", f"{pages}, by `fast`: {_TOLD[name]}", _ENGINE, figure, ours[0],
+                           by_engine)  # fmt: skip
+
+    def auto(self) -> Iterator[Row]:
+        """What the second recogniser costs where there is nothing for it to do, and where there is all of it."""
+        ours, by_auto = self._turns(partial(self._scans, CLEAN), [], [self._fast, self._auto])
+        yield from _by_auto("clean", f"{self._scanned}, {CLEAN.name}, by `auto`", by_auto, ours, below(1.05))
+        looks = CLEAN, NOISY_150, SKEWED, NOISY_200, BLACK_AND_WHITE, DIGITAL
+
+        def draw() -> list[Book]:
+            return [*self._drawn(looks, 1, self._sizes.scan_pages), *self._real(REAL, 1)]
+
+        def watched(found: Sequence[Book]) -> Reading:
+            with self._own.watched() as seen:
+                read = self._auto(found)
+            peaks.append(max(seen))
+            return read
+
+        peaks: list[float] = []
+        ours, by_auto = self._turns(draw, [], [self._fast, watched])
+        pages = f"{_counted(len(ours[0].texts))} of every look, scanned from paper and born digital"
+        yield from _by_auto("mixed", f"{pages}, by `auto`", by_auto, ours, below(1.5))
+        peak = max(*peaks, self._own.peak_of_attempts())
+        yield Row("memory_auto", "memory of an OCR child and all below it by `auto`, peak", "", "MB", [peak], [],
+                  at_most(450, "MB"))  # fmt: skip
 
     def askew(self) -> Iterator[Row]:
         """No peer straightens what it was not asked to. Whoever looks at memory all the while takes time from those
@@ -122,15 +194,15 @@ class _Bench:
             "errors_skewed", f"{self._scanned}, every other {SKEWED.name}: wrong characters", "", _ERRORS, [read]
         )
         peak = max(*seen, self._own.peak_of_attempts())
-        yield Row("memory", "memory of an OCR child and all below it, peak", "", "MB", [peak], [], at_most(450, "MB"))
+        yield Row("memory", "memory of an OCR child and all below it, peak", "", "MB", [peak], [], at_most(300, "MB"))
 
     def _scans(self, *looks: Look) -> list[Book]:
         return self._drawn(looks, self._sizes.scans, self._sizes.scan_pages)
 
-    def _real(self) -> list[Book]:
+    def _real(self, place: Path, files: int | None = None) -> list[Book]:
         number = next(self._folders)
         folder = self._directory / f"folder-{number}"
-        return scans(folder, self._sizes.scans, self._sizes.scan_pages, seed=f"{_SEED}/{number}")
+        return scans(folder, files or self._sizes.scans, self._sizes.scan_pages, seed=f"{_SEED}/{number}", place=place)
 
     @property
     def _scanned(self) -> str:
@@ -139,17 +211,26 @@ class _Bench:
     def _by_ocrmypdf(self, found: Sequence[Book]) -> Reading:
         return ocr_peers.ocrmypdf(found, self._directory)
 
+    def _fast(self, found: Sequence[Book]) -> Reading:
+        return self._own.read(found, "fast")
+
+    def _auto(self, found: Sequence[Book]) -> Reading:
+        return self._own.read(found, "auto")
+
+    def _best(self, found: Sequence[Book]) -> Reading:
+        return self._own.read(found, "best")
+
     # ── Born digital, and a second time ─────────────────────────────────────────────────────────────────────────
 
     def digital(self) -> Iterator[Row]:
         sizes = self._sizes
         draw = partial(self._drawn, (DIGITAL,), sizes.reports, sizes.report_pages)
-        [by_get_text], ours = self._turns(draw, ocr_peers.get_text)
+        by_get_text, ours = self._turns(draw, [ocr_peers.get_text], [self._fast])
         what = f"{sizes.reports} born-digital reports of {_counted(sizes.report_pages)}, to `success`"
         yield _row("digital", what, _GET_TEXT, _PAGES_A_SECOND, ours, by_get_text, at_least(1.5))
         yield _row("digital_cpu", "the same", _GET_TEXT, _CPU, ours, by_get_text)
 
-    def beside_inserts(self) -> Row:
+    def beside_inserts(self) -> Iterator[Row]:
         """Of somebody who inserts all the while, the INSERT that had to wait longest."""
         sizes = self._sizes
         longest = []
@@ -159,7 +240,7 @@ class _Bench:
                 self._own.read(found)
             longest.append(max(waits))
         what = f"one document of {_counted(sizes.large_pages)}: the longest wait of another's INSERT"
-        return Row("beside_inserts", what, "", "ms", longest, [], never_over(50))
+        yield Row("beside_inserts", what, "", "ms", longest, [], never_over(50))
 
     def again(self) -> Iterator[Row]:
         """A folder is asked for once more, untouched; and once its files have other times, so that they are read."""
@@ -188,32 +269,69 @@ class _Bench:
         """Each comes when the daemon is idle."""
         for key, pages in ("latency_12", self._sizes.pages_of_a_paper), ("latency_1", 1):
             draw = partial(self._drawn, (CLEAN,), 1, pages)
-            [by_engine], ours = self._turns(draw, ocr_peers.engine, repeats=self._sizes.latency_repeats)
+            by_engine, ours = self._turns(draw, [ocr_peers.engine], [self._fast], repeats=self._sizes.latency_repeats)
             what = f"one document of {_counted(pages)}, queued → `success`"
             yield _row(key, what, _ENGINE, _SECONDS, ours, by_engine, at_most_above(0.5, "s"))
 
     # ── Taking turns ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _turns(
-        self, draw: Callable[[], list[Book]], *peers: Peer, repeats: int | None = None
-    ) -> tuple[list[list[Reading]], list[Reading]]:
-        """What each peer read, and what ours read: one after the other, so that what disturbs one disturbs all."""
-        of_peers: list[list[Reading]] = [[] for _ in peers]
-        ours = []
+        self,
+        draw: Callable[[], list[Book]],
+        peers: Sequence[Reader],
+        ours: Sequence[Reader],
+        *,
+        repeats: int | None = None,
+    ) -> list[list[Reading]]:
+        """What each has read: one after the other, so that what disturbs one disturbs all."""
+        found: list[list[Reading]] = [[] for _ in (*peers, *ours)]
         for _ in range(repeats or self._sizes.repeats):
-            found = draw()
-            if self._are_peers_asked:
-                for peer, readings in zip(peers, of_peers, strict=True):
-                    readings.append(peer(found))
-            ours.append(self._own.read(found))
-            shutil.rmtree(found[0].path.parent)
-        return of_peers, ours
+            drawn = draw()
+            for reader, readings in zip((*peers, *ours), found, strict=True):
+                if self._are_peers_asked or reader in ours:
+                    readings.append(reader(drawn))
+            for folder in {book.path.parent for book in drawn}:
+                shutil.rmtree(folder)
+        return found
 
-    def _drawn(self, looks: Sequence[Look], files: int, pages: int, *, lines: int | None = None) -> list[Book]:
+    def _drawn(
+        self, looks: Sequence[Look], files: int, pages: int, *, lines: int | None = None, bodies: Bodies = USUAL
+    ) -> list[Book]:
         """Pages that nobody has read."""
         number = next(self._folders)
         folder = self._directory / f"folder-{number}"
-        return books(folder, looks, files, pages, seed=f"{_SEED}/{number}", lines=lines or self._sizes.lines)
+        seed, lines = f"{_SEED}/{number}", lines or self._sizes.lines
+        return books(folder, looks, files, pages, seed=seed, lines=lines, bodies=bodies)
+
+    # ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def search(self) -> Iterator[Row]:
+        sizes = self._sizes
+        found = library(self._directory / "library.db", sizes.library_pages, sizes.queries, seed=_SEED)
+        found.search_p95()
+        turns = [(found.raw_p95(), found.search_p95()) for _ in range(sizes.search_repeats)]
+        found.close()
+        what = f"search over {sizes.library_pages:,} pages, {sizes.queries} queries, p95"
+        beside, ours = ([turn[side] for turn in turns] for side in (0, 1))
+        peer = beside if self._are_peers_asked else []
+        yield Row("search", what, "the bare index", "ms", ours, peer, at_most(50, "ms"))
+
+
+PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
+    "clean": _Bench.clean,
+    "noisy": _Bench.noisy,
+    "real": _Bench.real,
+    "skewed": _Bench.askew,
+    "digital": _Bench.digital,
+    "inserts": _Bench.beside_inserts,
+    "again": _Bench.again,
+    "latency": _Bench.latency,
+    "search": _Bench.search,
+    "black-and-white": _Bench.black_and_white,
+    "held-back": _Bench.held_back,
+    "qualities": _Bench.qualities,
+    "auto": _Bench.auto,
+}
 
 
 def _wait_until_left_alone(*folders: Sequence[Book]) -> None:
@@ -221,16 +339,6 @@ def _wait_until_left_alone(*folders: Sequence[Book]) -> None:
     newest = max(book.path.stat().st_ctime for folder in folders for book in folder)
     settled = newest + Patience().settled_seconds
     wait_until(lambda: time.time() > settled, "files left alone", seconds=120, pause_seconds=1)
-
-
-def _search(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Row:
-    found = library(directory / "library.db", sizes.library_pages, sizes.queries, seed=_SEED)
-    found.search_p95()
-    turns = [(found.raw_p95(), found.search_p95()) for _ in range(sizes.search_repeats)]
-    found.close()
-    what = f"search over {sizes.library_pages:,} pages, {sizes.queries} queries, p95"
-    beside, ours = ([turn[side] for turn in turns] for side in (0, 1))
-    return Row("search", what, "the bare index", "ms", ours, beside if are_peers_asked else [], at_most(50, "ms"))
 
 
 def _facts(own: Pipeline, *, are_peers_asked: bool) -> Iterator[Fact]:
@@ -247,6 +355,12 @@ def _beside_ocrmypdf(key: str, pages: str, ours: Sequence[Reading], peer: Sequen
     yield _row(f"errors_{key}", "the same: wrong characters", _OCRMYPDF, _ERRORS, ours, peer,
                at_most_above(0.1, "points"))  # fmt: skip
     yield _row(f"words_{key}", "the same: words", _OCRMYPDF, _WORDS, ours, peer)
+
+
+def _by_auto(key: str, what: str, ours: Sequence[Reading], fast: Sequence[Reading], goal: Goal) -> Iterator[Row]:
+    yield _row(f"auto_{key}", what, _FAST, _CPU, ours, fast, goal)
+    yield _row(f"auto_errors_{key}", "the same: wrong characters", _FAST, _ERRORS, ours, fast,
+               at_most_above(0, "points"))  # fmt: skip
 
 
 def _row(

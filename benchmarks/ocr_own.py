@@ -45,11 +45,11 @@ class Pipeline:
         self._eyes.close()
         self._store.close()
 
-    def read(self, books: Sequence[Book]) -> Reading:
+    def read(self, books: Sequence[Book], quality: str = "fast") -> Reading:
         """Until each is a success, as `pagemill ingest` asks for it. A file that is known may cost no job."""
         before = self._number("SELECT ifnull(max(id), 0) FROM worker_job_queue")
         cpu_begin, begin = _cpu_seconds(self._pid), time.perf_counter()
-        wished = [download_job(book.path, ReadWords(), owner="", is_forced=False) for book in books]
+        wished = [download_job(book.path, ReadWords(quality=quality), owner="", is_forced=False) for book in books]
         enqueued = self._store.intake.enqueue_many(wished)
         seconds = time.perf_counter() - begin
         if not any(one.job_id for one in enqueued):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import apsw
 
@@ -30,6 +31,7 @@ class Goal:
     """No repeat, not even the slowest, may reach it."""
     median_below: float | None = None
     median_at_most: float | None = None
+    median_at_least: float | None = None
     above_at_most: float | None = None
     """By so much it may exceed the peer: such a row shows the difference, and no ratio."""
 
@@ -58,6 +60,25 @@ def at_most_above(figure: float, unit: str) -> Goal:
     return Goal(f"≤ +{figure:g} {unit}", above_at_most=figure)
 
 
+_GOALS = {
+    r"≥ (\S+) ×": "ratio_at_least",
+    r"< (\S+) ×": "ratio_below",
+    r"never > (\S+) .+": "worst_below",
+    r"≤ \+(\S+) .+": "above_at_most",
+    r"≤ (\S+) .+": "median_at_most",
+    r"≥ (\S+) .+": "median_at_least",
+    r"< (\S+) .+": "median_below",
+}
+
+
+def goal_of(text: str) -> Goal:
+    """As it was written."""
+    for pattern, asked in _GOALS.items():
+        if found := re.fullmatch(pattern, text):
+            return Goal(text, **{asked: float(found[1])})
+    return Goal(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """Something about what was measured that a reader needs to compare, such as a version."""
@@ -77,6 +98,8 @@ class Row:
     ours: Sequence[float]
     peer: Sequence[float]
     goal: Goal = field(default_factory=Goal)
+    on: str = ""
+    """The day, where it is not that of the table."""
 
     @property
     def ratios(self) -> list[float]:
@@ -108,6 +131,8 @@ class Row:
             return median(self.ours) < goal.median_below
         if goal.median_at_most is not None:
             return median(self.ours) <= goal.median_at_most
+        if goal.median_at_least is not None:
+            return median(self.ours) >= goal.median_at_least
         if goal.above_at_most is not None and self.differences:
             return median(self.differences) <= goal.above_at_most
         return None
@@ -119,6 +144,7 @@ class Row:
         ratio = f"{middle} ({least}–{most})" if compared else "–"
         ours, unit = f"{_spread(self.ours)} {self.unit}", self.unit
         peer = f"{_spread(self.peer)} {unit}" if self.peer else "–"
+        met = f"{met} ({self.on})".lstrip() if self.on else met
         return [self.what, ours, self.beside if self.peer else "–", peer, ratio, self.goal.text, met]
 
     def as_line(self) -> str:
@@ -146,6 +172,19 @@ def as_markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
 def as_json(rows: Sequence[Row], machine: dict[str, str], *, is_quick: bool) -> str:
     content = {"machine": machine, "quick": is_quick, "rows": [_row_as_json(row) for row in rows]}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def among(published: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a table that was written before, with these in their places; new ones behind those before them."""
+    content = json.loads(published)
+    found = [_row_from_json(one, content["machine"]["date"]) for one in content["rows"]]
+    at = len(found)
+    for row in rows:
+        places = [place for place, one in enumerate(found) if one.key == row.key]
+        at = places[0] if places else at
+        found[at : at + len(places)] = [row]
+        at += 1
+    return found
 
 
 def put_into(page: Path, name: str, text: str) -> None:
@@ -191,7 +230,13 @@ def _row_as_json(row: Row) -> dict[str, object]:
         "ratio": row.ratio,
         "goal": row.goal.text,
         "met": row.is_met,
+        **({"on": row.on} if row.on else {}),
     }
+
+
+def _row_from_json(one: dict[str, Any], day: str) -> Row:
+    said = {name: one[name] for name in ("key", "what", "beside", "unit", "ours", "peer")}
+    return Row(**said, goal=goal_of(one["goal"]), on=one.get("on", day))
 
 
 def _spread(figures: Sequence[float]) -> str:

@@ -74,6 +74,17 @@ def save(pages: Sequence[Page], path: Path) -> None:
         document.save(path, garbage=1, deflate=True, no_new_id=True)
 
 
+def is_printable(one: Page) -> bool:
+    """No two of its texts run into each other: a file may hold that, and nobody can read it off paper."""
+    ends: dict[float, float] = {}
+    for x, y, text, font, size in sorted(one.texts):
+        if text.strip():
+            if x < ends.get(y, 0.0):
+                return False
+            ends[y] = x + pymupdf.get_text_length(text.rstrip(), font, size)
+    return True
+
+
 def draw(page: Any, one: Page) -> None:
     shape = page.new_shape()
     for x0, y0, x1, y1 in one.shades:

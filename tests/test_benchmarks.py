@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import table
 from job_handlers.reading import ocr
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,6 +119,8 @@ LOOKS = {
     [
         (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web, tables, "),
         (["queue", "--quick", "--write"], "not for the record"),
+        (["ocr", "--parts", "clean", "dirty"], "ocr has no part 'dirty': there are clean, noisy, real, "),
+        (["queue", "--parts", "clean"], "queue has no part 'clean': there are none"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words: list[str], sentence: str) -> None:
@@ -125,6 +128,25 @@ def test_what_cannot_be_measured_is_refused(words: list[str], sentence: str) -> 
 
     assert done.returncode == 2
     assert sentence in done.stderr
+
+
+def test_rows_of_some_parts_take_their_places_among_those_that_stand() -> None:
+    goals = [table.at_least(1.9), table.at_most_above(0.1, "points"), table.at_most(450, "MB"), table.Goal()]
+    old = [
+        table.Row(key, f"what {key}", "a peer", "s", [1.0], [2.0], goal)
+        for key, goal in zip("abcd", goals, strict=True)
+    ]
+    published = table.as_json(old, {"date": "2026-11-18"}, is_quick=False)
+
+    rows = table.among(
+        published, [table.Row("b", "b", "", "s", [3.0], []), table.Row("new", "new", "", "s", [4.0], [])]
+    )
+
+    assert [row.key for row in rows] == ["a", "b", "new", "c", "d"]
+    assert [row.goal for row in rows if row.on] == [goals[0], goals[2], goals[3]]
+    assert [row.cells()[-1] for row in rows[:3]] == ["NO (2026-11-18)", "", ""]
+    again = table.among(table.as_json(rows, {"date": "2026-11-20"}, is_quick=False), [])
+    assert [row.on for row in again] == ["2026-11-18", "2026-11-20", "2026-11-20", "2026-11-18", "2026-11-18"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,11 +12,14 @@ import pytest
 from PIL import Image
 
 from benchmarks.accuracy import character_errors, word_f1
-from benchmarks.corpus import REAL, Book, scans
+from benchmarks.corpus import CLEAN, GRAINY_200, NOISY_150, REAL, REAL_HELD_BACK, SPECKED, Book, Look, books, scans
+from benchmarks.corpus import HELD_BACK as HELD_BACK_BODIES
 from job_handlers.reading import ocr, pdf
 from job_handlers.reading.ocr_pages import draw, read_page
 
-SCANS = sorted(path for path in REAL.iterdir() if path.suffix in (".jpg", ".png"))
+SCANS, HELD_BACK = (
+    sorted(path for path in place.iterdir() if path.suffix in (".jpg", ".png")) for place in (REAL, REAL_HELD_BACK)
+)
 
 
 def test_each_scan_is_bound_as_a_page_without_a_changed_pixel(tmp_path: Path) -> None:
@@ -39,7 +42,15 @@ def test_every_file_of_them_is_one_that_nobody_has_read(tmp_path: Path) -> None:
 def test_a_scan_tells_whose_it_is() -> None:
     told = (REAL / "README.md").read_text()
 
-    assert [path.name for path in SCANS if f"`{path.name}`" not in told] == []
+    assert [path.name for path in [*SCANS, *HELD_BACK] if f"`{path.name}`" not in told] == []
+
+
+def test_scans_that_are_held_back_are_none_of_the_others(tmp_path: Path) -> None:
+    [book] = scans(tmp_path / "bound", 1, len(HELD_BACK), seed="any", place=REAL_HELD_BACK)
+
+    assert book.pages == len(HELD_BACK) == 7
+    assert {path.stem for path in SCANS}.isdisjoint(path.stem for path in HELD_BACK)
+    assert all(page.strip() for page in book.truth)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +70,20 @@ def test_what_one_threshold_or_a_blur_would_lose_is_read(tmp_path: Path, name: s
         read = read_page(reader, draw(opened, at + 1))
 
     assert character_errors([read.text], [book.truth[at]]) < most
+
+
+# A point more than was measured.
+@pytest.mark.parametrize(
+    ("look", "most"), [(CLEAN, 1.1), (NOISY_150, 1.1), (GRAINY_200, 1.2), (SPECKED, 2.1)], ids=lambda one: str(one)[:40]
+)
+def test_pages_in_other_letters_are_read_as_well_as_they_were(tmp_path: Path, look: Look, most: float) -> None:
+    [book] = books(tmp_path / "drawn", [look], 1, 1, seed="accuracy", lines=14, bodies=HELD_BACK_BODIES)
+    reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
+
+    with pdf.Book(book.path) as opened:
+        read = read_page(reader, draw(opened, 1))
+
+    assert character_errors([read.text], book.truth) < most
 
 
 @pytest.mark.parametrize("read", ["“don’t”", "''don't''", "‘‘don‘t″"])

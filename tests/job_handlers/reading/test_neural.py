@@ -68,6 +68,10 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
         ("title.png", "auto", 87.5, 3.9),
         ("trenches.png", "fast", 94.9, 2.5),
         ("trenches.png", "auto", 98.9, 1.0),
+        ("held-back/donkey.jpg", "fast", 94.0, 3.2),
+        ("held-back/donkey.jpg", "auto", 99.0, 1.0),
+        ("held-back/fairy.png", "fast", 83.8, 4.9),
+        ("held-back/fairy.png", "auto", 89.1, 3.2),
     ],
 )
 def test_real_scans_are_read_as_well_as_they_were(
