@@ -50,7 +50,8 @@ def test_a_document_is_read_over_nodes_that_leave_and_come_and_no_stored_page_is
         assert list(readings.faults(PAGES)) == []
         attempts = [a for job in desk.jobs(1, "ocr_pages") for a in desk.system.store.reading.attempts(job.id)]
         assert {attempt.node for attempt in attempts} == {*NAMES}
-        assert "requeued" in {attempt.outcome for attempt in attempts}
+        # By the node, or with the gateway.
+        assert {attempt.outcome for attempt in attempts} & {"requeued", "released"}
         assert sum(job.retry_count for job in desk.jobs(1, "ocr_pages")) == 0
         carried = [one.stat().st_size for name in NAMES for one in (nodes.house(name) / "inputs").iterdir()]
         assert max(carried) < original.stat().st_size
