@@ -49,7 +49,7 @@ def test_the_quick_form_measures_every_row_that_is_published(name: str, tmp_path
 
 # Four nodes are begun for it; `speed_up_2` is the same figure of two. A hundred are simulated; `crowd` is of two. The
 # others read pages, or want what not every machine has.
-LEFT_OUT = ("speed_up_4", "crowd_10", "crowd_50", "overhead_", "reading_", "beside_")
+LEFT_OUT = ("speed_up_4", "crowd_10", "crowd_50", "overhead_", "reading_")
 Rows = Mapping[str, Any]
 
 
