@@ -75,7 +75,7 @@ def begin_of(place: Path, **more: object) -> Begin:
     return Begin(place / "staging", place / "keep", grace_seconds=0.5, **more)  # type: ignore[arg-type]
 
 
-def by_pipes(place: Path) -> Nursery:
+def by_pipes(place: Path) -> FarNursery:
     (place / "objects").mkdir()
     node = f"n1={sys.executable} -P -m worker_service.nodes.pipes {place / 'n1'} 4"
     gateway = GatewayBegin("ab", "pipe", (node,), 0, 10.0, place / "objects", dict.fromkeys(TYPES, ()))

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests import installed
 from tests.nodes.conftest import MakeNodes, Nodes
-from tests.system.conftest import is_running, wait_until
+from tests.nodes.test_contract import by_pipes
+from tests.system.conftest import ROOT, is_running, wait_until
+from worker_service.children.messages import Happening, Order
+from worker_service.clock import boot_clock
 from worker_service.daemon.recovery import DYING_SECONDS_MOST
 from worker_service.jobs.model import Status
+from worker_service.nodes.heard import Note
 
 
 def sleeping(nodes: Nodes) -> tuple[int, int]:
@@ -211,6 +217,31 @@ def test_after_a_kill_of_the_daemon_the_next_one_takes_the_jobs_back_when_nothin
     assert not is_running(pid)
     assert system.outcomes(job)[0] == "requeued"
     system.assert_sound()
+
+
+def test_what_nobody_has_placed_is_not_gone_before_each_node_has_begun_anew_that_was_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.install(tmp_path / "installed", "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "installed"), str(ROOT)]))
+    with closing(by_pipes(tmp_path)) as far:
+        # The gateway had two, of which the next one finds one.
+        Note(tmp_path / "staging", "n2").write(boot_clock())
+        assert far.pid is not None
+        os.kill(far.pid, signal.SIGSTOP)
+        far.launch(Order(1, 1, "noop", "local", None, None, None))
+        os.kill(far.pid, signal.SIGKILL)
+        wait_until(lambda: far.happened() == [] and not far.is_alive, "the gateway is missed")
+
+        far.start()
+        happened: list[Happening] = []
+
+        def is_there_again() -> bool:
+            happened.extend(far.happened())
+            return far.has_begun_anew(["n1"])
+
+        wait_until(is_there_again, "the node is there again")
+        assert (happened + far.happened(), dict(far.held)) == ([], {None: 1})
 
 
 def test_a_gateway_without_a_daemon_does_not_wait_for_a_node_that_is_silent(make_nodes: MakeNodes) -> None:

@@ -138,13 +138,14 @@ class FarNursery(Nursery):
         if not self._held:
             return
         now, heard = boot_clock(), notes_in(self._staging_root)
-        names = [] if self.seen is None else [node.name for node in self.seen.nodes]
         for key, held in list(self._held.items()):
             last = max(heard.values(), default=held.at) if held.node is None else heard.get(held.node, held.at)
             silent = now - min(last, held.at)
+            # It is on one that was heard, which the next gateway may not have found yet.
+            names = [*heard] if held.node is None else [held.node]
             if silent > self._patience_seconds:
                 message = f"the gateway died, and {held.node or 'each of its nodes'} was not heard for {silent:.1f} s"
-            elif names and self.has_begun_anew(names if held.node is None else [held.node]):
+            elif names and self.has_begun_anew(names):
                 message = "the gateway died, and the attempt with it"
             else:
                 continue
