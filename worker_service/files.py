@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and after a power cut too."""
+"""Files that are there whole or not at all; and what a power cut must not take back."""
 
 from __future__ import annotations
 

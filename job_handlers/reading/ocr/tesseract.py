@@ -214,7 +214,7 @@ class _InProcess:
 
 
 def _blocks(reader: Any) -> list[Box]:
-    """Of writing, in their order. None: they are not plain boxes, each beside or below the other."""
+    """Of writing, in their order. Empty: they are not plain boxes, each beside or below the other."""
     found: list[Box] = []
     at = reader.AnalyseLayout()
     is_more = at is not None
