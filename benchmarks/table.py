@@ -57,14 +57,14 @@ def at_most(figure: float, unit: str) -> Goal:
 
 
 def at_most_above(figure: float, unit: str) -> Goal:
-    return Goal(f"≤ +{figure:g} {unit}", above_at_most=figure)
+    return Goal(f"≤ {figure:+g} {unit}", above_at_most=figure)
 
 
 _GOALS = {
     r"≥ (\S+) ×": "ratio_at_least",
     r"< (\S+) ×": "ratio_below",
     r"never > (\S+) .+": "worst_below",
-    r"≤ \+(\S+) .+": "above_at_most",
+    r"≤ ([+-]\S+) .+": "above_at_most",
     r"≤ (\S+) .+": "median_at_most",
     r"≥ (\S+) .+": "median_at_least",
     r"< (\S+) .+": "median_below",

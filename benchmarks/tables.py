@@ -21,7 +21,7 @@ import pymupdf as partly_typed
 
 from benchmarks import tables_corpus
 from benchmarks.corpus import DIGITAL, books
-from benchmarks.table import Fact, Goal, Row, at_least, at_most
+from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above
 from benchmarks.tables_accuracy import Rows, blocks_in_order, cell_counts, f1
 from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
@@ -117,7 +117,7 @@ def _reports(*, are_peers_asked: bool) -> Iterator[Row]:
                   wrong(finder) if are_peers_asked else [], _POINTS)  # fmt: skip
 
 
-_POINTS = Goal("≤ -5 points", above_at_most=-5)
+_POINTS = at_most_above(-5, "points")
 
 
 def _timed(find: Callable[[], list[list[Rows]]]) -> tuple[list[list[Rows]], float]:
