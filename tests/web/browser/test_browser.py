@@ -164,7 +164,7 @@ def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site)
     # What the page asks for by itself, before the first tick, and what is answered after it.
     held: list[Route] = []
     page.route(listed, lambda route: route.continue_() if route.request.is_navigation_request() else held.append(route))
-    with page.expect_request(lambda request: request.url.endswith("?owner=eve") and not request.is_navigation_request()):
+    with page.expect_request(lambda asked: asked.url.endswith("=eve") and not asked.is_navigation_request()):
         page.goto(f"{page.url}?owner=eve")
 
     boxes.nth(1).click()
