@@ -29,7 +29,7 @@ def has_sshd() -> bool:
 
 
 def has_ray() -> bool:
-    return find_spec("ray") is not None and not ray_settings.is_loopback(f"{_own_address()}:1")
+    return find_spec("ray") is not None and not ray_settings.is_loopback(f"{own_address()}:1")
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def by_ssh(place: Path, python_path: str) -> Iterator[str]:
 
 @contextmanager
 def by_ray(place: Path, python_path: str) -> Iterator[str]:
-    address = _own_address()
+    address = own_address()
     port, keys = _free_port(address), place / "keys"
     keys.mkdir(parents=True, mode=0o700)
     authority, key = joining.make_authority(wall_clock())
@@ -78,7 +78,7 @@ def by_ray(place: Path, python_path: str) -> Iterator[str]:
             ("head", Member(f"{address}:{port}", address, is_head=True)),
             ("node", Member(f"{address}:{port}", address, slots=1)),
         ):
-            words = [_with_any_port(word) for word in ray_words(member) if not word.startswith("--temp-dir")]
+            words = [with_any_port(word) for word in ray_words(member) if not word.startswith("--temp-dir")]
             words += [f"--temp-dir={short}"] if member.is_head else []
             with (place / f"{name}.log").open("wb") as log:
                 one = subprocess.Popen(
@@ -101,12 +101,12 @@ def by_ray(place: Path, python_path: str) -> Iterator[str]:
         shutil.rmtree(short, ignore_errors=True)
 
 
-def _with_any_port(word: str) -> str:
+def with_any_port(word: str) -> str:
     name, _, value = word.partition("=")
     return f"{name}=0" if name.endswith("-port") and name != "--port" and value.isdigit() else word
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """By which others would reach this machine: Ray takes no loopback address. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
         asked.connect(("192.0.2.1", 9))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cluster_ways import own_address, with_any_port
 from tests.length import short
 from tests.system.conftest import Daemon, System, wait_until
 from worker_service.clock import wall_clock
@@ -53,7 +54,9 @@ class Machines:
         self.place = place
         self.environment = environment
         self._started: dict[str, subprocess.Popen[bytes]] = {}
-        self.address = _own_address()
+        self.address = own_address()
+        if ray_settings.is_loopback(f"{self.address}:1"):
+            pytest.skip("this machine has no address but loopback, which Ray does not take")
         with socket.create_server((self.address, 0)) as free:
             self.port = free.getsockname()[1]
         self.keys = place / "keys"
@@ -77,7 +80,7 @@ class Machines:
         state = self.place / name
         state.mkdir(exist_ok=True)
         # Several on one machine: each takes the ports that are free. Ray's sockets want a short path.
-        words = [_without_port(word) for word in ray_words(member) if not word.startswith("--temp-dir")]
+        words = [with_any_port(word) for word in ray_words(member) if not word.startswith("--temp-dir")]
         if member.is_head:
             words.append(f"--temp-dir={self.short}")
         own = {"STATE_DIRECTORY": str(state), _MARK: str(state)}
@@ -121,19 +124,6 @@ class Machines:
         for name in list(self._started):
             self.kill(name)
         subprocess.run(["rm", "-rf", str(self.short)], check=False)
-
-
-def _without_port(word: str) -> str:
-    name, _, value = word.partition("=")
-    return f"{name}=0" if name.endswith("-port") and name != "--port" and value.isdigit() else word
-
-
-def _own_address() -> str:
-    """By which others would reach this machine: Ray takes no loopback address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
-        asked.connect(("192.0.2.1", 9))
-        return str(asked.getsockname()[0])
-    pytest.skip("this machine has no address but loopback, which Ray does not take")
 
 
 def _pids() -> list[int]:

@@ -93,10 +93,11 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     _tell_set_aside(described, log)
     children: Nursery | Children = nursery
     far: Far | None = None
+    far_staging = far_root(settings.workspace, own.worker_id)
     if settings.cluster is not None:
         from worker_service.daemon.far import far_of  # only where there are nodes
 
-        far = far_of(tools, settings.cluster, nursery, begin, described, far_root(settings.workspace, own.worker_id))
+        far = far_of(tools, settings.cluster, nursery, begin, described, far_staging)
     if far is not None:
         close_children.callback(far.children.far.close)
         children, described, recovery.far = far.children, far.described(described), far
@@ -109,8 +110,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     watch = store.watch()
     stack.callback(watch.close)
-    far_staging = far_root(settings.workspace, own.worker_id) if far else None
-    landing = Landing(tools, Publisher(settings.workspace, staging, far_staging))
+    landing = Landing(tools, Publisher(settings.workspace, staging, far_staging if far else None))
     loop = Loop(
         tools, children, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, far=far
     )
