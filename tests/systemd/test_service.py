@@ -278,13 +278,13 @@ def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> Non
 def test_the_timers_begin_what_is_scheduled_and_copies_as_the_services_user_and_go_with_the_rest(box: Box) -> None:
     as_if_installed(box)
     words = [PROGRAM, "-m", "worker_service.commands", "service"]
-    folder = '[[schedule]]\nname = "folder"\ncron = "* * * * *"\ncrawl = "/nowhere"\n'
-    job = '[[schedule]]\nname = "job"\ncron = "* * * * *"\njob = { type = "touch" }\n'
+    folder = '[[schedule]]\nname = "folder"\ncron = "0 0 1 1 *"\ncrawl = "/nowhere"\n'
+    job = '[[schedule]]\nname = "job"\ncron = "0 0 1 1 *"\njob = { type = "touch" }\n'
     box.write("/etc/pagemill/pagemill.toml", folder + job)
     box.must(*words, "install", "--python", PROGRAM)
     database = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--groups=pagemill", "sqlite3", f"{STATE}/pagemill.db"]
-    past = "strftime('%Y-%m-%d %H:%M:00.000', 'now', '-1 minute')"
-    plans = f"('folder', '* * * * * UTC', {past}), ('job', '* * * * * UTC', {past})"
+    past = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 year')"
+    plans = f"('folder', '0 0 1 1 * UTC', {past}), ('job', '0 0 1 1 * UTC', {past})"
     box.must(*database, f"INSERT INTO schedule_plan VALUES {plans}")
 
     # It says what it could not begin, and the unit shows it as failed.
