@@ -27,7 +27,7 @@ CREATE TABLE pagemill_schema (
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
 ) STRICT;
 
-INSERT INTO pagemill_schema (version) VALUES (6);
+INSERT INTO pagemill_schema (version) VALUES (7);
 
 -- It has one row. The time of it is how a daemon knows its database again.
 CREATE UNIQUE INDEX "pagemill db migrate alone says which schema this is" ON pagemill_schema ((0));
@@ -1186,52 +1186,10 @@ BEGIN
                     AND w.status = 'pending' LIMIT 1);
 END;
 
-CREATE TRIGGER attempt_guard BEFORE UPDATE ON worker_job_attempt
-WHEN OLD.ended_at IS NOT NULL
-BEGIN
-    SELECT RAISE(ABORT, 'an attempt that has ended does not change');
-END;
-
-CREATE TRIGGER attempt_insert_guard BEFORE INSERT ON worker_job_attempt
-WHEN NOT EXISTS (SELECT 1 FROM worker_job_queue
-                  WHERE id = NEW.job_id AND fence = NEW.fence AND status = 'running' AND NEW.ended_at IS NULL)
-BEGIN
-    SELECT RAISE(ABORT, 'only a claim opens an attempt');
-END;
-
 CREATE TRIGGER attempt_delete_guard BEFORE DELETE ON worker_job_attempt
 WHEN OLD.ended_at IS NULL AND EXISTS (SELECT 1 FROM worker_job_queue WHERE id = OLD.job_id AND status = 'running')
 BEGIN
     SELECT RAISE(ABORT, 'the attempt of a running job cannot be deleted: set the status of the job to cancelled');
-END;
-
-CREATE TRIGGER event_guard BEFORE UPDATE ON worker_job_event
-BEGIN
-    SELECT RAISE(ABORT, 'events are history: they do not change');
-END;
-
--- Where the highest number is taken, no line and no action could be written any more.
-CREATE TRIGGER log_insert_guard BEFORE INSERT ON worker_job_log
-WHEN NEW.id <> -1
-BEGIN
-    SELECT RAISE(ABORT, 'the table chooses the id of a line: leave it out of the INSERT');
-END;
-
-CREATE TRIGGER log_guard BEFORE UPDATE ON worker_job_log
-BEGIN
-    SELECT RAISE(ABORT, 'what was logged does not change');
-END;
-
-CREATE TRIGGER event_insert_guard BEFORE INSERT ON worker_job_event
-WHEN NEW.id <> -1
-BEGIN
-    SELECT RAISE(ABORT, 'the table chooses the id of an event: leave it out of the INSERT');
-END;
-
-CREATE TRIGGER action_guard BEFORE INSERT ON worker_action
-WHEN NEW.id <> -1
-BEGIN
-    SELECT RAISE(ABORT, 'the table chooses the id of an action: leave it out of the INSERT');
 END;
 
 CREATE TRIGGER dependency_guard AFTER INSERT ON worker_job_dependency

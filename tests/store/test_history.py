@@ -15,7 +15,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.store.base import Store
 from worker_service.store.upkeep import SENTENCES_MOST
 
-TRIGGERS = ("job_guard", "job_moved", "attempt_guard", "event_guard", "attempt_insert_guard")
+TRIGGERS = ("job_guard", "job_moved")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from worker_service.errors import SchemaMismatch, StoreAbsent
 from worker_service.store.database import Connection, OnLongWait, Transaction, connect, create, in_memory
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 # What an earlier schema had and today's has not. Whatever else hangs on our tables is somebody's own, and stays.
 _GONE: tuple[str, ...] = tuple(
@@ -28,6 +28,7 @@ _GONE: tuple[str, ...] = tuple(
     page_result_guard page_result_delete_guard page_result_added page_result_deleted page_insert_guard page_guard
     page_delete_guard page_added page_deleted page_changed checkpoint_guard checkpoint_done checkpoint_deleted
     crawl_item_moved schema_insert_guard job_delete_guard action_item_by_job v_undo v_undo_of_delete
+    attempt_guard attempt_insert_guard event_guard event_insert_guard log_guard log_insert_guard action_guard
     """.split()
 )
 
