@@ -15,8 +15,8 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
-LAYER_RULES = 4
-OCR_RULES = 5
+LAYER_RULES = 5
+OCR_RULES = 6
 ROW_RULES = 1
 
 RANGE_PAGES_MAX = 12

@@ -1,6 +1,7 @@
 """The words that an engine has read, arranged: rows of tables as rows, and columns one after the other. Pure.
 
-The engine's lines and paragraphs stay as they are where nothing speaks against them. Everything is in pixels of the
+The engine's lines and paragraphs stay as they are where nothing speaks against them. Before a second reader sees them
+they are `tidied`, behind it `arranged`. Everything is in pixels of the
 image that was read, straightened and turned.
 """
 
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise, product
 from statistics import median
+
+import msgspec
 
 from job_handlers.reading import layout, order, tables
 from job_handlers.reading.layout import Word
@@ -16,6 +20,19 @@ from job_handlers.reading.tables import Piece, Rule
 
 _APART = 0.9
 """Words with a wider gap between them, in heights of a letter, are not of one cell for certain."""
+_SPACE_MOST = 1.75
+"""In a line that is spread to its margin, and behind a sentence."""
+_SPACES_LEAST = 3
+_ENDS = frozenset(".?!:;")
+_EDGE = 0.005
+"""Of the page's width."""
+_LEVEL = 0.2
+"""By less of the lower one do words overlap that stand at two heights."""
+_SAME_ROW = 0.6
+_SAME_PLACE = 0.4
+_WALL_LEAST, _WALL_MOST, _WALL_NEAR = 1.5, 0.3, 0.7
+_CLOSED = {"|": "|", "]": "[", "}": "{"}
+_OPEN = {"|": "|", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +53,118 @@ class Arranged:
     """From where to where in the text, and its rows."""
 
 
+def tidied(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
+    """Without the edge of the paper, which reads like bars; and where two lines have a part each of what stands in one
+    row, that is a line of its own."""
+    done: list[list[Word]] = []
+    for line in lines:
+        kept = [word for word in line if not _is_edge(word, width)]
+        if kept and done and done[-1]:
+            done[-1:] = _by_rows(done[-1], kept)
+        elif kept or (not line and done and done[-1]):
+            done.append(kept)
+    return done
+
+
+def _is_edge(word: Word, width: int) -> bool:
+    return not word.text.strip("|") and not _EDGE * width < (word.x0 + word.x1) / 2 < (1 - _EDGE) * width
+
+
+def _by_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
+    uppers, lowers = _levels(above), _levels(below)
+    if len(uppers) + len(lowers) > 2:
+        for one, other in product(uppers, lowers):
+            if _stand_in_a_row(one, other):
+                left = [word for some in uppers if some is not one for word in some]
+                row = sorted([*one, *other], key=lambda word: word.x0)
+                rest = [word for some in lowers if some is not other for word in some]
+                return [line for line in (left, row, rest) if line]
+    return [above, below]
+
+
+def _levels(line: Sequence[Word]) -> list[list[Word]]:
+    """Cut where the next word stands above or below the one before it."""
+    parts = [[line[0]]]
+    for one, other in pairwise(line):
+        if min(one.y1, other.y1) - max(one.y0, other.y0) < _LEVEL * min(one.y1 - one.y0, other.y1 - other.y0):
+            parts.append([])
+        parts[-1].append(other)
+    return parts
+
+
+def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
+    """Side by side, at one height."""
+    tops, bottoms = ([median([getattr(word, side) for word in words]) for words in (some, others)]
+                     for side in ("y0", "y1"))  # fmt: skip
+    is_level = min(bottoms) - max(tops) > _SAME_ROW * min(b - a for a, b in zip(tops, bottoms, strict=True))
+    return is_level and not any(
+        min(one.x1, other.x1) - max(one.x0, other.x0) > _SAME_PLACE * min(one.x1 - one.x0, other.x1 - other.x0)
+        for one in some
+        for other in others
+    )
+
+
 def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Arranged:
     """`rules` is asked only where there may be a table."""
-    as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
-    words = [(word, at) for at, line in enumerate(lines) for word in line]
-    if not words:
-        return as_read
-    em = median([word.y1 - word.y0 for word, _ in words]) or 1.0
-    pieces = _pieces(words, em)
+    words = _numbered(lines)
+    em = median([word.y1 - word.y0 for word, _ in words]) if words else 0.0
+    pieces = _pieces(words, em or 1.0)
     found: list[tables.Table] = []
-    if tables.may_have_tables([round((one.y0 + one.y1) / em) for one in pieces]):
+    if tables.may_have_tables([round((one.y0 + one.y1) / (em or 1.0)) for one in pieces]):
+        drawn = rules()
+        lines = _without_walls(lines, drawn, em)
+        words = _numbered(lines)
 
         def split(piece: Piece) -> Sequence[Piece]:
             last = piece.at + piece.text.count(" ") + 1
             return [Piece(word.x0, word.y0, word.x1, word.y1, _whole(word.text), at)
                     for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
 
-        found = tables.find(pieces, rules(), split)
-    return _put_together(lines, words, found, as_read)
+        found = tables.find(_pieces(words, em), drawn, split)
+    as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
+    return _put_together(lines, words, found, as_read) if words else as_read
+
+
+def _numbered(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
+    return [(word, at) for at, line in enumerate(lines) for word in line]
+
+
+def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) -> list[list[Word]]:
+    """What was read of the rules between columns: a bar, or a bracket of which there is only one."""
+    walls = [one for one in rules if one.y1 - one.y0 > _WALL_LEAST * em and one.x1 - one.x0 < _WALL_MOST * em]
+    if not walls:
+        return lines
+
+    def is_wall(x: float, word: Word) -> bool:
+        return any(abs(one.x0 - x) < _WALL_NEAR * em and one.y0 < (word.y0 + word.y1) / 2 < one.y1 for one in walls)
+
+    def bare(word: Word) -> str:
+        text = word.text
+        if text[-1] in _CLOSED and _CLOSED[text[-1]] not in text[:-1] and is_wall(word.x1, word):
+            text = text[:-1]
+        if text and text[0] in _OPEN and _OPEN[text[0]] not in text[1:] and is_wall(word.x0, word):
+            text = text[1:]
+        return text
+
+    return [[msgspec.structs.replace(word, text=text) if text != word.text else word
+             for word in line if (text := bare(word))] for line in lines]  # fmt: skip
 
 
 def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
     """Words of a line without a wide gap between them."""
     groups: list[list[int]] = []
-    for at, (word, line) in enumerate(words):
-        if not groups or line != words[at - 1][1] or not -em < word.x0 - words[at - 1][0].x1 <= _APART * em:
-            groups.append([])
-        groups[-1].append(at)
+    for _, some in groupby(range(len(words)), lambda at: words[at][1]):
+        line = [*some]
+        is_spread = _is_spread([words[at][0] for at in line], em)
+        groups.append(line[:1])
+        for at in line[1:]:
+            one, other = words[at - 1][0], words[at][0]
+            space = other.x0 - one.x1
+            is_more = is_spread or (len(line) > _SPACES_LEAST and _ends_sentence(one, other))
+            # A box may be too long, and the next word stand within it.
+            if space > (_SPACE_MOST if is_more else _APART) * em or (space <= -em and other.x0 <= one.x0):
+                groups.append([])
+            groups[-1].append(at)
     return [
         Piece(
             min(words[at][0].x0 for at in some), min(words[at][0].y0 for at in some),
@@ -71,6 +173,20 @@ def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
         )
         for some in groups
     ]  # fmt: skip
+
+
+def _is_spread(line: Sequence[Word], em: float) -> bool:
+    """To its margin: words as wide apart as each other, sentences a little wider."""
+    spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not _ends_sentence(one, other)]
+    return (
+        len(spaces) >= _SPACES_LEAST
+        and max(spaces) <= min(_SPACE_MOST * em, 2 * min(spaces))
+        and sum(word.text[0].isalpha() for word in line) > 0.8 * len(line)
+    )
+
+
+def _ends_sentence(one: Word, other: Word) -> bool:
+    return one.text[-1] in _ENDS and other.text[0].isupper()
 
 
 def _whole(text: str) -> str:

@@ -35,9 +35,12 @@ _NUMBER = re.compile(
 )
 _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
 _GROUPS = re.compile(r"[-+(]?\d{1,3}(?: \d{3})+(?:[.,]\d+)?\)?")
+_TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")
 _DOTS = re.compile(r"[.·…]+")
 """That lead the eye to the number at the end of a line."""
 _LEADS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
+_ENDS = frozenset(".?!:")
+"""Of sentences, behind which there is more room."""
 _BULLET = re.compile(r"[•●▪■◦‣∙·*–—o-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]|\d{1,2}(?:\.\d{1,2})+\.?|\[\d{1,3}\]")
 _SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 _SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
@@ -94,14 +97,15 @@ def _loosened(pieces: Sequence[Piece], split: Split | None, em: float) -> list[P
             found.append(one)
             continue
         spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
-        usual = min(spaces)
+        usual = sorted(spaces)[len(spaces) // 4]
         wide = max(0.55 * em, 1.4 * usual if len(spaces) > 1 else 0.0)
         are_numbers = all(_is_number(word.text) or word.text in _SIGNS_BEFORE for word in words)
         is_one = are_numbers and _GROUPS.fullmatch(one.text.strip()) is not None
         begin = 0
         for at, space in enumerate(spaces, 1):
             is_sign = words[at - 1].text in _SIGNS_BEFORE and at - 1 == begin
-            if not is_sign and (space > wide or (are_numbers and not is_one)):
+            ends = words[at - 1].text[-1] in _ENDS and words[at].text[0].isupper()
+            if not is_sign and (space > (1.7 * wide if ends else wide) or (are_numbers and not is_one)):
                 found.append(_together(words[begin:at], one))
                 begin = at
         found.append(_together(words[begin:], one) if begin else one)
@@ -303,7 +307,7 @@ def _trimmed(run: list[Band], em: float) -> list[Band]:
 def _begins_above(one: Piece, band: Band, steps: Sequence[float], em: float) -> bool:
     step = _middle(band) - (one.y0 + one.y1) / 2
     is_over = any(one.x0 < other.x1 and one.x1 > other.x0 for other in band[1:])
-    return is_over and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02
+    return is_over and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
 
 
 def _goes_on(band: Band, one: Piece, em: float) -> bool:
@@ -501,7 +505,8 @@ def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     if not counts:
         return []
     usual = counts[len(counts) // 4]
-    full = [band for band in bands if len(band) >= max(2, 0.5 * usual)]
+    whole = [[one for one in band if not _is_run_together(one, em)] for band in bands]
+    full = [band for band in whole if len(band) >= max(2, 0.5 * usual)]
     best: list[Column] = []
     # The head may reach over several columns: what stands below it tells them better.
     for skipped in range(min(3, len(full) - 1)):
@@ -513,6 +518,14 @@ def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
         if len(best) >= usual:
             break
     return best
+
+
+def _is_run_together(one: Piece, em: float) -> bool:
+    """Read as one word over the gap between two columns."""
+    text = one.text
+    return one.x1 - one.x0 > 1.5 * em * len(text) > 1.5 * em or (
+        text.count(".") > 1 and _TWO_NUMBERS.fullmatch(text) is not None
+    )
 
 
 def _covered(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
@@ -752,7 +765,7 @@ def _continues(
     """Does this line go on with the row above it, which began at `begun`?"""
     filled = [column for column, text in enumerate(texts[at]) if text]
     before = {column for one in texts[begun:at] for column, text in enumerate(one) if text}
-    if steps[at - 1] > 1.9 * em or not filled:
+    if steps[at - 1] > 2.1 * em or not filled:
         return False
     if at <= head:
         return _is_wrapped_head(lines, at, head, steps, em)

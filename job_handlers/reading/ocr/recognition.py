@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from job_handlers.reading import layout
+from job_handlers.reading import layout, rows
 from job_handlers.reading.gray import (
     Gray,
     has_two_tones,
@@ -146,7 +146,7 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
     skew = skew_of(straight)
     if skew:
         straight = straightened(straight, skew)
-    lines = engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large)
+    lines = rows.tidied(engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large), straight.width)
     return Recognised(lines, turn, skew, seen=straight)
 
 

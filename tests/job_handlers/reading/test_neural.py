@@ -17,6 +17,7 @@ from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.ocr import neural
 from job_handlers.reading.ocr.second import SecondReader
+from job_handlers.reading.ocr_pages import Picture, read_page
 from tests.job_handlers.reading import documents
 from tests.job_handlers.reading.kit import Library
 from worker_service.children.messages import How
@@ -42,7 +43,8 @@ def real(name: str) -> tuple[Gray, float, str]:
 @cache
 def read(name: str, quality: str) -> str:
     gray, dpi, _ = real(name)
-    return layout.text_of(ocr.reader_for(ocr.WayToRead(("eng",), quality)).read(gray, dpi).lines)
+    size = 72 * gray.width / dpi, 72 * gray.height / dpi
+    return read_page(ocr.reader_for(ocr.WayToRead(("eng",), quality)), Picture(1, size, gray, dpi)).text
 
 
 @needs_it
@@ -72,6 +74,7 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
         ("held-back/donkey.jpg", "auto", 99.0, 1.0),
         ("held-back/fairy.png", "fast", 83.8, 4.9),
         ("held-back/fairy.png", "auto", 89.1, 3.2),
+        ("held-back/scolding.png", "auto", 98.0, 1.2),
     ],
 )
 def test_real_scans_are_read_as_well_as_they_were(

@@ -12,12 +12,13 @@ from PIL import Image, ImageDraw
 
 from benchmarks import tables_corpus
 from benchmarks.tables_accuracy import blocks_in_order, cell_counts, f1
-from job_handlers.reading import layout, ocr, pdf
+from job_handlers.reading import layout, ocr, pdf, rows
 from job_handlers.reading.gray import Gray, ruled_lines
+from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr_pages import Picture, Read, read_page
 from job_handlers.reading.order import in_order
-from job_handlers.reading.tables import Piece, find
+from job_handlers.reading.tables import Piece, Rule, find
 
 pymupdf: Any = partly_typed
 
@@ -148,7 +149,7 @@ def test_a_page_of_a_million_pieces_is_no_table() -> None:
     assert find([Piece(x, y, x + 5, y + 8, "1", 0) for x in range(0, 1000, 10) for y in range(0, 1000, 10)]) == []
 
 
-CELLS_LEAST, IN_ORDER_LEAST = 0.96, 0.985
+CELLS_LEAST, IN_ORDER_LEAST = 0.965, 0.985
 """On seeds that nobody has tuned to. A point less is a loss."""
 
 
@@ -193,6 +194,118 @@ def test_blocks_are_told_as_they_are_read(kept_back: tuple[list[tables_corpus.Pa
     assert good / of >= IN_ORDER_LEAST
 
 
+# --- what an engine has read ------------------------------------------------------------------------------
+
+
+def read(y: float, *words: tuple[float, str], letter: float = 10, height: float = 20) -> list[Word]:
+    """A line, its words beginning where it is said."""
+    return [Word(x, y, x + letter * len(text), y + height, 95, text) for x, text in words]
+
+
+def spaced(y: float, text: str, space: float, right: float = 0) -> list[Word]:
+    """A line, its words so far apart, or as far as they have to be."""
+    words = text.split()
+    if right:
+        space = (right - 10 * sum(map(len, words))) / (len(words) - 1)
+    places = [sum(10 * len(word) + space for word in words[:at]) for at in range(len(words))]
+    return read(y, *zip(places, words, strict=True))
+
+
+def test_prose_that_is_spread_to_its_margin_is_no_table() -> None:
+    lines = [
+        spaced(40 * at, text, 0, right=360)
+        for at, text in enumerate((
+            "I SHALL never forget the scold-", "ing that I gave him to begin with. One",
+            "of the advantages of being a Fairy", "—even quite a common one—is", "that no Lion can bite you.",
+            "their mouths, and even if they", "catch you, if you just get behind",
+        ))
+    ]  # fmt: skip
+
+    found = rows.arranged(lines, list)
+
+    assert not found.tables
+    assert found.text.splitlines() == [" ".join(word.text for word in line) for line in lines]
+
+
+def test_prose_above_a_table_is_none_of_its_rows_however_an_engine_has_boxed_it() -> None:
+    prose = [
+        spaced(0, "Fatality data are from the same source and are subject to the same limits as those", 10),
+        spaced(24, "in the second figure. Georgia (which was included in the study of last year) is", 10),
+        spaced(48, "not included in this study for lack of Census data and follows in the next one.", 10),
+    ]
+    # The first box is as long as three words.
+    prose[0][0] = Word(0, 0, 180, 20, 95, "Fatality")
+    table = [
+        read(96 + 24 * at, (0, name), *((300 + 100 * column, str(number)) for column, number in enumerate(numbers)))
+        for at, (name, *numbers) in enumerate((
+            ("", 1926, 1927, 1928, 1929), ("Alabama", 319, 361, 375, 445), ("Florida", 515, 425, 404, 488),
+            ("Kentucky", 277, 299, 342, 389), ("Virginia", 303, 376, 412, 457),
+        ))
+    ]  # fmt: skip
+    table[0] = table[0][1:]
+
+    found = rows.arranged([*prose, *table], list)
+
+    [(begin, end, some)] = found.tables
+    assert found.text[begin:end].startswith("\t1926\t1927\t1928\t1929\nAlabama\t319\t")
+    assert len(some) == 5
+    assert found.text[:begin].splitlines() == [" ".join(word.text for word in line) for line in prose] + [""]
+
+
+def test_a_row_of_which_two_lines_were_given_a_part_each_is_one_line() -> None:
+    upper = [*read(0, (0, "following"), (100, "figures:")), *read(22, (300, "1"), (400, "1"))]
+    lower = [*read(44, (0, "Estimated"), (100, "travel")), *read(22, (312, "926"), (412, "927"), (500, "1928"))]
+
+    found = rows.tidied([upper, lower], 600)
+
+    assert [[word.text for word in line] for line in found] == [
+        ["following", "figures:"], ["1", "926", "1", "927", "1928"], ["Estimated", "travel"],
+    ]  # fmt: skip
+
+
+def test_a_raised_mark_stays_in_its_line() -> None:
+    lines = [read(0, (0, "As"), (40, "said")), [*read(30, (0, "before")), *read(22, (70, "2"), height=7)]]
+
+    assert rows.tidied(lines, 600) == lines
+
+
+def test_the_edge_of_the_paper_is_not_read() -> None:
+    menu = read(80, (0, "Home"), (60, "|"), (90, "News"))
+    lines = [read(0, (0, "text"), (597, "|")), [], read(40, (597, "|")), [], menu]
+
+    assert [[word.text for word in line] for line in rows.tidied(lines, 600)] == [["text"], [], ["Home", "|", "News"]]
+
+
+def test_what_was_read_of_the_rules_between_columns_is_not_told() -> None:
+    walls = [Rule(x, 0, x, 140) for x in (0, 200, 300, 400)]
+    lines = [
+        read(10, (10, "Item"), (240, "2023}"), (302, "[2024")),
+        read(50, (10, "Revenue"), (220, "98,028]"), (295, "|"), (350, "717")),
+        read(90, (10, "(a|b)"), (220, "(1,204)"), (350, "n/a]")),
+    ]
+
+    found = rows.arranged(lines, lambda: walls)
+
+    assert found.text.splitlines() == ["Item\t2023\t2024", "Revenue\t98,028\t717", "(a|b)\t(1,204)\tn/a"]
+
+
+def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
+    lines = [
+        read(30 * at, (0, name), *zip((200, 280, 360), numbers, strict=False))
+        for at, (name, *numbers) in enumerate((
+            ("Item", "2022", "2023", "2024"), ("Debt", "461.78", "0.86", "2.4"), ("Other", "0.90", "977.60", "34.3"),
+            ("Stock", "61.49", "4.10", "7.0"), ("Cash", "512.295,787.12", "", "98.1"), ("Goods", "8.4", "9.1", "7.0"),
+        ))
+    ]  # fmt: skip
+
+    [(_, _, some)] = rows.arranged([[one for one in line if one.text] for line in lines], list).tables
+
+    texts = [[" ".join(word.text for word in cell) for cell in row.cells] for row in some]
+    assert texts[0] == ["Item", "2022", "2023", "2024"]
+    assert texts[2] == ["Other", "0.90", "977.60", "34.3"]
+    assert texts[4] == ["Cash", "512.295,787.12", "", "98.1"]
+
+
 @pytest.fixture(scope="module")
 def scanned() -> list[tuple[tables_corpus.Page, Read]]:
     """A table and columns, recognised; each once for all tests."""
@@ -212,7 +325,7 @@ def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page
 
     found = layout.read(read.layout or "")
 
-    assert f1(*cell_counts([rows_of(one) for one in found.tables], page.tables)) > 0.9
+    assert f1(*cell_counts([rows_of(one) for one in found.tables], page.tables)) > 0.965
     [table] = found.tables
     lines = read.text[table.begin : table.end].rstrip("\n").split("\n")
     assert lines == ["\t".join(row).rstrip("\t") for row in rows_of(table)]
