@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from worker_service.config_values import length_of_time, parse_words, read_table, whole_number
 from worker_service.errors import ConfigError
+from worker_service.jobs.values import dataclass
 
 ENGINES = ("ssh", "ray", "pipe")
 LOCAL = "local"

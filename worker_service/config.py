@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker_service import config_values as kinds
 from worker_service.config_values import Kind, Setting, length
 from worker_service.errors import ConfigError, nearest
+from worker_service.jobs.values import dataclass
 
 if TYPE_CHECKING:
     from worker_service.cluster import Cluster

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from worker_service.clock import parse_duration, parse_length, zone_of
 from worker_service.errors import BadTime, ConfigError
 from worker_service.jobs.retries import RetryRule
+from worker_service.jobs.values import dataclass
 
 T = TypeVar("T")
 

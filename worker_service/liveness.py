@@ -14,7 +14,6 @@ import secrets
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from worker_service.clock import from_text
 from worker_service.errors import StoreReadOnly
 from worker_service.jobs.model import WorkerState
+from worker_service.jobs.values import dataclass
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, time
 
 from worker_service.clock import from_text, zone_of
 from worker_service.config_values import TIME_FROM_ZERO, ZONE, parse_words, read_table
 from worker_service.errors import ConfigError
 from worker_service.jobs.model import Notice
+from worker_service.jobs.values import dataclass
 from worker_service.plurals import counted
 
 OWNER = "owner"

@@ -20,12 +20,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from worker_service.config_values import WHOLE_SECONDS
 from worker_service.errors import ConfigError, did_you_mean, nearest
+from worker_service.jobs.values import dataclass
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")

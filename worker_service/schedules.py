@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
@@ -22,6 +21,7 @@ from worker_service.clock import zone_of
 from worker_service.config_values import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
 from worker_service.errors import ConfigError, did_you_mean, nearest
 from worker_service.jobs.model import NewJob
+from worker_service.jobs.values import dataclass
 from worker_service.plurals import counted
 
 PRIORITY = 7

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from worker_service.jobs.documents import (
     Question,
 )
 from worker_service.jobs.model import NewJob
+from worker_service.jobs.values import dataclass
 
 __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
 

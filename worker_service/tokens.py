@@ -11,8 +11,9 @@ import hmac
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
+
+from worker_service.jobs.values import dataclass
 
 
 class Power(StrEnum):

@@ -1,4 +1,4 @@
-"""Values are what the library's frozen dataclasses with slots are, and are made sooner."""
+"""Values are what the library's dataclasses are, and are made sooner."""
 
 from __future__ import annotations
 
@@ -35,6 +35,27 @@ def nothing(made_by: Any) -> Any:
         """Of which there is nothing to say."""
 
     return Nothing
+
+
+def basket(made_by: Any) -> Any:
+    @made_by(slots=True)
+    class Basket:
+        owner: str
+        papers: list[int] = field(default_factory=list)
+        number: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            self.number = len(self.papers)
+
+    return Basket
+
+
+def thing(made_by: Any) -> Any:
+    @made_by(slots=True, eq=False)
+    class Thing:
+        name: str
+
+    return Thing
 
 
 def longer(made_by: Any, base_by: Any) -> Any:
@@ -98,6 +119,40 @@ def test_whatever_takes_a_dataclass_takes_it(made_by: Any) -> None:
     match one:
         case Paper(number, name):
             assert (number, name) == (1, "a")
+
+
+@both
+def test_what_is_not_frozen_may_be_changed_and_is_made_ready_by_itself(made_by: Any) -> None:
+    Basket = basket(made_by)
+    one, other = Basket("ann", [1, 2]), Basket("ann")
+
+    assert (one.number, other.number, one == other) == (2, 0, False)
+    other.papers, other.number = [1, 2], 2
+    assert one == other
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+    with pytest.raises(AttributeError):
+        one.colour = "red"
+
+
+@both
+def test_things_are_told_apart_by_what_they_are_where_that_was_asked(made_by: Any) -> None:
+    Thing = thing(made_by)
+    one = Thing("a")
+
+    assert (one == one, one == Thing("a"), len({one, Thing("a")})) == (True, False, 2)
+
+
+@both
+def test_who_inherits_calls_what_was_made_for_its_base(made_by: Any) -> None:
+    class Named(paper(made_by)):  # type: ignore[misc]
+        __slots__ = ()
+
+        def __init__(self, name: str) -> None:
+            super().__init__(1, name)
+
+    assert [Named(name).name for name in ("a", "b")] == ["a", "b"]
+    assert (Named("a") == Named("a"), Named("a") == paper(made_by)(1, "a")) == (True, False)
 
 
 @pytest.mark.parametrize("base_by", [OURS, THEIRS])

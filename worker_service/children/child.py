@@ -28,7 +28,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -79,6 +79,7 @@ from worker_service.handlers.contract import (
 )
 from worker_service.jobs.documents import Answer, CrawlPage, FileAgain, PageResult, Question
 from worker_service.jobs.model import NewJob, Usage
+from worker_service.jobs.values import dataclass
 
 EXIT_OUT_OF_MEMORY = 86
 WHOLE = "landlock+seccomp"

@@ -22,10 +22,10 @@ import stat
 import struct
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from worker_service.handlers.contract import Limits
+from worker_service.jobs.values import dataclass
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

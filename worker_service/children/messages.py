@@ -12,7 +12,7 @@ import re
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from dataclasses import replace as replace_fields
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +38,7 @@ from worker_service.jobs.documents import (
     Question,
 )
 from worker_service.jobs.model import LOG_LINES_MOST, HandlerFacts, NewJob, NodeState, Usage
+from worker_service.jobs.values import dataclass
 
 VERSION = 6
 FRAME_BYTES_MAX = 8 << 20
@@ -116,7 +117,7 @@ class Order:
 class Declared:
     """What a handler says of itself that only people ask for: its child has it from the handler."""
 
-    limits: Limits = Limits()  # noqa: RUF009  frozen
+    limits: Limits = Limits()
     sandbox: str = "default"
     has_keep: bool = False
     environment: Sequence[str] = ()

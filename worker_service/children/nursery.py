@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import msgspec
@@ -55,6 +55,7 @@ from worker_service.children.messages import (
     question_from,
 )
 from worker_service.jobs.documents import Answer, Question
+from worker_service.jobs.values import dataclass
 
 ASK_SECONDS = 10.0
 SILENCES_MAX = 6

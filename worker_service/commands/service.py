@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote
@@ -25,6 +24,7 @@ from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, Function, verb
 from worker_service.config import SERVICE_CONFIGURATION, SERVICE_STATE
 from worker_service.errors import PagemillError, ProgramAbsent, Refused
+from worker_service.jobs.values import dataclass
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
@@ -30,6 +30,7 @@ from worker_service.errors import (
 )
 from worker_service.jobs.documents import Answer, Files
 from worker_service.jobs.model import Checkpoint, Child, Failure, Job, Lease, Report
+from worker_service.jobs.values import dataclass
 from worker_service.liveness import Identity
 from worker_service.store.base import Store
 

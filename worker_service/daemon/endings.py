@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from worker_service.files import sync
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
+from worker_service.jobs.values import dataclass
 from worker_service.plurals import counted
 
 _SNOOZE_SECONDS = 60.0

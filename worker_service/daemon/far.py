@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ from worker_service.cluster import Cluster
 from worker_service.daemon.attempts import Tools
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.model import NODE, NodeState
+from worker_service.jobs.values import dataclass
 from worker_service.liveness import LifeLock, lock_path
 from worker_service.nodes.routes import Children, FarNursery, gateway_begin, of_nodes, outbound
 

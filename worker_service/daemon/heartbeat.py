@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from worker_service import VERSION, events
@@ -20,6 +20,7 @@ from worker_service.clock import boot_clock
 from worker_service.daemon.attempts import Tools
 from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import NODE, Beat, Lease, Worker
+from worker_service.jobs.values import dataclass
 from worker_service.store.base import Store
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from functools import cache
 from types import FrameType
@@ -41,6 +41,7 @@ from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.model import NODE, Child, Job, Status
 from worker_service.jobs.payloads import PayloadCheck
+from worker_service.jobs.values import dataclass
 from worker_service.store.base import Watch
 from worker_service.supervisor import Notifier
 

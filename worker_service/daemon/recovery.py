@@ -15,7 +15,7 @@ import shutil
 import signal
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from worker_service import events
@@ -23,6 +23,7 @@ from worker_service.children.processes import house_of, sweep_until_gone
 from worker_service.clock import boot_clock
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import WorkerState
+from worker_service.jobs.values import dataclass
 from worker_service.liveness import (
     Fate,
     Seen,

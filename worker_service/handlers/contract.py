@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
 from worker_service.jobs.model import CAPABILITY_MISSING, NewJob
+from worker_service.jobs.values import dataclass
 
 P = TypeVar("P")
 A = TypeVar("A", bound=Answer)

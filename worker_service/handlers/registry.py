@@ -7,12 +7,13 @@ and each in a trial child first (`worker_service.children.trial`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
 from worker_service.errors import PagemillError
 from worker_service.handlers.contract import Family, Handler
+from worker_service.jobs.values import dataclass
 
 GROUP = "worker_service.handlers"
 

@@ -1,14 +1,17 @@
-"""`dataclass(frozen=True, slots=True)`, made in a ninth of the time: for what every process of ours imports.
+"""The library's `dataclass`, in a ninth of the time: for what every process of ours imports.
 
-The library compiles six methods for each class, and a fifth of what a command took to begin was that. Here all classes
-share them but for `__init__` and `__eq__`, which are compiled when they are first called: of most classes there is
-never a value. Whatever takes a dataclass takes these, and may inherit from them; to a type checker they are the same.
+The library compiles two to seven methods for each class, and a fourth of what a process took to begin was that. Here
+all classes share them but for `__init__` and `__eq__`, which are compiled when they are first called: of most classes
+there is never a value. Whatever takes a dataclass takes these, and may inherit from them; to a type checker they are
+the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,36 +19,41 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(*, frozen, slots):
-        assert (frozen, slots) == (True, True)
-        return _made
+    def dataclass(*, frozen=False, slots=False, eq=True):
+        return partial(_made, frozen=frozen, slots=slots, eq=eq)
 
 
-def _made(cls: type) -> Any:
+def _made(cls: type, *, frozen: bool, slots: bool, eq: bool) -> Any:
     if dataclasses.is_dataclass(cls):
         # By its base. There are few.
-        return dataclasses.dataclass(frozen=True, slots=True)(cls)
+        return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq)(cls)
     # Where a class has no text the library writes its signature there, which takes longer than all of this.
     text, cls.__doc__ = cls.__doc__, cls.__doc__ or "-"
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     made.__doc__ = text
-    made.__dataclass_params__.frozen = True
-    names = [one.name for one in fields(made) if one.compare]
-    made._compared = staticmethod(attrgetter(*names) if names else type)
-    for method in (__init__, __repr__, __eq__, __hash__, __setattr__, __delattr__, __reduce__):
-        setattr(made, method.__name__, method)
+    made.__dataclass_params__.frozen = frozen
+    made.__init__ = _at_first_call(made, "__init__", _init)
+    made.__repr__ = _repr
+    if eq:
+        made.__eq__ = _at_first_call(made, "__eq__", _eq)
+        made.__hash__ = _at_first_call(made, "__hash__", _hash) if frozen else None
+    if frozen:
+        made.__setattr__, made.__delattr__, made.__reduce__ = _set, _delete, _reduce
     return made
 
 
-def __init__(self: Any, *values: object, **named: object) -> None:
-    made: Any = self.__class__
-    made.__init__ = _compiled(made)
-    made.__init__(self, *values, **named)
+def _at_first_call(made: Any, name: str, compiled: Callable[[Any], Any]) -> Callable[..., Any]:
+    def first(self: Any, /, *values: object, **named: object) -> Any:
+        method = compiled(made)
+        setattr(made, name, method)
+        return method(self, *values, **named)
+
+    return first
 
 
-def _compiled(made: type) -> Any:
+def _init(made: Any) -> Any:
     known: dict[str, Any] = {"_set": object.__setattr__}
-    words, lines = [], []
+    words, lines = ["self"], []
     for one in fields(made):
         name, value = one.name, one.name
         if one.default is not MISSING:
@@ -53,24 +61,17 @@ def _compiled(made: type) -> Any:
         elif one.default_factory is not MISSING:
             known[f"_{name}"] = one.default_factory
             value = f"_{name}() if {name} is _{name} else {name}"
-        words.append(f"{name}=_{name}" if f"_{name}" in known else name)
-        lines.append(f"    _set(self, {name!r}, {value})\n")
-    exec(f"def __init__({', '.join(['self', *words])}):\n{''.join(lines) or '    pass'}", known)
+        assert one.init or f"_{name}" not in known, name
+        if one.init:
+            words.append(f"{name}=_{name}" if f"_{name}" in known else name)
+            lines.append(f"    _set(self, {name!r}, {value})\n")
+    if hasattr(made, "__post_init__"):
+        lines.append("    self.__post_init__()\n")
+    exec(f"def __init__({', '.join(words)}):\n{''.join(lines) or '    pass'}", known)
     return known["__init__"]
 
 
-def __repr__(self: Any) -> str:
-    named = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
-    return f"{self.__class__.__qualname__}({named})"
-
-
-def __eq__(self: Any, other: Any) -> Any:
-    made: Any = self.__class__
-    made.__eq__ = _equality(made)
-    return made.__eq__(self, other)
-
-
-def _equality(made: type) -> Any:
+def _eq(made: Any) -> Any:
     known: dict[str, Any] = {}
     names = [one.name for one in fields(made) if one.compare]
     ours, theirs = ("".join(f"{whose}.{name}, " for name in names) for whose in ("self", "other"))
@@ -82,17 +83,24 @@ def _equality(made: type) -> Any:
     return known["__eq__"]
 
 
-def __hash__(self: Any) -> int:
-    return hash(self._compared(self))
+def _hash(made: Any) -> Any:
+    names = [one.name for one in fields(made) if one.compare]
+    compared = attrgetter(*names) if names else type
+    return lambda self: hash(compared(self))
 
 
-def __setattr__(self: Any, name: str, value: object) -> NoReturn:
+def _repr(self: Any) -> str:
+    named = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+    return f"{self.__class__.__qualname__}({named})"
+
+
+def _set(self: Any, name: str, value: object) -> NoReturn:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def __delattr__(self: Any, name: str) -> NoReturn:
+def _delete(self: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def __reduce__(self: Any) -> tuple[type, tuple[object, ...]]:
+def _reduce(self: Any) -> tuple[type, tuple[object, ...]]:
     return self.__class__, tuple(getattr(self, one.name) for one in fields(self))

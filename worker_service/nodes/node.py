@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -51,6 +51,7 @@ from worker_service.children.messages import (
 from worker_service.clock import boot_clock
 from worker_service.cluster import FENCE_PART, LOCAL
 from worker_service.jobs.model import NodeState, Usage
+from worker_service.jobs.values import dataclass
 from worker_service.nodes import calls
 from worker_service.nodes.agent import INPUT_GONE
 from worker_service.nodes.calls import Happened, Heard, Kept, Listen, Refused, Settle, Settled, Tell, There

@@ -8,7 +8,8 @@ documents spread over many nodes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+from worker_service.jobs.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

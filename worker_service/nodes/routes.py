@@ -13,7 +13,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from worker_service.children.messages import (
@@ -36,6 +36,7 @@ from worker_service.clock import boot_clock
 from worker_service.cluster import Cluster
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import NODE
+from worker_service.jobs.values import dataclass
 from worker_service.nodes.heard import notes_in
 
 _WAIT_SECONDS = (0.5, 30.0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 
 from worker_service.clock import as_text
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import ErrorCount
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.health import Level, judge
 from worker_service.operations.jobs import NEXT_MOVES

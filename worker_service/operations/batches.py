@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from worker_service.clock import parse_length
@@ -17,6 +17,7 @@ from worker_service.errors import BadInput, Refused, WaitTimedOut
 from worker_service.jobs.batches import Batch, BatchAdded, BatchFacts, BatchMoved, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.words import read_name_of_batch, read_priority, read_statuses
 from worker_service.plurals import counted

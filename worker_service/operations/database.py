@@ -7,7 +7,6 @@ import pwd
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import BadInput, PagemillError
 from worker_service.jobs.model import Check
+from worker_service.jobs.values import dataclass
 from worker_service.store import opening
 from worker_service.store.base import Store
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -34,6 +34,7 @@ from worker_service.jobs.library import (
     Weight,
 )
 from worker_service.jobs.model import Job
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import placed
 from worker_service.operations.page_images import forget as forget_page_images

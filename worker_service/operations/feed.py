@@ -8,12 +8,12 @@ has happened since has a higher number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from worker_service.errors import BadInput
 from worker_service.jobs.model import JobMove, Notice, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 
 _NUMBER_MOST = 2**62

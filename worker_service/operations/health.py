@@ -6,7 +6,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from worker_service.clock import as_text, from_text
 from worker_service.config import Settings
 from worker_service.jobs.model import Gate, Pause, Status, WorkerState
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.plurals import counted, length

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
 
 from worker_service.clock import as_text
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 
 HOURS = 24

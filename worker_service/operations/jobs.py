@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from worker_service.errors import JobNotFound
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 
 IDS_AT_ONCE = 500

@@ -7,13 +7,14 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from worker_service import VERSION
 from worker_service.config import Settings
 from worker_service.errors import ConfigError, NodeNotFound, did_you_mean
 from worker_service.jobs.model import NodeRow, NodeWork
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 
 if TYPE_CHECKING:

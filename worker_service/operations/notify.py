@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 
 from worker_service.clock import as_text, from_text
@@ -19,6 +19,7 @@ from worker_service.handlers.contract import NOTIFY, Message
 from worker_service.handlers.registry import find
 from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.notify import OWNER, Rule, messages
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import IDS_AT_ONCE, chunks

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from worker_service.clock import as_text, from_text
@@ -24,6 +23,7 @@ from worker_service.jobs.model import (
     WorkerState,
 )
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
 from worker_service.operations.batches import BatchInWhole, under_way
 from worker_service.operations.database import Session

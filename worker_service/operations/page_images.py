@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -26,6 +26,7 @@ from worker_service.errors import PagemillError
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 
 GROUP = "worker_service.page_images"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 from worker_service.harmless import harmless
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.tables import csv_lines
 from worker_service.operations.words import read_pages

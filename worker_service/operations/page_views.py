@@ -10,12 +10,12 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from worker_service.errors import BadInput
 from worker_service.jobs.documents import PageResult
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.page_images import Drawer, NotDrawn, page_image
 from worker_service.operations.page_tables import TableOnPage, tables_in

@@ -16,7 +16,7 @@ import tarfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,6 +27,7 @@ from worker_service.files import whole
 from worker_service.harmless import as_json
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations import overview
 from worker_service.operations.database import Session, versions
 from worker_service.operations.handlers import installed

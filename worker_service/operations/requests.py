@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from worker_service.errors import AskedTwice, PagemillError, Refused
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.tokens import GrantedRequest
 

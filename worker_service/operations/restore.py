@@ -9,13 +9,13 @@ workspace is another one: those that are not are told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import ConfigError, Refused
 from worker_service.jobs.model import Status
+from worker_service.jobs.values import dataclass
 from worker_service.liveness import is_free
 from worker_service.store.opening import refuse_network_file_system
 from worker_service.store.restoring import Backup, Restored, look_at_backup, missing_files, put_in_place

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from worker_service.clock import as_text
@@ -28,6 +28,7 @@ from worker_service.errors import (
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.model import Job, NewJob
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.notify import tell
 from worker_service.plurals import counted

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from worker_service.clock import parse_length, shifted
 from worker_service.errors import BadInput, Refused
 from worker_service.jobs.model import Action, Changed, Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import count, each, require, stretches
 from worker_service.operations.overview import title_of_pause, workers

@@ -6,11 +6,11 @@ What is made is told once, when it is made: the database keeps a digest of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from worker_service.clock import as_text, parse_duration, shifted
 from worker_service.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.words import read_time
 from worker_service.tokens import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.library import Document
 from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.jobs.values import dataclass
 from worker_service.operations import documents
 from worker_service.operations.database import Session
 from worker_service.operations.enqueue import lacking, refuse_unfit_action

@@ -10,8 +10,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from worker_service.jobs.values import dataclass
 
 _LOCKS = Path("/proc/locks")
 # By SQLite's format of files: a writer in WAL mode locks this byte of the -shm file; who has the database for himself

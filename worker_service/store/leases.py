@@ -11,7 +11,7 @@ import json
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -69,6 +69,7 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, Mended, Row, chunks
 from worker_service.store.intake import SqliteIntake, documents_moved, make_ready, settle
 from worker_service.store.library import page_from

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from worker_service.errors import (
     StoreUnusable,
 )
 from worker_service.files import sync
+from worker_service.jobs.values import dataclass
 from worker_service.store import opening
 from worker_service.store.database import Connection, connect, connect_to_read, create, spoken_errors
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from worker_service.clock import as_text
 from worker_service.errors import Refused, RuleBroken
 from worker_service.jobs.model import OPPOSITE, Changed, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, chunks
 from worker_service.store.intake import settle
 from worker_service.store.reading import SqliteReading

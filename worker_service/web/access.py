@@ -16,7 +16,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -30,6 +30,7 @@ from worker_service.clock import as_text, wall_clock
 from worker_service.config import Settings
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations import tokens
 from worker_service.tokens import Power as Power
 from worker_service.tokens import Token

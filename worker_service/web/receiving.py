@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from worker_service.config import Settings
 from worker_service.errors import BadInput
+from worker_service.jobs.values import dataclass
 from worker_service.operations.uploads import Incoming, refuse_where_there_is_no_room
 from worker_service.web.problems import BodyTooLarge, HttpProblem, WrongMediaType
 

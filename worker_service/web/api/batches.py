@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 from worker_service.errors import BadInput, BatchNotFound
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.jobs.model import NewJob
+from worker_service.jobs.values import dataclass
 from worker_service.operations import batches as operations
 from worker_service.operations import enqueue as entering
 from worker_service.operations.batches import BatchInWhole, BatchPage

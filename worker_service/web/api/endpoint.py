@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 from starlette.concurrency import run_in_threadpool
@@ -22,6 +22,7 @@ from starlette.routing import Route
 from worker_service.errors import BadInput, did_you_mean
 from worker_service.harmless import as_json
 from worker_service.jobs.digest import digest
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.objects import as_object
 from worker_service.operations.requests import Told, once

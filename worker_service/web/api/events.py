@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,6 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from worker_service import events
 from worker_service.harmless import as_json
+from worker_service.jobs.values import dataclass
 from worker_service.operations import feed
 from worker_service.operations.feed import Happened, Place, Step
 from worker_service.operations.objects import as_object

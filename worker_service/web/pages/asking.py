@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from starlette.datastructures import FormData, ImmutableMultiDict, QueryParams
@@ -14,6 +13,7 @@ from worker_service.clock import wall_clock
 from worker_service.errors import BadInput
 from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import CHOSEN_BY, Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.steer import DONE, actions
 from worker_service.operations.words import read_selector

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -16,6 +15,7 @@ from worker_service.jobs.batches import Batch, BatchAdded, BatchState
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations import batches as operations
 from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.database import Session

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup, escape
+
+from worker_service.jobs.values import dataclass
 
 WIDTH, HEIGHT, _TOP, _FOOT = 280, 108, 16, 17
 _GAP = 2.0

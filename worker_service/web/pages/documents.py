@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import cast
 from urllib.parse import urlencode
@@ -27,6 +26,7 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.library import Document, Hit, PageSummary
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations import actions, documents, jobs, wishes
 from worker_service.operations.database import Session
 from worker_service.operations.page_images import WIDTHS, Drawer, why_none

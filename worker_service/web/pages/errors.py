@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.jobs.model import ErrorCount
+from worker_service.jobs.values import dataclass
 from worker_service.operations.overview import errors as failed_since
 from worker_service.plurals import counted
 from worker_service.web.access import visitor_of

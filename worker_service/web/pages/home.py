@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -18,6 +17,7 @@ from worker_service.config import Settings
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations import batches as batch_operations
 from worker_service.operations.attention import Matter, attention
 from worker_service.operations.batches import BatchInWhole, in_words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from worker_service.clock import from_text
 from worker_service.errors import BadInput, BadPayload, BatchNotFound, JobNotFound, Refused
 from worker_service.jobs.model import AttemptRow, Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
 from worker_service.operations import batches, overview, steer
 from worker_service.operations import enqueue as entering
 from worker_service.operations import jobs as operations

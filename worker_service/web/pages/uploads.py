@@ -6,7 +6,6 @@ What is sent is taken in as `/api/uploads` takes it; by a form without any scrip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +18,7 @@ from worker_service.errors import JobNotFound
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
+from worker_service.jobs.values import dataclass
 from worker_service.operations import documents, jobs
 from worker_service.operations.database import Session
 from worker_service.web.access import Power, visitor_of

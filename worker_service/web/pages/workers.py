@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -12,6 +11,7 @@ from starlette.routing import Route
 
 from worker_service.errors import BadInput
 from worker_service.jobs.model import Pause
+from worker_service.jobs.values import dataclass
 from worker_service.operations import overview, steer
 from worker_service.operations.jobs import names
 from worker_service.operations.overview import title_of_pause, workers
