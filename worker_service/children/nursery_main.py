@@ -25,7 +25,6 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -54,6 +53,7 @@ from worker_service.children.messages import (
 )
 from worker_service.clock import boot_clock
 from worker_service.jobs.model import Usage
+from worker_service.jobs.values import dataclass
 
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
@@ -265,6 +265,7 @@ class _Nursery:
             self._selector.modify(self._control, wanted)
 
     def _make_ready(self) -> None:
+        gc.disable()
         self._known, introduced = handlers_on_trial.learn(self._begin, self._control.fileno())
         jail.prepare()
         # What no child may see is no longer here when it is forked; what it starts with takes nothing to set.
@@ -272,6 +273,7 @@ class _Nursery:
         # Once, so that children do not copy pages only because a collection wrote to them.
         gc.collect()
         gc.freeze()
+        gc.enable()
         self._control.setblocking(True)
         with contextlib.suppress(ConnectionError):
             # A daemon that is gone already is noticed by the first turn.
