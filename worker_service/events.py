@@ -12,7 +12,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from worker_service.harmless import as_json, harmless, harmless_text
@@ -89,7 +90,8 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
     """Set structlog up and return the log. `auto` is the journal under systemd, a terminal's colours, else JSON."""
-    import structlog
+    with _without_rich():
+        import structlog
 
     stream = stream or sys.stderr
     chosen = _chosen(log_format, os.environ if environ is None else environ, stream)
@@ -118,6 +120,19 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
     )
     log: Log = structlog.get_logger()
     return log
+
+
+@contextmanager
+def _without_rich() -> Iterator[None]:
+    """Where rich is there, structlog imports it to draw tracebacks, for longer than all of itself: ours are plain."""
+    if "rich" in sys.modules:
+        yield
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["rich"]
 
 
 def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
