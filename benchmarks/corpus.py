@@ -126,9 +126,11 @@ def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int, bodies:
 
 
 def scans(directory: Path, count: int, pages: int, *, seed: str, place: Path = REAL) -> list[Book]:
-    """So many files of the same pages, which were once on paper. Nobody has read them: the files are not the same."""
+    """So many files of the same pages, which were once on paper, the least written ones first. Nobody has read them:
+    the files are not the same."""
     directory.mkdir(parents=True)
-    images = [path for path in sorted(place.iterdir()) if path.suffix in (".jpg", ".png")][:pages]
+    texts = sorted(place.glob("*.txt"), key=lambda text: text.stat().st_size)
+    images = [image for text in texts for image in place.glob(f"{text.stem}.*") if image != text][:pages]
     return [_bound(directory / f"scans-{at:03}.pdf", images, f"{seed}/{at}") for at in range(count)]
 
 
