@@ -1,5 +1,5 @@
 """Many nodes in one process, for a head that is real: they speak its wire, take its files, and sleep where they would
-read. A range says what `ocr_pages` says of scans that nobody knows, in as many bytes, and asks three questions a page.
+read. A range asks and says what `ocr_pages` does of scans that nobody knows, in as many bytes.
 
 `python -m benchmarks.crowd SOCKET SECONDS_A_PAGE`: nodes come by SOCKET, each as two pipes (`dial`). Each line of its
 input is answered by how many seconds each slot that was done has waited for its next order, since it was asked last.
@@ -47,7 +47,7 @@ from worker_service.children.messages import (
     question_text,
     to_nursery,
 )
-from worker_service.jobs.documents import IsCurrent, KnownPages, PageResult
+from worker_service.jobs.documents import KnownPages, PageResult
 from worker_service.jobs.model import Usage
 from worker_service.nodes import calls
 from worker_service.nodes.agent import Agent
@@ -276,11 +276,12 @@ class Node:
         numbers = read_ranges(str(json.loads(order.payload or "{}")["pages"]), 1_000_000)
         self._say(Started(*key, os.getpid(), 0, "landlock+seccomp"))
         self._say(Progressed(*key, 0.0, f"0 of {len(numbers)} pages done"))
-        for at, number in enumerate(numbers, 1):
-            own, shown = f"{content[:24]}{number:08}", f"{content[24:48]}{number:08}"
-            yield Asked(*key, next(asked), *question_text(KnownPages((own, own[::-1]))))
-            yield Asked(*key, next(asked), *question_text(IsCurrent()))
-            yield Asked(*key, next(asked), *question_text(KnownPages((shown,))))
+        named = {number: (f"{content[:24]}{number:08}", f"{content[24:48]}{number:08}") for number in numbers}
+        of_all = [name for own, _ in named.values() for name in (own, own[::-1])]
+        yield Asked(*key, next(asked), *question_text(KnownPages(of_all)))
+        for at, (number, (own, shown)) in enumerate(named.items(), 1):
+            if at % 2:
+                yield Asked(*key, next(asked), *question_text(KnownPages([shown, shown[::-1]])))
             yield self._crowd.seconds * random.uniform(0.5, 1.5)
             page = PageResult(number, shown, f"Page {number}. {_TEXT}", "ocr", 90.0, _LAYOUT, also=own)
             self._say(PagesRead(*key, [page]))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -14,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from job_handlers.reading import ocr_pages as shipped
-from job_handlers.reading.page_settings import read_ranges
-from worker_service.handlers import Context, Done, Handler, PageResult
+from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.page_settings import PageSource, read_ranges
+from worker_service.handlers import Context, Done, Handler
 
 NEAR, FAR = "range_near", "range_far"
 PAGES_A_RANGE = 12
 _SECONDS = "page_seconds"
 """Name of the module, and of what is in it: no variable reaches a child."""
+_DRAWING = 0.04
+"""Of the time that a page takes: what it shows is asked about then."""
 _TEXT = "The board reviewed each climate risk twice. " * 60
 
 
@@ -32,13 +36,35 @@ def empty_range(context: Context[dict[str, Any]]) -> Done:
 
 
 def sleep(context: Context[shipped.Payload]) -> Done:
+    """Asks and says what the shipped one does, of scans that nobody knows: it is the same but for what reads."""
     assert context.document is not None
-    seconds = float(import_module(_SECONDS).page_seconds)
-    for number in read_ranges(context.payload.pages, 1_000_000):
-        time.sleep(seconds)
-        text = f"Page {number}. {_TEXT}"
-        context.save_page(PageResult(number, f"{context.document.content}-{number}", text, "ocr", 90.0))
+    numbers = read_ranges(context.payload.pages, 1_000_000)
+    source, way = PageSource(context.document.content, "sleepers"), WayToRead(("eng",), "fast")
+    pages = shipped.Pages(context, numbers, source, way, "sleepers")
+    pages.read_by(_Sleeper(source.content, float(import_module(_SECONDS).page_seconds)))
     return Done({})
+
+
+class _Sleeper:
+    def __init__(self, content: str, seconds: float) -> None:
+        self._content = content
+        self._seconds = seconds
+        self._told: deque[int] = deque()
+
+    def tell(self, *numbers: int) -> None:
+        self._told += numbers
+
+    @property
+    def is_told(self) -> bool:
+        return bool(self._told)
+
+    def hear(self) -> tuple[int, shipped.Drawn | shipped.Read]:
+        number = self._told.popleft()
+        if number > 0:
+            time.sleep(self._seconds * _DRAWING)
+            return number, shipped.Drawn(f"{self._content}-{number}")
+        time.sleep(self._seconds * (1 - _DRAWING))
+        return number, shipped.Read(f"Page {-number}. {_TEXT}", "ocr", 90.0)
 
 
 ranges = [Handler(name, empty_range, dict) for name in (NEAR, FAR)]

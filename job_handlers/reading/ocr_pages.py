@@ -1,18 +1,19 @@
 """Recognise a range of pages, one by one: each is kept as soon as it is read, so that a killed range goes on there.
 
-While one page is read it is asked of the next whether anybody still wants it, and whether somebody has read it: this
-page of this file, or, once it is drawn, one of any file that shows the same.
+For the whole range it is asked once which pages of this file somebody has read; and of two pages that are drawn, while
+the one before them is read, whether any file has a page that shows the same, and whether anybody still wants them. A
+question is a turn of the head's one thread.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -46,7 +47,6 @@ from worker_service.handlers import (
     Context,
     Done,
     Handler,
-    KnownDigests,
     KnownPages,
     Lacking,
     Limits,
@@ -61,8 +61,8 @@ _LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
 """Whether trained data has been installed."""
 _LOOKS_AGAIN_AFTER = 0.25
 """Of the time that it has waited."""
-_AHEAD = 2
-"""The page that is read, and the next to be drawn, so that nothing waits between them."""
+_AT_ONCE = 2
+"""Pages that are drawn one after the other, and asked about together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def run(context: Context[Payload]) -> Done:
     ) as process:
         # The engine starts meanwhile.
         process.begin()
-        pages = _Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
+        pages = Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done")
         pages.read_by(process)
     context.progress(100, counted(len(numbers), "page") if len(numbers) > 1 else f"page {numbers[0]}")
@@ -147,10 +147,19 @@ def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
         raise Lacking(error.message, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
 
 
+class PageReader(Protocol):
+    """What draws and recognises pages: a `PageProcess`."""
+
+    def tell(self, *numbers: int) -> None: ...
+    def hear(self) -> tuple[int, Drawn | Read | TooLarge | Lost]: ...
+    @property
+    def is_told(self) -> bool: ...
+
+
 @dataclass(slots=True)
-class _Pages:
+class Pages:
     """The pages of a range, on their way through the process: each is drawn, and recognised unless what it shows is
-    known. The next one is drawn before one is recognised, so that meanwhile it can be asked about."""
+    known."""
 
     context: Context[Payload]
     numbers: Sequence[int]
@@ -161,40 +170,44 @@ class _Pages:
     _digests: dict[int, str] = field(default_factory=dict)
     """By number, of what a page that is drawn shows."""
 
-    def read_by(self, process: PageProcess[Drawn | Read]) -> None:
-        coming = self._unknown()
-        process.tell(*islice(coming, _AHEAD))
+    def read_by(self, process: PageReader) -> None:
+        key = self.context.idempotency_key
+        of_file = {number: (job_digest(own := self._named(number), key), own) for number in self.numbers}
+        coming = iter(self._unknown(of_file))
+        drawn = [*islice(coming, _AT_ONCE)]
+        process.tell(*drawn)
         while process.is_told:
             number, found = process.hear()
-            if not isinstance(found, Drawn):
-                self._keep(abs(number), found)
-                continue
-            digest = self._digests[number] = shown_digest(
-                found.shown, self.engine.languages, self.engine.quality, self.identity
-            )
-            if self._known(digest).digests:
-                self.context.save_page(PageResult(number, digest, also=self._named(number)))
+            if isinstance(found, Drawn):
+                self._digests[number] = shown_digest(
+                    found.shown, self.engine.languages, self.engine.quality, self.identity
+                )
             else:
-                process.tell(-number)
-            process.tell(*islice(coming, 1))
+                self._keep(abs(number), found)
+            if drawn and number == drawn[-1]:
+                left = self._unknown({one: (self._digests[one],) for one in drawn if one in self._digests})
+                drawn = [*islice(coming, _AT_ONCE)]
+                # The next are drawn before the last of these is read: meanwhile they can be asked about.
+                process.tell(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
 
-    def _unknown(self) -> Iterator[int]:
-        """Asked while the page before it is read: has somebody read it meanwhile, and does anybody still want it?"""
-        for number in self.numbers:
-            _stop_if_asked(self.context)
-            own = self._named(number)
-            known = self._known(own, job_digest(own, self.context.idempotency_key))
-            if known.digests:
-                self.context.save_page(PageResult(number, known.digests[0]))
-                continue
-            refuse_stale(is_stale=known.is_stale)
-            yield number
+    def _unknown(self, names: Mapping[int, Sequence[str]]) -> list[int]:
+        """Of these pages those that nobody has read, by none of their names; the others are kept."""
+        _stop_if_asked(self.context)
+        answer = self.context.ask(KnownPages([name for some in names.values() for name in some]))
+        known = set(answer.digests)
+        again = {number: name for number, some in names.items() for name in some if name in known}
+        self.context.save_pages(
+            [
+                PageResult(number, name, also=self._named(number) if number in self._digests else "")
+                for number, name in again.items()
+            ]
+        )
+        left = [number for number in names if number not in again]
+        refuse_stale(is_stale=bool(left) and answer.is_stale)
+        return left
 
     def _named(self, number: int) -> str:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
-
-    def _known(self, *digests: str) -> KnownDigests:
-        return self.context.ask(KnownPages(digests))
 
     def _keep(self, number: int, found: Read | TooLarge | Lost) -> None:
         self.context.save_page(self._page(number, found))
@@ -239,7 +252,7 @@ def _reader(
             return Read("", UNREADABLE, why=str(error))
         if number < 0:
             return read_page(reader, picture)
-        if len(drawn) == _AHEAD:
+        if len(drawn) > _AT_ONCE:
             # The oldest was known: else it would have been read by now.
             del drawn[next(iter(drawn))]
         drawn[number] = picture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,11 +57,12 @@ class Library:
     runs: list[tuple[str, Run]] = field(default_factory=list)
     known: KnownDocument = field(default_factory=KnownDocument)
     """What the jobs before have told of it."""
-    is_current: bool = True
+    current_for: float = math.inf
+    """So many answers more the generation is the newest."""
     _jobs: int = 0
 
     def forget(self) -> None:
-        self.by_digest, self.by_number, self.runs, self.is_current = {}, {}, [], True
+        self.by_digest, self.by_number, self.runs, self.current_for = {}, {}, [], math.inf
         self.known = KnownDocument()
 
     def read(self, original: Path, **how: object) -> Run:
@@ -126,13 +128,15 @@ class Library:
             self.by_digest.setdefault(page.also, self.by_digest[page.digest])
 
     def answer(self, question: Question[Any]) -> Answer:
+        is_current = self.current_for > 0
+        self.current_for -= 1
         match question:
             case KnownPages(digests):
-                return KnownDigests([one for one in digests if one in self.by_digest], not self.is_current)
+                return KnownDigests([one for one in digests if one in self.by_digest], not is_current)
             case DocumentPages(first, last):
                 return Pages([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
             case IsCurrent():
-                return Currency(self.is_current)
+                return Currency(is_current)
             case SameContent(sha256):
                 return Files([PublishedFile(77, 1, "original", "a.pdf", "objects/1-1/a.pdf", 1, sha256, "")])
         return answer_to_nothing(question)
