@@ -1,8 +1,9 @@
 """Look at a document's file: what it is, how many pages it has, and which of them have to be read by whom.
 
 The text of pages whose own layer will do is taken at once, and what is known of the same file by anybody is taken
-again; the rest becomes jobs: `ocr_pages` and `extract_rows` for ranges, and `assemble`, which waits for them. By hand,
-`{"path": "/srv/report.pdf"}` and no document, it asks for the file to be brought in first.
+again. If that is all of it, the document is put together and published. The rest becomes jobs: `ocr_pages` and
+`extract_rows` for ranges, and `assemble`, which waits for them. By hand, `{"path": "/srv/report.pdf"}` and no document,
+it asks for the file to be brought in first.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ import msgspec
 
 from job_handlers.kinds import Kind, kind_of
 from job_handlers.reading import inside, layout, ocr, pdf, sheets, writings
+from job_handlers.reading.assembly import Assembly
 from job_handlers.reading.document import ENVIRONMENT, HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.layers import Drawn, Verdict, judge
-from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -64,6 +66,8 @@ _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
 """Pages with a layer are read faster than they are told one by one."""
 _SAVE_SECONDS = 1.0
+_THUMBNAIL = -1
+"""Asked for like a page."""
 _REPAIRED = "the file was broken and has been repaired"
 
 
@@ -94,7 +98,11 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
     message: str
 
 
-Answer = Counted | Judged | Refused
+class Thumbnail(msgspec.Struct, tag=True, frozen=True):
+    picture: bytes
+
+
+Answer = Counted | Judged | Refused | Thumbnail | inside.Answer
 Places = list[sheets.Place] | Refused
 
 
@@ -114,7 +122,7 @@ ingest = Handler(
     "ingest",
     run,
     Payload,
-    limits=Limits(memory_bytes=768 * MIB, wall_seconds=2 * 3600),
+    limits=Limits(wall_seconds=2 * 3600, file_bytes=16384 * MIB),
     environment=ENVIRONMENT,
     credentials=["password*"],
 )
@@ -136,28 +144,33 @@ def _bring_in(context: Context[Payload]) -> Done:
 
 
 def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
-    password, engine = how.password, how.engine
+    password = how.password
     is_writing = writings.is_writing(kind)
-    with PageProcess[Answer](
-        lambda: _leaf_reader(original, kind) if is_writing else _reader(original, password),
-        Answer,
-        cpu_seconds=_WRITING_CPU_SECONDS if is_writing else _PAGE_CPU_SECONDS,
-    ) as process:
+    with (
+        Assembly(context, original, kind, how) as made,
+        PageProcess[Answer](
+            lambda: _leaf_reader(original, kind, context.staging) if is_writing else _reader(original, password),
+            Answer,
+            cpu_seconds=_WRITING_CPU_SECONDS if is_writing else _PAGE_CPU_SECONDS,
+        ) as process,
+    ):
         counted = _count(process, kind)
-        is_forced = bool(how.force_ocr) and not is_writing
         source = PageSource(content, library_of(kind))
-        to_read, to_ocr = _take_what_is_known(context, source, engine, counted.pages, is_forced=is_forced)
-        scans = _take_layers(context, process, source, to_read)
-    found = inside.unpack(context, original, kind)
-    way = [content, engine.languages, engine.quality, how.password_file]
-    to_recognise = sorted([*to_ocr, *scans])
-    ranges = [
-        _range(context, "ocr_pages", numbers, way)
-        for numbers in parts(to_recognise, _side_by_side(context, len(to_recognise)), costs_of(scans))
-    ]
-    note = "; ".join([*filter(None, [counted.note]), *found.notes])
-    done = _done(context, kind, content, counted.pages, ranges, note)
-    return replace(done, files=found.files, follow_ups=[*done.follow_ups, *found.follow_ups])
+        numbers = range(1, counted.pages + 1)
+        is_forced = bool(how.force_ocr) and not is_writing
+        layers = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
+        to_read = _take_known(context, layers)
+        scans = _take_layers(context, process, to_read, made)
+        to_recognise = _take_known(context, _ocr_digests(source, how, numbers if is_forced else scans))
+        found = inside.unpack(context, process, kind)
+        note = "; ".join([*filter(None, [counted.note]), *found.notes])
+        facts = DocumentFacts(kind=kind.value, pages=counted.pages, content=content, note=note or None)
+        if to_recognise:
+            done = _put_off(context, facts, _ranges(context, how, content, to_recognise, scans))
+        else:
+            made.add_rest(counted.pages)
+            done = made.published(facts, None if is_writing else lambda: _thumbnail(process))
+    return replace(done, files=[*done.files, *found.files], follow_ups=[*done.follow_ups, *found.follow_ups])
 
 
 def library_of(kind: Kind) -> str:
@@ -182,32 +195,30 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
     return answer
 
 
-def _take_what_is_known(
-    context: Context[Payload], source: PageSource, wanted: WayToRead, pages: int, *, is_forced: bool
-) -> tuple[list[int], list[int]]:
-    """What is left: pages to look at, and pages to recognise in any case."""
-    how = wanted.languages, wanted.quality, ocr.identity_of(wanted)
-    left: list[int] = []
-    for first in range(1, pages + 1, _DIGESTS_AT_ONCE):
-        numbers = range(first, min(first + _DIGESTS_AT_ONCE, pages + 1))
-        of_ocr = {number: ocr_digest(source, number, *how) for number in numbers}
-        of_layer = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
-        known = set(context.ask(KnownPages([*of_layer.values(), *of_ocr.values()])).digests)
-        again: list[PageResult] = []
-        for number in numbers:
-            for found in (of_layer.get(number, ""), of_ocr[number]):
-                if found in known:
-                    again.append(PageResult(number, found))
-                    break
-            else:
-                left.append(number)
+def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> dict[int, str]:
+    # What the engine is costs more to find out than a page with its own text.
+    if not (some := list(numbers)):
+        return {}
+    wanted = how.engine
+    engine = ocr.identity_of(wanted)
+    return {number: ocr_digest(source, number, wanted.languages, wanted.quality, engine) for number in some}
+
+
+def _take_known(context: Context[Payload], digests: Mapping[int, str]) -> dict[int, str]:
+    """What somebody has read of these pages is taken; what is left of them."""
+    left: dict[int, str] = {}
+    waiting = iter(digests.items())
+    while some := list(islice(waiting, _DIGESTS_AT_ONCE)):
+        known = set(context.ask(KnownPages([found for _, found in some])).digests)
+        again = [PageResult(number, found) for number, found in some if found in known]
+        left.update((number, found) for number, found in some if found not in known)
         for at in range(0, len(again), _SAVE_EVERY):
             context.save_pages(again[at : at + _SAVE_EVERY])
-    return ([], left) if is_forced else (left, [])
+    return left
 
 
 def _take_layers(
-    context: Context[Payload], process: PageProcess[Answer], source: PageSource, to_read: Sequence[int]
+    context: Context[Payload], process: PageProcess[Answer], to_read: Mapping[int, str], made: Assembly
 ) -> dict[int, Scan]:
     """What is left: pages to recognise."""
     scans: dict[int, Scan] = {}
@@ -215,20 +226,17 @@ def _take_layers(
     save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
-        found = layer_digest(source, number)
         if isinstance(answer, Judged) and answer.scan is not None:
             scans[number] = answer.scan
-        elif isinstance(answer, Judged):
-            pages.append(PageResult(number, found, answer.text, answer.method, None, answer.layout))
         else:
-            failed += 1
-            method, why = _trouble(answer)
-            context.log(f"page {number} is left out: {why}")
-            own = job_digest(found, context.idempotency_key)
-            pages.append(PageResult(number, own, "", method))
-            if failed > _FAILED_PAGES_MAX and not isinstance(answer, Refused):
+            page = _page_of(context, to_read[number], number, answer)
+            failed += not isinstance(answer, Judged)
+            if failed > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
                 # Each was the end of a process.
-                raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {why}")
+                raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
+            pages.append(page)
+            if number == made.pages + 1:
+                made.add(page)
         if len(pages) >= _SAVE_EVERY or time.monotonic() > save_at:
             context.save_pages(pages)
             pages.clear()
@@ -238,11 +246,19 @@ def _take_layers(
     return scans
 
 
-def _trouble(answer: Counted | Judged | Refused | TooLarge | Lost) -> tuple[str, str]:
-    """How the page counts, and why."""
-    if isinstance(answer, Refused):
-        return answer.code, answer.message
-    return TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE, str(answer)
+def _thumbnail(process: PageProcess[Answer]) -> bytes:
+    answer = process.read(_THUMBNAIL)
+    return answer.picture if isinstance(answer, Thumbnail) else b""
+
+
+def _page_of(context: Context[Payload], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
+    if isinstance(answer, Judged):
+        # As it will be stored.
+        return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
+    method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
+    method, why = (answer.code, answer.message) if isinstance(answer, Refused) else (method, str(answer))
+    context.log(f"page {number} is left out: {why}")
+    return PageResult(number, job_digest(found, context.idempotency_key), "", method)
 
 
 def _reader(original: Path, password: str) -> Callable[[int], Answer]:
@@ -261,6 +277,8 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
         if number == 0:
             return Counted(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired)
         try:
+            if number == _THUMBNAIL:
+                return Thumbnail(book.thumbnail())
             return look(book, number)
         except pdf.PageTooLarge as error:
             return Refused(TOO_LARGE, str(error))
@@ -270,22 +288,21 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
     return read
 
 
-def _leaf_reader(original: Path, kind: Kind) -> Callable[[int], Answer]:
+def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
     """In the process apart."""
-    pages: list[writings.Leaf] = []
-    refused: Refused | None = None
-    notes: list[str] = []
     try:
         writing = writings.open_writing(original, kind)
-        pages, notes = writings.leaves(writing.pieces()), writing.notes
+        pages = writings.leaves(writing.pieces())
     except writings.Unreadable as error:
         refused = Refused("BROKEN", f"the file cannot be read: {error}")
+        return lambda number: refused
+    look_inside = inside.unpacker(writing, staging)
 
     def read(number: int) -> Answer:
-        if refused is not None:
-            return refused
+        if number < 0:
+            return look_inside(-number)
         if number == 0:
-            return Counted(len(pages), "; ".join(notes))
+            return Counted(len(pages), "; ".join(writing.notes))
         page = pages[number - 1]
         if any(isinstance(piece, writings.Picture) for piece in page):
             return Judged(Verdict.OCR, scan=Scan("", 0))
@@ -327,7 +344,7 @@ def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content
     if not places:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
     ranges = [_range(context, "extract_rows", numbers, [content]) for numbers in sheets.ranges(places)]
-    return _done(context, Kind.SHEET, content, len(places), ranges, "")
+    return _put_off(context, DocumentFacts(kind=Kind.SHEET.value, pages=len(places), content=content), ranges)
 
 
 def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
@@ -353,13 +370,23 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
 # --- what follows -----------------------------------------------------------------------------------------
 
 
-def _done(context: Context[Payload], kind: Kind, content: str, pages: int, ranges: list[NewJob], note: str) -> Done:
-    assemble = _job(context, "assemble", {"note": note} if note else {})
+def _put_off(context: Context[Payload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
+    """Until its ranges are read."""
+    assemble = _job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
-        {"kind": kind.value, "pages": pages, "ranges": len(ranges)},
+        {"kind": facts.kind, "pages": facts.pages, "ranges": len(ranges)},
         follow_ups=[*ranges, replace(assemble, after_earlier=True)],
-        document=DocumentFacts(kind=kind.value, pages=pages, content=content, note=note or None),
+        document=facts,
     )
+
+
+def _ranges(
+    context: Context[Payload], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
+) -> list[NewJob]:
+    to_recognise, engine = sorted(numbers), how.engine
+    way = [content, engine.languages, engine.quality, how.password_file]
+    some = parts(to_recognise, _side_by_side(context, len(to_recognise)), costs_of(scans))
+    return [_range(context, "ocr_pages", one, way) for one in some]
 
 
 def _side_by_side(context: Context[Payload], pages: int) -> int:

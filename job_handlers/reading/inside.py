@@ -23,7 +23,7 @@ from job_handlers.download.troubles import Trouble
 from job_handlers.kinds import HEAD_BYTES, Kind, agreed
 from job_handlers.reading.document import document_of
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.writings import Unreadable, mail
+from job_handlers.reading.writings import Unreadable, Writing, mail
 from job_handlers.reading.writings.archive import BROKEN, Archive
 from worker_service.handlers import (
     Context,
@@ -45,7 +45,8 @@ _DEPTH_MAX = 3
 _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _STEP_BYTES = 1 << 20
-_CPU_SECONDS = 120
+_HOW_MANY = 1
+"""The number to which is answered how many there are; the numbers of the files follow."""
 _PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
 """Of what is left out, in a note."""
@@ -80,7 +81,8 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def unpack(context: Context[Any], original: Path, kind: Kind) -> Found:
+def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Found:
+    """`process`: to whose negative numbers `unpacker` answers; it has the file open."""
     found = Found()
     if kind not in (Kind.ZIP, Kind.MAIL):
         return found
@@ -90,30 +92,28 @@ def unpack(context: Context[Any], original: Path, kind: Kind) -> Found:
     seen: set[str] = set()
     places: set[str] = set()
     size = 0
-    with PageProcess[Answer](
-        lambda: _unpacker(original, kind, context.staging), Answer, cpu_seconds=_CPU_SECONDS
-    ) as process:
-        number = process.read(0)
-        assert isinstance(number, Number)
-        if number.of_files > _FILES_MAX:
-            raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files: split it")
-        if is_deep and number.of_files:
-            found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
-            return found
-        for at, one in process.read_all(range(1, number.of_files + 1)):
-            if isinstance(one, TooLarge | Lost):
-                left_out.append(LeftOut(f"file {at}", str(one)))
-            elif isinstance(one, LeftOut):
-                left_out.append(one)
-            elif isinstance(one, Taken) and one.sha256 not in seen:
-                # The same twice is one document.
-                seen.add(one.sha256)
-                size += one.size
-                if size > _ALL_BYTES_MAX:
-                    raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
-                place = _unused(one.place, places)
-                places.add(place)
-                _take(context, found, one, f"{key}{WITHIN}{place}")
+    number = process.read(-_HOW_MANY)
+    assert isinstance(number, Number)
+    if number.of_files > _FILES_MAX:
+        raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files: split it")
+    if is_deep and number.of_files:
+        found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
+        return found
+    numbers = range(1, number.of_files + 1)
+    for at, (_, one) in zip(numbers, process.read_all(-_HOW_MANY - at for at in numbers), strict=True):
+        if isinstance(one, TooLarge | Lost):
+            left_out.append(LeftOut(f"file {at}", str(one)))
+        elif isinstance(one, LeftOut):
+            left_out.append(one)
+        elif isinstance(one, Taken) and one.sha256 not in seen:
+            # The same twice is one document.
+            seen.add(one.sha256)
+            size += one.size
+            if size > _ALL_BYTES_MAX:
+                raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
+            place = _unused(one.place, places)
+            places.add(place)
+            _take(context, found, one, f"{key}{WITHIN}{place}")
     if left_out:
         named = ", ".join(f"{one.place} ({one.why})" for one in left_out[:_NAMED_MAX])
         more = f", and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
@@ -145,21 +145,21 @@ def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
 # --- in the process apart -----------------------------------------------------------------------------
 
 
-def _unpacker(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
-    found = _of_archive(Archive(original)) if kind is Kind.ZIP else _of_mail(mail.Mail(original))
+def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
     members: Sequence[tuple[str, str, Callable[[], Any]]] = [
-        (_shown(place), refusal, opened) for place, refusal, opened in found
+        (_shown(place), refusal, opened) for place, refusal, opened in _found_in(writing)
     ]
 
     def read(number: int) -> Answer:
-        if number == 0:
+        if number == _HOW_MANY:
             return Number(len(members))
-        place, refusal, opened = members[number - 1]
+        at = number - _HOW_MANY
+        place, refusal, opened = members[at - 1]
         if refusal:
             return LeftOut(place, refusal)
         try:
             with opened() as source:
-                return _unpacked(source, place, staging, number)
+                return _unpacked(source, place, staging, at)
         except Unreadable as error:
             return LeftOut(place, str(error))
         except Trouble as trouble:
@@ -201,14 +201,13 @@ def _block_of(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
         raise Unreadable(f"it is broken ({error})") from error
 
 
-def _of_archive(archive: Archive) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    for member in archive.members():
-        yield member.name, member.refusal, partial(archive.open, member.info)
-
-
-def _of_mail(message: mail.Mail) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    for name, part in message.attached():
-        yield name, "", partial(_in_memory, part)
+def _found_in(writing: Writing) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    if isinstance(writing, Archive):
+        for member in writing.members():
+            yield member.name, member.refusal, partial(writing.open, member.info)
+    elif isinstance(writing, mail.Mail):
+        for name, part in writing.attached():
+            yield name, "", partial(_in_memory, part)
 
 
 @contextmanager

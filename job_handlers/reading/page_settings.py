@@ -22,6 +22,8 @@ ROW_RULES = 1
 RANGE_PAGES_MAX = 12
 _COSTS = (0.1, 2.0)
 _WORTH_IT = 0.99
+# Before processes are forked, which would each load its library.
+digest([])
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -65,6 +67,11 @@ def written_ranges(numbers: Iterable[int]) -> str:
         else:
             ranges.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def named(numbers: Sequence[int]) -> str:
+    """pages 1-3,7"""
+    return f"page{'s' if len(numbers) > 1 else ''} {written_ranges(numbers)}"
 
 
 def read_ranges(text: str, most: int) -> list[int]:

@@ -204,6 +204,7 @@ def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: De
 def test_a_document_has_its_names_in_the_workspace_until_it_is_removed(reading: Desk) -> None:
     paper = digital(reading.papers / "Named report.pdf", [prose(5, 60)])
     document = reading.reads(aged(paper), owner="named")
+    assert not reading.jobs(document.id, "assemble")
     top = reading.system.workspace / "by-owner/named"
     folder = top.joinpath(*paper.parent.parts[1:])
 

@@ -89,7 +89,7 @@ def assert_each_was_read_once(desk: Desk, batch_id: int, files: int, *cut_short:
     completed = {step: number for step, number in done.items() if step[2] == "completed"}
     assert set(completed.values()) == {1}
     assert len({key for job_type, key, _ in completed if job_type == "download"}) == files
-    assert len({key for job_type, key, _ in completed if job_type == "assemble"}) == files
+    assert len({key for job_type, key, _ in completed if job_type == "ingest"}) == files
     told = desk.system.sqlite3("SELECT count(*), count(DISTINCT digest) FROM page_result").stdout.strip()
     assert told == f"{files}|{files}"
 

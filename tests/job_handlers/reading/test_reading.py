@@ -50,7 +50,7 @@ def test_a_page_with_good_text_is_taken_as_it_is(library: Library, tmp_path: Pat
     assert run.how is How.DONE, run.ended
     assert library.methods == ["layer"] * 3
     assert plain(library.text) == plain(" ".join(texts))
-    assert [job for job, _ in library.runs] == ["ingest", "assemble"]
+    assert [job for job, _ in library.runs] == ["ingest"]
     assert run.ended.publishes
     files = published(run)
     assert plain(files["text"].read_text().replace("\f", " ")) == plain(" ".join(texts))
@@ -213,21 +213,35 @@ def test_what_is_known_is_not_read_again_and_a_change_of_language_reads_only_wha
     library: Library, tmp_path: Path
 ) -> None:
     original = mixed(tmp_path / "mixed.pdf")
-    library.read(original)
+    before = library.read(original)
     assert library.methods == ["layer", "ocr", "layer"]
     first = library.text
-    assert len(library.jobs("ocr_pages")) == 1
+    assert [job for job, _ in library.runs] == ["ingest", "ocr_pages", "assemble"]
 
     # By another owner, under another name.
-    library.read(original.rename(tmp_path / "other name.pdf"))
+    after = library.read(original.rename(tmp_path / "other name.pdf"))
     assert library.text == first
-    assert not library.jobs("ocr_pages")
-    assert all(page.text is None for page in library.jobs("ingest")[0].pages)
+    assert [job for job, _ in library.runs] == ["ingest"]
+    assert all(page.text is None for page in after.pages)
+    files, same = published(after), published(before)
+    assert set(files) == set(same) == {"text", "pages", "pdf", "thumbnail"}
+    assert all(files[role].read_bytes() == same[role].read_bytes() for role in ("text", "pages"))
 
     again = library.run("ingest", {"languages": ["deu"]}, tmp_path / "other name.pdf")
     assert [page.number for page in again.pages] == [1, 3]
     assert all(page.text is None for page in again.pages)
     assert json.loads(again.follow_ups[0].payload or "")["pages"] == "2"
+
+
+def test_pages_that_an_attempt_has_left_behind_stand_among_the_others(library: Library, tmp_path: Path) -> None:
+    original = digital(tmp_path / "a.pdf", [prose(1), prose(2), "", prose(4)])
+    before = library.read(original)
+    library.by_digest = {digest: page for digest, page in library.by_digest.items() if page.number in (2, 3)}
+
+    after = library.read(original)
+
+    assert [(page.number, page.text is None) for page in after.pages] == [(2, True), (3, True), (1, False), (4, False)]
+    assert all(published(after)[role].read_bytes() == path.read_bytes() for role, path in published(before).items())
 
 
 def test_a_page_is_known_by_what_it_shows_in_whichever_file_it_stands(library: Library, tmp_path: Path) -> None:
@@ -354,10 +368,10 @@ def test_what_a_row_says_by_hand_of_how_to_read_holds_for_what_follows_too(libra
 
 def test_pages_that_were_never_read_are_named(library: Library, tmp_path: Path) -> None:
     original = digital(tmp_path / "a.pdf", [prose(1), prose(2), prose(3)])
-    jobs = library.run("ingest", {}, original).follow_ups
+    library.read(original)
     del library.by_number[2]
 
-    run = library.run_job(jobs[-1], original)
+    run = library.run("assemble", {}, original)
 
     assert (run.how, run.ended.code) == (How.PERMANENT, "PAGES_MISSING")
     assert "page 2 have not been read" in run.ended.message or "page 2" in run.ended.message
