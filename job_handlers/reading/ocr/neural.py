@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
@@ -144,10 +145,31 @@ def _numpy() -> Any:
     return numpy
 
 
-def _session(model: str) -> Any:
+def _onnxruntime() -> Any:
     _numpy()
-    import onnxruntime  # type: ignore[import-untyped]
+    # It would tell its maker of what it is used for.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    with _stderr_shut():
+        import onnxruntime  # type: ignore[import-untyped]
+    return onnxruntime
 
+
+@contextmanager
+def _stderr_shut() -> Iterator[None]:
+    """While it is loaded, it complains that the jail shows it no graphics card, and can be told nothing yet."""
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _session(model: str) -> Any:
+    onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
     # As many processes read as there are processors; threads of one would stand in the way of the others.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
