@@ -18,7 +18,7 @@ from worker_service.liveness import holders
 from worker_service.nodes import calls
 from worker_service.nodes.agent import Agent
 from worker_service.nodes.calls import Get, Has, Heard, Listen, Put, Refused, Settle, Settled, Tell, There, Told
-from worker_service.nodes.files import Inputs, key_of
+from worker_service.nodes.files import NAMES_MOST, Brought, Inputs, key_of
 
 TYPES = ("noop", "sleep", "chaos")
 
@@ -248,6 +248,19 @@ def test_what_was_not_used_for_longest_goes_first_and_what_is_used_stays(tmp_pat
     inputs.leave(keys[0])
     inputs.put(keys[3], 10, 0, bodies[3])
     assert sum(inputs.has(key, 10) for key in keys) == 20
+
+
+def test_the_head_forgets_what_a_node_must_have_thrown_away(tmp_path: Path) -> None:
+    brought = Brought(bytes_most=25)
+    for key in "aba":
+        brought.add(key, 10)
+
+    brought.add("c", 10)
+
+    assert [key in brought for key in "abc"] == [True, False, True]
+    for number in range(2 * NAMES_MOST):
+        brought.add(str(number), 0)
+    assert len(brought) == NAMES_MOST
 
 
 def test_while_the_head_takes_nothing_what_has_happened_waits_at_the_node(agent: Agent) -> None:

@@ -1,7 +1,8 @@
 """What a node keeps of input files: each by its content, carried once however many attempts read it, bounded.
 
 A name is the SHA-256, with the suffix that the file had. A file grows in pieces, goes on where it was cut off, and is
-there only once its digest was right. What nobody has used for longest goes first when all together are too large.
+there only once its digest was right. What nobody has used for longest goes first when all together are too large; the
+head, which goes by what it has brought there, forgets it in the same order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from worker_service.children.messages import Garbled
 
 BYTES_MOST = 20 << 30
+NAMES_MOST = 1000
+"""That the head remembers of a node."""
 _KEY = re.compile(r"([0-9a-f]{64})(\.[a-z0-9]{1,10})?")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 _PART = ".part"
@@ -116,3 +119,37 @@ class Inputs:
             if not self._used[file.name]:
                 file.unlink(missing_ok=True)
                 total -= own
+
+
+class Brought:
+    """How many bytes of an input file the head has brought to a node that still keeps them."""
+
+    def __init__(self, *, bytes_most: int = BYTES_MOST) -> None:
+        self._bytes_most = bytes_most
+        self._bytes: dict[str, int] = {}
+        """What was used longest ago comes first."""
+        self._total = 0
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._bytes
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def bytes(self, key: str) -> int:
+        return self._bytes.get(key, 0)
+
+    def add(self, key: str, size: int) -> None:
+        """It has so many now."""
+        self.forget(key)
+        self._bytes[key] = size
+        self._total += size
+        while len(self) > NAMES_MOST or self._total > self._bytes_most:
+            self.forget(next(iter(self._bytes)))
+
+    def forget(self, key: str) -> None:
+        self._total -= self._bytes.pop(key, 0)
+
+    def clear(self) -> None:
+        self._bytes.clear()
+        self._total = 0

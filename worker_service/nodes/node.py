@@ -15,7 +15,7 @@ import random
 import shutil
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -56,7 +56,7 @@ from worker_service.nodes import calls
 from worker_service.nodes.agent import INPUT_GONE
 from worker_service.nodes.calls import Happened, Heard, Kept, Listen, Refused, Settle, Settled, Tell, There
 from worker_service.nodes.engine import Handle, Lost
-from worker_service.nodes.files import digest_of, key_of
+from worker_service.nodes.files import Brought, digest_of, key_of
 from worker_service.nodes.heard import Note
 from worker_service.nodes.placing import Room
 from worker_service.nodes.portions import ORIGINAL, PORTION
@@ -180,9 +180,9 @@ class Node:
         self._version = ""
         self._guard = threading.RLock()
         self._errands: dict[Key, Errand] = {}
-        self._has: set[str] = set()
-        self._carried_of: Counter[str] = Counter()
-        """By its name, how much of an input has come in portions."""
+        self._has = Brought()
+        """Whole inputs that lie there, or are on their way."""
+        self._in_portions = Brought()
         self._handle: Handle | None = None
         self._begins: Handle | None = None
         """One that has not answered yet."""
@@ -261,7 +261,7 @@ class Node:
             # The daemon knows where it is before the node hears of it.
             self._head.tell(frame(Placed(*order.key, self.name)))
             if self._cut_of(self._errands[order.key]) is None:
-                self._has |= inputs.keys()
+                self._is_brought(inputs)
             self._carried.put((self._life, partial(self._bring, order.key)))
 
     def pass_on(self, message: Stop | Reply) -> None:
@@ -458,7 +458,7 @@ class Node:
                 # Nothing has been read: it begins again where the secret is.
                 del self._errands[word.key]
             elif word.code == INPUT_GONE:
-                self._has -= errand.inputs.keys()
+                self._is_gone(errand.inputs)
                 self._end(word.key, word)
             elif word.published:
                 self._carried.put((self._life, partial(self._fetch, word, gone, one.files)))
@@ -506,7 +506,7 @@ class Node:
             begun = errand.is_told
             self._end(key, lost if begun else Ended(*key, How.STOPPED, code="NOT_BEGUN", message=message))
         self._has.clear()
-        self._carried_of.clear()
+        self._in_portions.clear()
         self._life = ""
 
     # --- the second thread: it speaks ---
@@ -559,7 +559,7 @@ class Node:
             inputs = self._portion_there(errand) or self._inputs_there(errand)
         except NoRoom as error:
             self._reason, self._rests_until = f"it takes no file: {error}", boot_clock() + _REST_SECONDS
-            self._has -= errand.inputs.keys()
+            self._is_gone(errand.inputs)
             self._end(key, Ended(*key, How.STOPPED, code="NOT_BEGUN", message=self._reason))
             return
         except OSError as error:
@@ -576,9 +576,20 @@ class Node:
         names = {path: name for name, path in errand.inputs.items()}
         for path, name in names.items():
             self._put(name, path)
-        with self._guard:
-            self._has |= errand.inputs.keys()
+        self._is_brought(errand.inputs)
         return {role: Path(names.get(path, path)) for role, path in errand.order.inputs.items()}
+
+    def _is_brought(self, inputs: Mapping[str, Path]) -> None:
+        with self._guard:
+            for name, path in inputs.items():
+                # Whoever carries it tells why it cannot be read.
+                with contextlib.suppress(OSError):
+                    self._has.add(name, path.stat().st_size)
+
+    def _is_gone(self, inputs: Mapping[str, Path]) -> None:
+        with self._guard:
+            for name in inputs:
+                self._has.forget(name)
 
     def _portion_there(self, errand: Errand) -> Mapping[str, Path] | None:
         """None: the whole files are to go."""
@@ -588,11 +599,11 @@ class Node:
             return None
         try:
             size = path.stat().st_size
-            if self._carried_of[whole] + size > errand.inputs[whole].stat().st_size * _PORTIONS_MOST:
+            if self._in_portions.bytes(whole) + size > errand.inputs[whole].stat().st_size * _PORTIONS_MOST:
                 return None
             name = key_of(path, digest_of(path))
             self._put(name, path)
-            self._carried_of[whole] += size
+            self._in_portions.add(whole, self._in_portions.bytes(whole) + size)
         finally:
             path.unlink(missing_ok=True)
         return {PORTION: Path(name)}

@@ -7,7 +7,7 @@ documents spread over many nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from worker_service.jobs.values import dataclass
 
@@ -17,7 +17,7 @@ class Room:
     name: str
     slots: int
     running: int
-    has: Collection[str]
+    has: Container[str]
     """The inputs that lie there, or are on their way."""
 
     @property
