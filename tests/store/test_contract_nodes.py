@@ -85,6 +85,15 @@ def test_the_rows_of_nodes_follow_what_was_told_last_and_a_wish_stays(head: Stor
         head.leases.set_nodes("nobody", [])
 
 
+def test_of_many_nodes_the_rows_are_written_that_have_changed(head: Store) -> None:
+    head.leases.set_nodes("h", [NodeState("n1", "up", 2), NodeState("n2", "up", 2), NodeState("n3", "up", 2)])
+
+    head.leases.set_nodes("h", [NodeState("n1", "up", 2, 2), NodeState("n2", "down")], only=["n2"])
+
+    assert [(one.name, one.state, one.running) for one in head.reading.nodes()] == [("n1", "up", 0), ("n2", "down", 0)]
+    assert [worker.node_slots for worker in head.reading.workers()] == [2]
+
+
 def test_an_attempt_says_where_it_ran(head: Store) -> None:
     job = enqueue(head)
     lease = taken(head)

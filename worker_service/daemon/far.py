@@ -79,11 +79,15 @@ class Far:
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             self._pass_on_wishes()
-        has_changed = self._told is None or list(map(_shape, nodes)) != list(map(_shape, self._told))
-        if has_changed or now >= self._tell_at:
+        told = {*map(_shape, self._told or ())}
+        changed = [node.name for node in nodes if _shape(node) not in told]
+        is_due = self._told is None or now >= self._tell_at
+        if is_due:
             is_busy = any(node.running for node in nodes)
-            self._told, self._tell_at = tuple(nodes), now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
-            self._write(self._told)
+            self._tell_at = now + (_BUSY_SECONDS if is_busy else _TELL_SECONDS)
+        if is_due or changed or len(told) != len(nodes):
+            self._told = tuple(nodes)
+            self._write(self._told, only=None if is_due else changed)
         self._seen = None if self.children.far.held or self._told is None else seen
         return self.tools.slots.sizes[NODE] > before
 
@@ -96,9 +100,9 @@ class Far:
         """Whether it is ours now: nothing of anybody before us is left there."""
         return self.children.far.is_alive and self.children.far.has_begun_anew([node])
 
-    def _write(self, nodes: tuple[NodeState, ...]) -> None:
+    def _write(self, nodes: tuple[NodeState, ...], *, only: Collection[str] | None) -> None:
         try:
-            self.tools.quick_store.leases.set_nodes(self.tools.identity.worker_id, nodes)
+            self.tools.quick_store.leases.set_nodes(self.tools.identity.worker_id, nodes, only=only)
         except WorkerUnknown:
             # Whoever claims next hears of it.
             self._told = None

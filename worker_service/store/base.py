@@ -153,8 +153,9 @@ class Leases(Protocol):
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
         """Say that the worker claims no more: while it drains, or while its disk is too full."""
 
-    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
-        """How the nodes of this worker are, all of them; their slots together are its own of class `node`."""
+    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState], *, only: Collection[str] | None = None) -> None:
+        """How the nodes of this worker are, all of them; their slots together are its own of class `node`. `only`: the
+        others are as their rows say."""
 
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
         """Replace all limits of a kind ('type', 'class', 'owner', 'payload') with these."""

@@ -158,7 +158,7 @@ class SqliteLeases:
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
 
-    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
+    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState], *, only: Collection[str] | None = None) -> None:
         self._turns.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
@@ -166,7 +166,7 @@ class SqliteLeases:
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
             self._db.write("forget_nodes", names=json.dumps([node.name for node in nodes]))
             now = self._db.clock()
-            for node in nodes:
+            for node in nodes if only is None else [node for node in nodes if node.name in only]:
                 heard = None if node.heard_seconds is None else as_text(now - timedelta(seconds=node.heard_seconds))
                 self._db.write("keep_node", worker_id=worker_id, heard_at=heard, **asdict(node))
 
