@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from contextlib import closing
@@ -340,7 +341,8 @@ def test_a_node_that_is_drained_finishes_what_it_has_and_gets_nothing_new(make_n
 def test_slots_follow_nodes_that_come_and_go(make_nodes: MakeNodes) -> None:
     nodes = make_nodes({"n1": 2, "n2": 3})
     nodes.root("n2").with_suffix(".off").touch()
-    nodes.start()
+    nodes.system.before = ("prlimit", "--nofile=512:4096")
+    daemon = nodes.start()
     nodes.wait_for("n1")
 
     def slots() -> int:
@@ -351,6 +353,7 @@ def test_slots_follow_nodes_that_come_and_go(make_nodes: MakeNodes) -> None:
     wait_until(lambda: slots() == 5, "both are there")
     nodes.switch_off("n1")
     wait_until(lambda: slots() == 3, "only the other one is there")
+    assert resource.prlimit(nodes.gateway(daemon), resource.RLIMIT_NOFILE)[0] == 4096, "there may be hundreds"
 
 
 def test_what_needs_a_secret_begins_again_where_the_secret_is(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
 import select
 import socket
+import threading
 
 import pytest
 
 from tests.system.conftest import is_running
 from worker_service.nodes import pipes
 from worker_service.nodes.engine import Lost
-from worker_service.nodes.pipes import Starter
+from worker_service.nodes.pipes import HEADER, Line, Starter
 
 WAIT_SECONDS = 20.0
 
@@ -69,3 +73,31 @@ def test_what_holds_a_node_back_is_said_in_words(script: str, sentence: str, mon
     line.close()
     starter.close()
     assert sentence in str(told.value)
+
+
+def test_a_node_is_spoken_to_by_descriptors_of_any_number() -> None:
+    """Hundreds of nodes take more than `select` knows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    heard, said = os.pipe(), os.pipe()
+    side = os.pipe()
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 1100) for one in (heard[1], said[0], side[0])]
+    for one in (heard[1], said[0], side[0]):
+        os.close(one)
+    line = Line(*high)
+    body = bytes(2 * pipes._PIPE_BYTES)
+
+    def be_a_node() -> None:
+        with os.fdopen(heard[0], "rb") as hears, os.fdopen(said[1], "wb") as says:
+            number, called = pipes.read(hears)
+            says.write(HEADER.pack(2, number) + (b"ok" if called == body else b"no"))
+
+    node = threading.Thread(target=be_a_node)
+    node.start()
+    answer = line.call(body, timeout=WAIT_SECONDS)
+    node.join()
+    line.close()
+    os.close(side[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (min(high) >= 1024, answer) == (True, b"ok")

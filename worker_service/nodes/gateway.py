@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -57,6 +58,8 @@ _READ_BYTES = 1 << 16
 _FULL_BYTES = 4 << 20
 _TELL_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
+_DESCRIPTORS_MOST = 1 << 16
+"""A node takes four."""
 _GATHER_SECONDS = 0.1
 """What nobody waits for: each part that the daemon hears costs it a turn."""
 _LEAVING_SECONDS = 3.0
@@ -190,6 +193,8 @@ class Gateway:
         if gateway.portions:
             self._cutter = Cutter(gateway.portions, begin.staging_root / "portions", begin.sandbox)
         self._engine = engine_of(gateway, self._lock_fd)
+        # Not before: the commands that it has begun have their own.
+        _allow_descriptors()
         door = self._engine.door()
         reads, writes = [*door.reads, gateway.objects], [*door.writes, begin.staging_root]
         jail.shut(jail.Door(reads, writes, door.network, door.starts_programs), begin.sandbox)
@@ -347,6 +352,12 @@ def _gateway_begin(begin: Begin) -> GatewayBegin:
     if begin.gateway is None:
         sys.exit("the daemon did not say what the gateway is to be")
     return begin.gateway
+
+
+def _allow_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _DESCRIPTORS_MOST if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MOST)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def _shape(nodes: tuple[NodeState, ...]) -> list[tuple[object, ...]]:
