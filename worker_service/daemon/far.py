@@ -39,6 +39,8 @@ class Far:
     tools: Tools
     children: Children
     types: Collection[str]
+    has_taken_over: bool = False
+    """The nodes, just now: whoever had them is gone, and has left jobs. Whoever has heard of it takes it back."""
     _lock: LifeLock | None = None
     _told: tuple[NodeState, ...] | None = None
     _seen: NodesSeen | None = None
@@ -127,6 +129,7 @@ class Far:
                 self._lock = LifeLock(lock_path(self.tools.settings.database, _LOCK))
             except BlockingIOError:
                 return False
+            self.has_taken_over = True
         self._wished = Wishes()
         return True
 

@@ -214,8 +214,13 @@ class Loop:
             hear(self.nursery.happened(), self.tools, self.landing)
 
     def _follow_nodes(self) -> None:
-        if self.far is not None and self.far.follow():
+        if self.far is None:
+            return
+        if self.far.follow():
             self._claiming.again()
+        if self.far.has_taken_over:
+            self.far.has_taken_over = False
+            self._due_at["recovery"] = 0.0
 
     # ── What is written ──
 

@@ -63,7 +63,7 @@ _DESCRIPTORS_MOST = 1 << 16
 _GATHER_SECONDS = 0.1
 """What nobody waits for: each part that the daemon hears costs it a turn."""
 _LEAVING_SECONDS = 3.0
-"""Whoever takes the jobs back waits for us. A node that does not answer is not waited for: its line closes with us."""
+"""A node that does not answer is not waited for: its line closes with us."""
 
 
 class Gateway:
@@ -111,10 +111,15 @@ class Gateway:
             pass
         # The daemon is gone, or wants us to go: as with a nursery, nothing goes on.
         leaving = [node.close() for node in self._nodes.values()]
-        deadline = time.monotonic() + _LEAVING_SECONDS
+        deadline = time.monotonic() + (_LEAVING_SECONDS if self._is_waited_for() else 0.0)
         for one in leaving:
             one.join(max(0.0, deadline - time.monotonic()))
         os._exit(0)
+
+    def _is_waited_for(self) -> bool:
+        """By a daemon that closes. One that was killed is replaced by another, which begins with our end."""
+        self.tell(frame(Pong()))
+        return self._flush()
 
     # --- for nodes ---
 

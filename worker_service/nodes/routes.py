@@ -140,18 +140,16 @@ class FarNursery(Nursery):
             return
         now, heard = boot_clock(), notes_in(self._staging_root)
         for key, held in list(self._held.items()):
-            last = max(heard.values(), default=held.at) if held.node is None else heard.get(held.node, held.at)
-            silent = now - min(last, held.at)
-            # It is on one that was heard, which the next gateway may not have found yet.
-            names = [*heard] if held.node is None else [held.node]
-            if silent > self._patience_seconds:
-                message = f"the gateway died, and {held.node or 'each of its nodes'} was not heard for {silent:.1f} s"
-            elif names and self.has_begun_anew(names):
-                message = "the gateway died, and the attempt with it"
-            else:
-                continue
-            del self._held[key]
-            yield Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message)
+            # One that may be on any is on one that was heard, which the next gateway may not have found yet.
+            names = [*heard] if held.node is None and heard else [held.node or "any node"]
+            silent = {
+                name: now - min(heard.get(name, held.at), held.at) for name in names if not self.has_begun_anew([name])
+            }
+            if all(seconds > self._patience_seconds for seconds in silent.values()):
+                why = ", ".join(f"{name} was not heard for {seconds:.1f} s" for name, seconds in silent.items())
+                message = f"the gateway died, and {why or 'the attempt with it'}"
+                del self._held[key]
+                yield Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message)
 
 
 class Children:
