@@ -8,6 +8,7 @@ nothing of it is left on any machine.
 
 from __future__ import annotations
 
+import argparse
 import math
 import signal
 import sys
@@ -25,9 +26,11 @@ from tests.nodes.lab import DISK, Lab, Machine, reason_against
 from tests.system.chaos import Producers, Storm, _children_of, _send, _within, _words_of, main
 from tests.system.conftest import System
 from worker_service.children.processes import started_at
-from worker_service.clock import from_text
+from worker_service.clock import as_text, from_text
 
 MACHINES = 6
+PATIENCE_SECONDS = 9.0
+"""Unless somebody says otherwise."""
 LONG_SECONDS = (12.0, 20.0)
 """Beyond the patience."""
 SHORT_SECONDS = (0.5, 5.0)
@@ -105,7 +108,9 @@ class NodeStorm(Storm):
     # ── Blows ──
 
     def _hit(self) -> None:
-        kind = self._choose()
+        self._deal(self._choose())
+
+    def _deal(self, kind: str) -> None:
         if kind in OF_MACHINES:
             self._strike(kind)
         elif kind in ("agent", "child"):
@@ -234,7 +239,7 @@ class NodeStorm(Storm):
 
     def summary(self) -> str:
         lines = [f"{sum(self.landed.values())} faults over {MACHINES} machines", super().summary()]
-        for kind in self.kinds:
+        for kind in dict.fromkeys((*self.kinds, *(blow.kind for blow in self._blows))):
             after = self.works_again if kind in OF_THE_HEAD else self.moved
             alone, others = after([blow for blow in self._blows if blow.kind == kind])
             what = "works again" if kind in OF_THE_HEAD else "what ran there had ended"
@@ -261,6 +266,41 @@ class NodeStorm(Storm):
 
     def _is_head_hit(self, blow: Blow, after: float) -> bool:
         return any(one.kind in OF_THE_HEAD and blow.at < one.at < after for one in self._blows)
+
+
+class OneByOne(NodeStorm):
+    """Each fault begins when all machines work again after the one before."""
+
+    def _hit(self) -> None:
+        if self._is_calm():
+            super()._hit()
+
+    def _is_calm(self) -> bool:
+        if self._undo or len(self._living_daemons()) < self._number:
+            return False
+        last = max((max(one.at, one.until) for one in self._blows), default=0.0)
+        since = as_text(datetime.fromtimestamp(last, UTC))
+        begun = f"SELECT count(DISTINCT node) FROM worker_job_attempt WHERE started_at > '{since}'"
+        return self.system.sqlite3(begun).stdout.strip() == str(MACHINES)
+
+    def _wait(self, seconds: float) -> None:
+        # What has died is replaced at once.
+        time.sleep(seconds / 4)
+
+
+class InPairs(OneByOne):
+    """A machine is lost, and within the patience the head is hit as well."""
+
+    kinds = tuple(kind for kind, seconds in OF_MACHINES.items() if seconds == LONG_SECONDS)
+    _again_at = math.inf
+
+    def _hit(self) -> None:
+        if time.monotonic() >= self._again_at:
+            self._again_at = math.inf
+            self._deal(self._random.choice(OF_THE_HEAD))
+        elif self._again_at == math.inf and self._is_calm():
+            self._deal(self._choose())
+            self._again_at = time.monotonic() + self._random.uniform(0.0, PATIENCE_SECONDS)
 
 
 def _parted(found: Iterable[tuple[float, float, bool]]) -> tuple[list[float], list[float]]:
@@ -341,4 +381,10 @@ def _spread(figures: Sequence[float]) -> str:
 if __name__ == "__main__":
     if (reason := reason_against()) is not None:
         sys.exit(f"no lab of machines here: {reason}")
-    sys.exit(main(kind_of_storm=NodeStorm))
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--one-by-one", nargs="*", choices=NodeStorm.kinds, metavar="KIND")
+    parser.add_argument("--in-pairs", action="store_true")
+    given, rest = parser.parse_known_args()
+    storm = InPairs if given.in_pairs else NodeStorm if given.one_by_one is None else OneByOne
+    OneByOne.kinds = given.one_by_one or OneByOne.kinds
+    sys.exit(main(rest, kind_of_storm=storm))
