@@ -137,9 +137,10 @@ def ingest(
         return 0
     # Of two that are one file, one.
     files = [*dict.fromkeys(files)] if batch is not None else files
+    lost = documents.lost(desk.session, owner, [*map(written, files)])
     enqueued, added = submitted(
         desk,
-        [download_job(file, read, owner=owner, is_forced=force) for file in files],
+        [download_job(file, read, owner=owner, is_forced=force or written(file) in lost) for file in files],
         batch=batch,
         owner=owner,
         priority=priority,

@@ -117,6 +117,19 @@ def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_forc
     assert len(jobs(shelf, "download")) == 2
 
 
+def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_and_read_again(run: Run, shelf: Shelf) -> None:
+    report, kept = papers("report.pdf", "kept.pdf")
+    for path in (report, kept):
+        shelf.read(path.name, "words", key=str(path), roles=("original",), revision=revision_of(path.stat()))
+    [original] = shelf.store.library.files(1)
+    (shelf.workspace / original.path).unlink()
+
+    found = items(run("ingest", "report.pdf", "kept.pdf", "--json"))
+
+    assert [one["decision"] for one in found] == [None, "unchanged"]
+    assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), True)]
+
+
 def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, shelf: Shelf) -> None:
     [report] = papers("annual  report")
     # Spaces, and what was missing behind the name, are the download's to mend.

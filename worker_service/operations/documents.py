@@ -21,7 +21,7 @@ import msgspec
 
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.files import whole
-from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
+from worker_service.jobs.documents import DocumentRequest, IndexStatus, PageResult, PublishedFile
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -426,10 +426,21 @@ def export_of_job(session: Session, job_id: int, directory: Path, there: There) 
 def has_original(session: Session, document: Document) -> bool:
     """Whether the file that it was made from is in the workspace."""
     original = _file(session, document, "original")
-    if original is None:
-        return False
+    return original is not None and _is_there(session, original)
+
+
+def lost(session: Session, owner: str, source_keys: Sequence[str]) -> set[str]:
+    """Of these files of the machine, those that were read, and whose copies somebody has deleted since by hand."""
+    selector = DocumentSelector(
+        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=source_keys
+    )
+    originals = ((one.source_key, _file(session, one, "original")) for one in each(session, selector))
+    return {key for key, original in originals if original is not None and not _is_there(session, original)}
+
+
+def _is_there(session: Session, file: PublishedFile) -> bool:
     try:
-        (session.settings.workspace / original.path).stat()
+        (session.settings.workspace / file.path).stat()
     except FileNotFoundError:
         return False
     except OSError:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from worker_service.errors import PagemillError
+from worker_service.filenames import written
 from worker_service.handlers.contract import Choices
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
@@ -44,6 +45,7 @@ class Wished:
 
 
 def bring_in(session: Session, file: Path, words: Words, *, owner: str, is_forced: bool = False) -> Wished:
+    is_forced = is_forced or bool(documents.lost(session, owner, [written(file)]))
     return _wished(session, *_maker("bring")(file, words, owner=owner, is_forced=is_forced))
 
 
