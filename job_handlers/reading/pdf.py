@@ -10,11 +10,13 @@ import io
 import re
 import shutil
 import zlib
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +349,7 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
             text = "".join([f"{lines[at].text}\n" for at in part.lines])
         else:
             text = grids[part.table].as_text()
-            placed.append(_placed(grids[part.table], begin, boxes, turn))
+            placed.append(_placed(grids[part.table], begin, begin + len(text), boxes, turn))
             text += _left_over(grids[part.table], lines)
         written.append(text)
         blocks.append(Block(*_shown(part.box, turn), begin, begin + len(text)))
@@ -365,25 +367,26 @@ def _tables_in(read: Any, found: list[_Found], lines: list[_Line]) -> list[table
         for box, size in [(one.bbox, one.font.size)]
         if box.h < 2.5 * size or box.w > box.h
     ]  # fmt: skip
-    words: dict[int, list[Any]] = {}
+    words: list[Any] = []
 
     def split(piece: tables.Piece) -> list[tables.Piece]:
         if not words:
-            at = -1
-            last: tuple[int, int] | None = None
-            for one in pymupdf.TextPage(read).extractWORDS():
-                if one[5:7] != last:
-                    last = one[5:7]
-                    at = starts[last[0]] + last[1]
-                words.setdefault(at, []).append(one)
+            words.extend(pymupdf.TextPage(read).extractWORDS())
+        block = bisect_right(starts, piece.at) - 1
+        line = (block, piece.at - starts[block])
+        begin = bisect_left(words, line, key=_line_of)
+        x0, y0, x1, y1, _, at = piece
         return [
-            tables.Piece(one[0], piece.y0, one[2], piece.y1, one[4], piece.at)
-            for one in words.get(piece.at, ())
-            if one[0] >= piece.x0 - 0.1 and one[2] <= piece.x1 + 0.1
+            tables.Piece(one[0], y0, one[2], y1, one[4], at)
+            for one in words[begin : bisect_right(words, line, lo=begin, key=_line_of)]
+            if one[0] >= x0 - 0.1 and one[2] <= x1 + 0.1
         ]
 
-    starts = [0, *accumulate(len(one.lines) for one in found if one.bbox is not None)]
+    starts = [0, *accumulate([len(one.lines) for one in found if one.bbox is not None])]
     return tables.find(pieces, _rules_in(read, found), split)
+
+
+_line_of = itemgetter(5, 6)
 
 
 def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
@@ -411,14 +414,14 @@ def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
     return rules
 
 
-def _placed(grid: tables.Table, begin: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
+def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
     """Its cells as high as their lines are."""
 
     def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
         if not pieces:
             return None
-        first = pieces[0]
-        corners = (first.x0, boxes[first.at][1], first.x1, boxes[first.at][3])
+        x0, _, x1, _, _, at = pieces[0]
+        corners = (x0, boxes[at][1], x1, boxes[at][3])
         if len(pieces) > 1:
             corners = (min([one.x0 for one in pieces]), min([boxes[one.at][1] for one in pieces]),
                        max([one.x1 for one in pieces]), max([boxes[one.at][3] for one in pieces]))  # fmt: skip
@@ -428,9 +431,9 @@ def _placed(grid: tables.Table, begin: int, boxes: Sequence[tuple[float, ...]], 
         [cell(*one) for one in zip(row, texts, strict=True)] for row, texts in zip(grid.rows, grid.texts, strict=True)
     ]
     found = [one for row in rows for one in row if one is not None]
-    box = (min(one.x0 for one in found), min(one.y0 for one in found),
-           max(one.x1 for one in found), max(one.y1 for one in found))  # fmt: skip
-    return Table(box, begin, begin + len(grid.as_text()), rows)
+    box = (min([one.x0 for one in found]), min([one.y0 for one in found]),
+           max([one.x1 for one in found]), max([one.y1 for one in found]))  # fmt: skip
+    return Table(box, begin, end, rows)
 
 
 def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:
@@ -439,7 +442,8 @@ def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:
     for row in grid.rows:
         for cell in row:
             for piece in cell:
-                used.setdefault(piece.at, []).extend(piece.text.split())
+                if len(piece.text) < len(lines[piece.at].text):
+                    used.setdefault(piece.at, []).extend(piece.text.split())
     left = ""
     for at, taken in used.items():
         if len(lines[at].text.split()) > len(taken):

@@ -44,6 +44,7 @@ _ENDS = frozenset(".?!:")
 _BULLET = re.compile(r"[•●▪■◦‣∙·*–—o-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]|\d{1,2}(?:\.\d{1,2})+\.?|\[\d{1,3}\]")
 _SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 _SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
+_SIGNS = _SIGNS_BEFORE | _SIGNS_BEHIND
 
 
 class Piece(NamedTuple):
@@ -84,22 +85,28 @@ Split = Callable[[Piece], Sequence[Piece]]
 """The words of a piece, where it may reach over two columns."""
 
 
-def _loosened(pieces: Sequence[Piece], split: Split | None, em: float) -> list[Piece]:
+def _loosened(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
     """Columns that stand close together come as one piece: numbers side by side, and words with more than a space
     between them. What is parted here for nothing meets again in its cell."""
-    if split is None:
-        return list(pieces)
-    found: list[Piece] = []
-    for one in pieces:
+    return bands if split is None else [_loosened_band(band, split, em) for band in bands]
+
+
+def _loosened_band(band: Band, split: Split, em: float) -> Band:
+    found: Band = []
+    for one in band:
         words = split(one) if " " in one.text.strip() else ()
-        words = [word for word in words if not _DOTS.fullmatch(word.text)]
+        if "." in one.text or "·" in one.text or "…" in one.text:
+            words = [word for word in words if not _DOTS.fullmatch(word.text)]
         if len(words) < 2 or one.x0 > words[0].x0 + em or one.x1 < words[-1].x1 - em:
             found.append(one)
             continue
-        spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
+        spaces = [b[0] - a[2] for a, b in pairwise(words)]
+        are_numbers = all(_is_number(word.text) or word.text in _SIGNS_BEFORE for word in words)
+        if not are_numbers and max(spaces) <= 0.55 * em:
+            found.append(one)
+            continue
         usual = sorted(spaces)[len(spaces) // 4]
         wide = max(0.55 * em, 1.4 * usual if len(spaces) > 1 else 0.0)
-        are_numbers = all(_is_number(word.text) or word.text in _SIGNS_BEFORE for word in words)
         is_one = are_numbers and _GROUPS.fullmatch(one.text.strip()) is not None
         begin = 0
         for at, space in enumerate(spaces, 1):
@@ -129,7 +136,11 @@ def may_have_tables(middles: Sequence[int]) -> bool:
 
 
 def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | None = None) -> list[Table]:
-    pieces = [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")]
+    # From the top down, and so are all that are chosen from them.
+    pieces = sorted(
+        [one for one in pieces if one[2] > one[0] and one[4].strip(" .…\xa0\t")],
+        key=lambda one: (one[1] + one[3], one[0]),
+    )
     if len(pieces) < 4 or len(pieces) > PIECES_MOST:
         return []
     em = median([one.y1 - one.y0 for one in pieces]) or 1.0
@@ -144,7 +155,8 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
             flowing = _prose(pieces, em) if flowing is None else flowing
             if sum(id(one) in flowing for one in inside) > 0.2 * len(inside):
                 continue
-        table = _read(_loosened(inside, split, em), em, level, upright, split, is_drawn=True, area=area)
+        bands = _loosened(_bands(inside, em), split, em)
+        table = _read(bands, em, level, upright, split, is_drawn=True, area=area)
         if table is not None:
             found.append(table)
             inner = {id(one) for one in inside}
@@ -152,9 +164,8 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
     prose = _prose(left, em) if flowing is None else flowing
     flows = [one for one in left if id(one) in prose]
     others = [one for one in left if id(one) not in prose]
-    likely = _likely(_bands(others, em))
-    for run in _runs(_loosened(likely, split, em), flows, em):
-        table = _read([one for band in run for one in band], em, level, upright, split, is_drawn=False, area=None)
+    for run in _runs(_loosened(_likely(_bands(others, em)), split, em), flows, em):
+        table = _read(run, em, level, upright, split, is_drawn=False, area=None)
         if table is not None:
             found.append(table)
     return sorted(found, key=lambda one: (one.y0, one.x0))
@@ -167,37 +178,41 @@ Band = list[Piece]
 
 
 def _bands(pieces: Sequence[Piece], em: float) -> list[Band]:
+    """Of pieces from the top down."""
     bands: list[Band] = []
     middle = -1e9
-    for one in sorted(pieces, key=lambda one: one.y0 + one.y1):
-        own = (one.y0 + one.y1) / 2
-        if own - middle > 0.45 * min(em, one.y1 - one.y0 + 0.2 * em):
-            bands.append([])
+    for one in pieces:
+        _, y0, _, y1, _, _ = one
+        own = (y0 + y1) / 2
+        if own - middle > 0.45 * min(em, y1 - y0 + 0.2 * em):
+            band = [one]
+            bands.append(band)
             middle = own
         else:
-            middle += (own - middle) / (len(bands[-1]) + 1)
-        bands[-1].append(one)
+            middle += (own - middle) / (len(band) + 1)
+            band.append(one)
     for band in bands:
-        band.sort()
+        if len(band) > 1:
+            band.sort()
     return bands
 
 
 def _middle(band: Band) -> float:
-    return sum(one.y0 + one.y1 for one in band) / (2 * len(band))
+    return sum([one[1] + one[3] for one in band]) / (2 * len(band))
 
 
 def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
     """Those that flow: stacked lines, each of which ends because the first word of the next had no room in it."""
     stacks: list[list[Piece]] = []
     growing: list[list[Piece]] = []
-    for one in sorted(pieces, key=lambda one: (one.y0 + one.y1, one.x0)):
-        x0, y0, *_ = one
+    for one in pieces:
+        x0, y0, _, _, _, _ = one
         highest, lowest = y0 - 2.2 * em, y0 - 0.5 * em
         best, nearest = None, 2.6 * em
         for stack in growing:
             last = stack[-1]
-            if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest:
-                best, nearest = stack, abs(x0 - last.x0)
+            if highest <= last[1] < lowest and x0 < last[2] and abs(x0 - last[0]) < nearest:
+                best, nearest = stack, abs(x0 - last[0])
         if best is None:
             # What ended far above takes no more.
             growing = [stack for stack in growing if stack[-1].y1 > y0 - 4 * em]
@@ -206,7 +221,7 @@ def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
         else:
             best.append(one)
     found: set[int] = set()
-    middles = sorted([one.y0 + one.y1 for one in pieces])
+    middles = [one[1] + one[3] for one in pieces]
     for stack in [stack for stack in stacks if len(stack) > 2]:
         for flow in _flowing(stack, em):
             if not _is_of_rows(flow, middles, em):
@@ -228,7 +243,7 @@ def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> b
 def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
     if sum([len(one.text) for one in stack]) < 16 * len(stack):
         return
-    right = max(one.x1 for one in stack)
+    right = max([one[2] for one in stack])
     begin = lowers = 0
     for at in range(1, len(stack) + 1):
         wraps = False
@@ -250,12 +265,12 @@ def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
             begin, lowers = at, 0
 
 
-def _runs(pieces: Sequence[Piece], flows: Sequence[Piece], em: float) -> list[list[Band]]:
+def _runs(bands: Sequence[Band], flows: Sequence[Piece], em: float) -> list[list[Band]]:
     """Neighbouring lines that have gaps in them, with those between that stand in one column."""
     runs: list[list[Band]] = []
     run: list[Band] = []
     alone = 0
-    for band in _bands(pieces, em):
+    for band in bands:
         is_far = bool(run) and _middle(band) - _middle(run[-1]) > _ROW_DISTANCE_MOST * em
         if run and (is_far or alone > _ALONE_MOST or _is_parted(run[-1], band, flows)):
             runs.append(run)
@@ -266,21 +281,23 @@ def _runs(pieces: Sequence[Piece], flows: Sequence[Piece], em: float) -> list[li
     return [kept for one in runs if (kept := _trimmed(one, em))]
 
 
-def _likely(bands: Sequence[Band]) -> list[Piece]:
+def _likely(bands: Sequence[Band]) -> list[Band]:
     """Lines that have gaps, with their neighbours, where there are several not far from each other."""
     wide = [at for at, band in enumerate(bands) if len(band) > 1]
     kept: set[int] = set()
     for one, other in pairwise(wide):
         if other - one <= _ALONE_MOST + 1:
             kept.update(range(one - 1, other + _ALONE_MOST + 1))
-    return [one for at, band in enumerate(bands) if at in kept for one in band]
+    return [band for at, band in enumerate(bands) if at in kept]
 
 
 def _is_parted(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
     """By prose that stands between them."""
+    if not flows:
+        return False
     top, bottom = _middle(above), _middle(below)
     left = min(above[0].x0, below[0].x0)
-    right = max(one.x1 for one in (*above, *below))
+    right = max([one.x1 for one in (*above, *below)])
     return any(top < (one.y0 + one.y1) / 2 < bottom and one.x0 < right and one.x1 > left for one in flows)
 
 
@@ -412,17 +429,14 @@ def _is_inside(one: Piece, area: Rule) -> bool:
 
 
 def _read(
-    pieces: Sequence[Piece], em: float, level: Sequence[Rule], upright: Sequence[Rule], split: Split | None, *,
+    bands: Sequence[Band], em: float, level: Sequence[Rule], upright: Sequence[Rule], split: Split | None, *,
     is_drawn: bool, area: Rule | None,
 ) -> Table | None:  # fmt: skip
-    if len(pieces) < 4:
+    if sum(map(len, bands)) < 4:
         return None
-    own = area or Rule(
-        min(p.x0 for p in pieces), min(p.y0 for p in pieces), max(p.x1 for p in pieces), max(p.y1 for p in pieces)
-    )
+    own = area or Rule(*_around([one for band in bands for one in band]))
     walls = _walls(upright, own, em)
     floors = _floors(level, own, em)
-    bands = _bands(pieces, em)
     columns = _columns(bands, walls, em)
     if len(columns) < 2:
         return None
@@ -431,23 +445,25 @@ def _read(
     columns = _without_signs(bands, columns)
     if len(columns) < 2:
         return None
-    lines = [_placed(band, columns) for band in bands]
+    begins, ends = [begin for begin, _ in columns], [end for _, end in columns]
+    lines = [_placed(band, columns, begins, ends) for band in bands]
     texts = [[text_of(cell) for cell in line] for line in lines]
     if (not is_drawn or len(walls) < 3) and not _is_table(lines, texts, em, floors, is_drawn=is_drawn):
         return None
     rows = [row for row in _rows(bands, lines, texts, em, floors) if any(row)]
-    if len(rows) < 2 or sum(sum(map(bool, row)) > 1 for row in rows) < 2:
+    if len(rows) < 2 or sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
         return None
     used = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     if len(used) < 2:
         return None
     rows = [[row[at] for at in used] for row in rows]
-    cells = [one for row in rows for cell in row for one in cell]
-    return Table(
-        min(one.x0 for one in cells), min(one.y0 for one in cells),
-        max(one.x1 for one in cells), max(one.y1 for one in cells), rows,
-        [[text_of(cell) for cell in row] for row in rows],
-    )  # fmt: skip
+    box = _around([one for row in rows for cell in row for one in cell])
+    return Table(*box, rows, [[text_of(cell) for cell in row] for row in rows])
+
+
+def _around(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1, _, _ = zip(*pieces, strict=True)
+    return min(x0), min(y0), max(x1), max(y1)
 
 
 def _walls(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
@@ -552,11 +568,11 @@ def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band
     """A piece that reaches over two columns, and has a gap between them, is two."""
     found: Band = []
     for one in band:
-        is_over = (
-            " " in one.text and sum(one.x0 < end - 0.2 * em and one.x1 > begin + 0.2 * em for begin, end in columns) > 1
-        )
-        words = split(one) if is_over else ()
-        words = [word for word in words if word.x0 >= one.x0 - 0.1 * em and word.x1 <= one.x1 + 0.1 * em]
+        x0, _, x1, _, text, _ = one
+        if " " not in text or not _is_over(x0 + 0.2 * em, x1 - 0.2 * em, columns):
+            found.append(one)
+            continue
+        words = [word for word in split(one) if word.x0 >= x0 - 0.1 * em and word.x1 <= x1 + 0.1 * em]
         if len(words) < 2:
             found.append(one)
             continue
@@ -576,6 +592,11 @@ def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band
     return found
 
 
+def _is_over(x0: float, x1: float, columns: Sequence[Column]) -> bool:
+    """More than one."""
+    return sum([x0 < end and x1 > begin for begin, end in columns]) > 1
+
+
 def _home(one: Piece, columns: Sequence[Column]) -> int:
     """The column over which most of it stands."""
     best, home, x0, x1 = -1e9, 0, one.x0, one.x1
@@ -588,6 +609,8 @@ def _home(one: Piece, columns: Sequence[Column]) -> int:
 
 def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
     """A column of currency signs belongs to the numbers behind it, one of percent signs to those before."""
+    if not any(one.text.strip() in _SIGNS for band in bands for one in band):
+        return columns
     texts: list[set[str]] = [set() for _ in columns]
     for band in bands:
         for one in band:
@@ -606,16 +629,21 @@ def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]
     return found
 
 
-def _placed(band: Band, columns: Sequence[Column]) -> list[list[Piece]]:
-    line: list[list[Piece]] = [[] for _ in columns]
+def _placed(band: Band, columns: Sequence[Column], begins: Sequence[float], ends: Sequence[float]) -> Line:
+    line: Line = [[] for _ in columns]
     for one in band:
-        x0, x1 = one.x0, one.x1
-        over = [
-            at for at, (begin, end) in enumerate(columns)
-            if x0 < end and x1 > begin and min(x1, end) - max(x0, begin) > 0.3 * min(x1 - x0, end - begin)
-        ]  # fmt: skip
-        # Over several: it spans them, and stands in the first.
-        line[over[0] if len(over) > 1 else _home(one, columns)].append(one)
+        x0, _, x1, _, _, _ = one
+        first, last = bisect_right(ends, x0), bisect_left(begins, x1) - 1
+        if first < last:
+            over = [
+                at for at in range(first, last + 1)
+                if min(x1, ends[at]) - max(x0, begins[at]) > 0.3 * min(x1 - x0, ends[at] - begins[at])
+            ]  # fmt: skip
+            # Over several: it spans them, and stands in the first.
+            first = over[0] if len(over) > 1 else _home(one, columns)
+        elif first > last:
+            first = _home(one, columns)
+        line[first].append(one)
     return line
 
 
@@ -680,6 +708,8 @@ def _alignment(wide: Sequence[Line], em: float) -> float:
         for edge in (_left, _right, _centre, _point):
             places = sorted(edge(cell) for cell in own)
             best = max(best, _most_alike(places, _SNAP * em))
+            if best == len(own):
+                break
         good += best
         total += len(own)
     return good / total if total else 0.0
