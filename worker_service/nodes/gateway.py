@@ -8,6 +8,7 @@ staging. Which node gets an order is chosen here; what is between the head and o
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import select
@@ -84,6 +85,8 @@ class Gateway:
         """Of those that need a secret, which no other machine has."""
         self._wishes = Wishes()
         self._look_at = self._tell_at = 0.0
+        self._give_up_at = math.inf
+        """When a node may have been silent for too long."""
         self._told: tuple[NodeState, ...] = ()
         self._engine_name = self._engine_fault = ""
         """What it is called, and why it can tell of no node."""
@@ -208,7 +211,8 @@ class Gateway:
 
     def _turn(self) -> bool:
         """False: the daemon has gone."""
-        left = _LOOK_SECONDS if self._told or self._nodes else _TELL_SECONDS
+        due_at = min(self._look_at, self._give_up_at)
+        left = max(0.0, due_at - time.monotonic()) if self._told or self._nodes else _TELL_SECONDS
         with self._guard:
             wait = self._flush_at - time.monotonic() if self._unsent else left
         writing = [self._control] if wait <= 0 else []
@@ -220,10 +224,9 @@ class Gateway:
         if self._control in readable and not self._listen():
             return False
         # Not in each turn: there may be hundreds of nodes, and one of them has always something to say.
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_SECONDS
-            for node in list(self._nodes.values()):
-                node.look()
+        if (now := time.monotonic()) >= min(self._look_at, self._give_up_at):
+            self._look_at = now + _LOOK_SECONDS
+            self._give_up_at = now + min((node.look() for node in self._nodes.values()), default=math.inf)
             self._tell_of_nodes()
         if self._waiting:
             self._place()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import queue
 import random
@@ -278,14 +279,16 @@ class Node:
             elif isinstance(message, Stop):
                 self._end(key, Ended(*key, How.STOPPED, code="NOT_BEGUN", message="it was not begun"))
 
-    def look(self) -> None:
-        """By the gateway's own clock, whatever calls are waiting for."""
+    def look(self) -> float:
+        """By our own clock, whatever calls are waiting for. In how many seconds it may have to be given up."""
         with self._guard:
             silent = 0.0 if self._heard_at is None else boot_clock() - self._heard_at
-            if self._errands and silent > self._head.terms.patience_seconds:
+            left = self._head.terms.patience_seconds - silent
+            if self._errands and left < 0:
                 self._lose_all(f"node {self.name} was not heard for {silent:.1f} s")
             if self.wish == "remove" and not self._errands and not self._is_closed:
                 self.close()
+            return left if self._errands else math.inf
 
     def close(self) -> threading.Thread:
         """Whoever waits for what it returns knows that nothing of ours runs there any more, or that nobody answers."""
