@@ -73,10 +73,6 @@ class Nodes:
         [pid] = [pid for pid in self.pids(name) if "worker_service.nodes.pipes" in _command_of(pid)]
         return pid
 
-    def gateway(self, daemon: Daemon) -> int:
-        [pid] = [pid for pid in daemon.nursery_pids() if "worker_service.nodes.gateway" in _command_of(pid)]
-        return pid
-
     def switch_off(self, name: str) -> None:
         """As if its plug was pulled; it does not come back."""
         self.root(name).with_suffix(".off").touch()
@@ -102,6 +98,11 @@ class Nodes:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
         wait_until(lambda: not any(self.pids(name) for name in self._slots), "no process of a node is left")
+
+
+def gateway_of(daemon: Daemon) -> int:
+    [pid] = [pid for pid in daemon.nursery_pids() if "worker_service.nodes.gateway" in _command_of(pid)]
+    return pid
 
 
 def _command_of(pid: int) -> str:

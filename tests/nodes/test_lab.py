@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import TYPES, Nodes
+from tests.nodes.conftest import TYPES, Nodes, gateway_of
 from tests.nodes.lab import DISK, ROOT, Lab, Machine, reason_against
 from tests.system import readers
 from tests.system.conftest import System, is_running, wait_until
@@ -198,7 +198,7 @@ def test_after_a_kill_of_the_daemon_no_child_is_left_and_its_jobs_run_again(make
     system.pids_of(job)
     [pid, *_] = machine.children()
 
-    for one in (cluster.gateway(daemon), daemon.pid):
+    for one in (gateway_of(daemon), daemon.pid):
         os.kill(one, signal.SIGKILL)
     daemon.ends()
     wait_until(lambda: not machine.children(), "what it had on the node has ended")

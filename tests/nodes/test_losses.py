@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import installed
-from tests.nodes.conftest import MakeNodes, Nodes
+from tests.nodes.conftest import MakeNodes, Nodes, gateway_of
 from tests.nodes.test_contract import by_pipes
 from tests.system.conftest import ROOT, is_running, wait_until
 from worker_service.children.messages import Ended, Happening, Order
@@ -115,7 +115,7 @@ def test_what_may_run_at_most_once_does_not_begin_again_whatever_is_killed(make_
     elif what == "agent":
         os.kill(nodes.agent(nodes.node_of(job)), signal.SIGKILL)
     elif what == "gateway":
-        os.kill(nodes.gateway(daemon), signal.SIGKILL)
+        os.kill(gateway_of(daemon), signal.SIGKILL)
     else:
         daemon.signal(signal.SIGKILL)
         daemon.ends()
@@ -159,7 +159,7 @@ def test_a_gateway_that_is_killed_costs_nothing_but_the_attempts_that_it_had(mak
     job, pid = sleeping(nodes)
     here = system.enqueue("fetch", n=1)
 
-    os.kill(nodes.gateway(daemon), signal.SIGKILL)
+    os.kill(gateway_of(daemon), signal.SIGKILL)
 
     system.wait_for(here, Status.COMPLETED)
     wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
@@ -178,7 +178,7 @@ def test_what_may_live_on_after_its_gateway_keeps_no_place_of_the_nodes_that_are
     # Nobody will ever say what became of the one on n1.
     nodes.root("n1").with_suffix(".off").touch()
     os.kill(nodes.agent("n1"), signal.SIGSTOP)
-    os.kill(nodes.gateway(daemon), signal.SIGKILL)
+    os.kill(gateway_of(daemon), signal.SIGKILL)
 
     system.pids_of(jobs["n2"], 2)
     assert (nodes.node_of(jobs["n2"]), system.outcomes(jobs["n1"])) == ("n2", [None])
@@ -193,7 +193,7 @@ def test_patience_with_a_silent_node_does_not_begin_anew_with_its_gateway(make_n
     nodes.root("n1").with_suffix(".off").touch()
     os.kill(nodes.agent("n1"), signal.SIGSTOP)
     nodes.wait_for("n1", "silent")
-    os.kill(nodes.gateway(daemon), signal.SIGKILL)
+    os.kill(gateway_of(daemon), signal.SIGKILL)
     killed_at = time.monotonic()
     wait_until(lambda: system.status(job) is Status.PENDING, "it is given up")
 
@@ -266,7 +266,7 @@ def test_a_gateway_without_a_daemon_does_not_wait_for_a_node_that_is_silent(make
     nodes = make_nodes({"n1": 1})
     daemon = nodes.start()
     nodes.wait_for("n1")
-    gateway = nodes.gateway(daemon)
+    gateway = gateway_of(daemon)
 
     os.kill(nodes.agent("n1"), signal.SIGSTOP)
     daemon.signal(signal.SIGKILL)
@@ -370,7 +370,7 @@ def test_slots_follow_nodes_that_come_and_go(make_nodes: MakeNodes) -> None:
     wait_until(lambda: slots() == 5, "both are there")
     nodes.switch_off("n1")
     wait_until(lambda: slots() == 3, "only the other one is there")
-    assert resource.prlimit(nodes.gateway(daemon), resource.RLIMIT_NOFILE)[0] == 4096, "there may be hundreds"
+    assert resource.prlimit(gateway_of(daemon), resource.RLIMIT_NOFILE)[0] == 4096, "there may be hundreds"
 
 
 def test_what_needs_a_secret_begins_again_where_the_secret_is(

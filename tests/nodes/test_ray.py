@@ -19,7 +19,8 @@ import pytest
 
 from benchmarks.cluster_ways import own_address, with_any_port
 from tests.length import short
-from tests.system.conftest import Daemon, System, wait_until
+from tests.nodes.conftest import gateway_of
+from tests.system.conftest import Daemon, System, is_running, wait_until
 from worker_service.clock import wall_clock
 from worker_service.jobs.model import Status
 from worker_service.nodes import ray_settings
@@ -237,6 +238,26 @@ def test_what_a_node_ran_that_died_runs_elsewhere_and_costs_no_retry(head: Head)
     assert daemon.process.poll() is None
     head.machines.start_node("b", 2)
     head.wait_for(2)
+    head.system.assert_sound()
+
+
+@pytest.mark.parametrize("what", ["gateway", "daemon"])
+def test_what_a_gateway_or_daemon_had_on_a_node_is_gone_when_it_runs_again(head: Head, what: str) -> None:
+    daemon = head.start()
+    head.wait_for(2)
+    job = head.system.enqueue("sleep")
+    [pid] = head.system.pids_of(job)
+
+    if what == "gateway":
+        os.kill(gateway_of(daemon), signal.SIGKILL)
+    else:
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        head.start()
+    head.system.pids_of(job, 2)
+
+    assert not is_running(pid)
+    assert (len(head.nodes_of(job)), head.system.job(job).retry_count) == (2, 0)
     head.system.assert_sound()
 
 

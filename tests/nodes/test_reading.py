@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from tests.length import short
-from tests.nodes.conftest import Nodes
+from tests.nodes.conftest import Nodes, gateway_of
 from tests.nodes.pages import Readings, paper
 from tests.system.conftest import wait_until
 from tests.system.test_reading import Desk
@@ -41,7 +41,7 @@ def test_a_document_is_read_over_nodes_that_leave_and_come_and_no_stored_page_is
             name = chance.choice(NAMES)
             nodes.switch_off(name)
             if share == LEAVE_AT[1]:
-                os.kill(nodes.gateway(daemon), signal.SIGKILL)
+                os.kill(gateway_of(daemon), signal.SIGKILL)
             waits_for(share + 0.1)
             nodes.switch_on(name)
 
