@@ -20,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; print a table.")
     parser.add_argument("name", nargs="?", default="queue", help=f"what to measure: {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
-    parser.add_argument("--parts", nargs="+", default=[], metavar="PART", help="only these, where it has some: ocr")
+    parser.add_argument(
+        "--parts", nargs="+", default=[], metavar="PART", help="only these, where it has some: ocr, cluster"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
     parser.add_argument("--write", action="store_true", help="keep the results in benchmarks/README.md and NAME.json")
     chosen = parser.parse_args(arguments)

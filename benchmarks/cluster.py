@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from typing import Any
 import pymupdf as partly_typed
 from PIL import Image
 
-from benchmarks import cluster_crowd, cluster_reading, cluster_ways, sleepers
+from benchmarks import cluster_crowd, cluster_peers, cluster_reading, cluster_ways, sleepers
 from benchmarks.own import ROOT, Daemon, Own
 from benchmarks.running import (
     Failed,
@@ -68,14 +68,19 @@ class Sizes:
     many_repeats: int
     idle_seconds: float
     crowd: cluster_crowd.Sizes
+    reading: Sequence[cluster_reading.Part]
+    peers: cluster_peers.Sizes
 
 
 FULL = Sizes(
     3, 40, Load(1, 1, 5, 0.1), [Load(2, 1, 5, 0.1), Load(4, 1, 5, 0.1)], Load(8, 12, 2, 1.0, 8), 1, 15.0,
-    cluster_crowd.FULL,
+    cluster_crowd.FULL, cluster_reading.FULL, cluster_peers.FULL,
 )  # fmt: skip
 # A head and a node take two seconds of the processor to begin: there are as few as can be.
-QUICK = Sizes(1, 3, Load(1, 1, 1, 0.02), [two := Load(2, 1, 1, 0.02)], two, 1, 0.5, cluster_crowd.QUICK)
+QUICK = Sizes(
+    1, 3, Load(1, 1, 1, 0.02), [two := Load(2, 1, 1, 0.02)], two, 1, 0.5,
+    cluster_crowd.QUICK, cluster_reading.QUICK, cluster_peers.QUICK,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,13 @@ class Reading:
     back_a_page: float
 
 
-def measure(is_quick: bool) -> Iterator[Row]:
-    sizes = QUICK if is_quick else FULL
+def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row]:
+    """All of it, or some of `PARTS`; the quick form leaves out what reads, and what not every machine has."""
     place = Path(tempfile.mkdtemp(prefix="pagemill-cluster-", dir=os.environ.get("TMPDIR")))
+    bench = _Bench(place, QUICK if is_quick else FULL)
     try:
-        yield from _Bench(place, sizes).rows()
+        for part in parts or (_QUICK_PARTS if is_quick else PARTS):
+            yield from PARTS[part](bench)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -101,26 +108,32 @@ class _Bench:
         self._place = place
         self._sizes = sizes
         self._number = 0
+        self._read: dict[Load, list[Reading]] = {}
 
-    def rows(self) -> Iterator[Row]:
-        overhead, *idle = self._one_node()
-        yield overhead
+    # ── Parts ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def one_node(self) -> Iterator[Row]:
+        with self._head(1, 1, 0.0, [sleepers.FAR, "ocr_pages"]) as (own, daemon, root):
+            yield self._overhead(own, "overhead", "on a node", 20)
+            yield from self._idle(daemon, root)
+
+    def speed_up(self) -> Iterator[Row]:
         sizes = self._sizes
-        alone = [self._read(sizes.one) for _ in range(sizes.repeats)]
-        readings = {}
+        alone = self._readings(sizes.one, sizes.repeats)
         for load in sizes.several:
-            readings[load] = [self._read(load) for _ in range(sizes.repeats)]
             yield Row(
                 f"speed_up_{load.nodes}",
                 f"pages with {load.nodes} nodes of one slot",
                 f"{load.nodes} × one node",
                 "pages/s",
-                [one.pages_a_second for one in readings[load]],
+                [one.pages_a_second for one in self._readings(load, sizes.repeats)],
                 [load.nodes * one.pages_a_second for one in alone],
                 at_least(0.95),
             )
-        load = sizes.many
-        many = readings.get(load) or [self._read(load) for _ in range(sizes.many_repeats)]
+
+    def many(self) -> Iterator[Row]:
+        load = self._sizes.many
+        many = self._readings(load, self._sizes.many_repeats)
         about = f"{load.nodes} nodes of {load.slots} slots"
         yield Row(
             "many", f"pages with {about}", "as many as they could sleep through", "pages/s",
@@ -132,21 +145,12 @@ class _Bench:
             ("back", "bytes from the nodes", "KB/page", [one.back_a_page / 1000 for one in many], Goal()),
         ):
             yield Row(key, f"{what}, {about}", "", unit, figures, [], goal)
-        yield from idle
+
+    def crowd(self) -> Iterator[Row]:
         papers = partial(_paper, pixels=_CROWD_PIXELS)
-        yield from cluster_crowd.measure(self._place / "crowd", sizes.crowd, papers)
-        if sizes is FULL:
-            yield from self._ways()
-            yield from cluster_reading.measure(self._place / "reading")
+        return cluster_crowd.measure(self._place / "crowd", self._sizes.crowd, papers)
 
-    # ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _one_node(self) -> Iterator[Row]:
-        with self._head(1, 1, 0.0, [sleepers.FAR, "ocr_pages"]) as (own, daemon, root):
-            yield self._overhead(own, "overhead", "on a node", 20)
-            yield from self._idle(daemon, root)
-
-    def _ways(self) -> Iterator[Row]:
+    def ways(self) -> Iterator[Row]:
         for name, way, is_here, most in (
             ("ssh", cluster_ways.by_ssh, cluster_ways.has_sshd(), 20),
             ("Ray", cluster_ways.by_ray, cluster_ways.has_ray(), 80),
@@ -159,6 +163,14 @@ class _Bench:
                 ):
                     yield self._overhead(own, f"overhead_{name.lower()}", f"on a node by {name}", most)
 
+    def reading(self) -> Iterator[Row]:
+        return cluster_reading.measure(self._place / "reading", self._sizes.reading)
+
+    def peers(self) -> Iterator[Row]:
+        return cluster_peers.measure(self._place / "peers", self._sizes.peers)
+
+    # ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────
+
     def _overhead(self, own: Own, key: str, where: str, most: float) -> Row:
         """One range at a time, here and on a node, by turns."""
         ours, beside = [], []
@@ -168,7 +180,12 @@ class _Bench:
         what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, {where}"
         return Row(key, what, "in a local child", "ms", ours, beside, at_most_above(most, "ms"))
 
-    def _read(self, load: Load) -> Reading:
+    def _readings(self, load: Load, repeats: int) -> list[Reading]:
+        if load not in self._read:
+            self._read[load] = [self._reading(load) for _ in range(repeats)]
+        return self._read[load]
+
+    def _reading(self, load: Load) -> Reading:
         pages = load.nodes * load.slots * load.ranges_a_slot * sleepers.PAGES_A_RANGE // load.documents
         with self._head(load.nodes, load.slots, load.page_seconds, ["ocr_pages"]) as (own, daemon, _):
             papers = [_paper(own.database.with_name(f"paper-{number}.pdf"), pages) for number in range(load.documents)]
@@ -235,6 +252,17 @@ class _Bench:
         finally:
             own.close()
 
+
+PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
+    "one-node": _Bench.one_node,
+    "speed-up": _Bench.speed_up,
+    "many": _Bench.many,
+    "crowd": _Bench.crowd,
+    "ways": _Bench.ways,
+    "reading": _Bench.reading,
+    "peers": _Bench.peers,
+}
+_QUICK_PARTS = ("one-node", "speed-up", "many", "crowd")
 
 _UP = "SELECT count(*) FROM node WHERE state = 'up'"
 _PAGES = "SELECT count(*) FROM page"

@@ -56,6 +56,11 @@ CELERY = Peer(
     "benchmarks.peers.celery_jobs",
     ("celery", "-A", "benchmarks.peers.celery_jobs", "worker", "--pool", "prefork", "-c", WORKERS, "-l", "WARNING"),
 )
+CELERY_READING = Peer(
+    "Celery prefork on Redis, which reads",
+    "benchmarks.peers.celery_reading",
+    ("celery", "-A", "benchmarks.peers.celery_reading", "worker", "--pool", "prefork", "-c", WORKERS, "-l", "WARNING"),
+)
 EVERY = (SQLITE_HUEY, REDIS_HUEY, RQ, CELERY)
 
 
@@ -84,8 +89,8 @@ def missing() -> str | None:
 
 
 @contextmanager
-def room(directory: Path) -> Iterator[None]:
-    """Where the peers live, with a Redis of their own that keeps nothing on disk."""
+def room(directory: Path) -> Iterator[int]:
+    """Where the peers live, with a Redis of their own that keeps nothing on disk: its process."""
     directory.mkdir()
     os.environ[PLACE] = str(directory)
     with (directory / "redis.log").open("wb") as log:
@@ -96,7 +101,7 @@ def room(directory: Path) -> Iterator[None]:
         )  # fmt: skip
     try:
         wait_until(redis_socket().exists, "Redis listens", seconds=20)
-        yield
+        yield redis.pid
     finally:
         stopped(redis)
         del os.environ[PLACE]
