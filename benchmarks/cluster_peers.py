@@ -39,7 +39,7 @@ class Sizes:
     pages: int = 2 * _RANGE
 
 
-FULL = Sizes(3, 3)
+FULL = Sizes(3, 2)
 QUICK = Sizes(1, 1)
 
 
