@@ -15,9 +15,6 @@ from benchmarks.peers.reading import read_range
 
 _redis = f"redis+socket://{peers.redis_socket()}"
 app = Celery("reading", broker=_redis, backend=_redis)
-# Each child takes a range when it has read the one before: else one ends long before the other.
-app.conf.worker_prefetch_multiplier = 1
-app.conf.task_acks_late = True
 read: Any = app.task(read_range, name="read")
 
 
