@@ -117,8 +117,9 @@ class _Driven:
 
 @contextmanager
 def _driven(module: str, *words: str) -> Iterator[_Driven]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore",
-                   "RAY_USAGE_STATS_ENABLED": "0"}  # fmt: skip
+    # A Ray keeps its token at home.
+    own = {"HOME": str(peers.place()), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, **own, "RAY_USAGE_STATS_ENABLED": "0"}
     with (peers.place() / f"{module}.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *words], env=environment, cwd=peers.place(), text=True,
