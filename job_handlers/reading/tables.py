@@ -798,7 +798,8 @@ def _continues(
     if steps[at - 1] > 2.1 * em or not filled:
         return False
     if at <= head:
-        return _is_wrapped_head(lines, at, head, steps, em)
+        # What stands alone below the names of the other columns begins a row, and is no name.
+        return (filled != [0] or 0 in before) and _is_wrapped_head(lines, at, head, steps, em)
     is_tight = steps[at - 1] < 0.8 * max(steps[at] if at < len(steps) else usual, usual)
     values = any(number and is_numeric for number, is_numeric in zip(numbers[at], numeric, strict=True))
     values_above = any(

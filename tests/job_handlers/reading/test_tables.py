@@ -107,6 +107,20 @@ def test_an_empty_cell_keeps_its_place(tmp_path: Path) -> None:
     assert found.tables[0].rows[2][1] is None
 
 
+def test_a_label_over_two_lines_is_one_cell_below_the_names_of_the_columns(tmp_path: Path) -> None:
+    places = (220.0, 270.0, 320.0, 370.0)
+    label = ["Estimated travel from", "tax-paid gasoline"]
+    rows_at = (300.0, "1926 1927 1928 1929"), (323.0, "100 110 119 130"), (345.0, "90 102 110 118")
+    figures = [(x, y, text) for y, row in rows_at for x, text in zip(places, row.split(), strict=True)]
+    labels = [*((72.0, 312.0 + 11 * at, text) for at, text in enumerate(label)), (72.0, 345.0, "Total")]
+
+    found = drawn(tmp_path / "a.pdf", *figures, *labels)
+
+    assert found.text.splitlines() == [
+        "\t1926\t1927\t1928\t1929", f"{' '.join(label)}\t100\t110\t119\t130", "Total\t90\t102\t110\t118",
+    ]  # fmt: skip
+
+
 def test_no_word_of_a_page_is_lost_to_its_tables(tmp_path: Path) -> None:
     pages = tables_corpus.tables("words", 24)
     tables_corpus.save(pages, tmp_path / "pages.pdf")
