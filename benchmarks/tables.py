@@ -176,18 +176,25 @@ def _by_find_tables(path: Path) -> list[list[Rows]]:
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_LAYOUTS = (
+    ("order", tables_corpus.layouts, "layouts"),
+    ("order_storeys", tables_corpus.storeys, "layouts that rules and titles across part into storeys"),
+)
+_NEIGHBOURS = "neighbours of blocks that do not follow each other"
+
+
 def _order(directory: Path, sizes: Sizes) -> Iterator[Row]:
     """A file has its blocks in its reader's order, shuffled, by height, or with what stands at the foot first."""
-    ours, given = [], []
-    for seed in sizes.seeds:
-        pages = tables_corpus.layouts(seed, sizes.layouts)
-        path = directory / f"{seed}-layouts.pdf"
-        tables_corpus.save(pages, path)
-        with pdf.Book(path) as book, pymupdf.open(path) as document:
-            ours.append(_out_of_order([book.text(at).text for at in range(1, len(pages) + 1)], pages))
-            given.append(_out_of_order([page.get_text() for page in document], pages))
-    what = f"{sizes.layouts} generated layouts: neighbours of blocks that do not follow each other"
-    yield Row("order", what, _GET_TEXT, "%", ours, given, at_most(2, "%"))
+    for key, laid_out, what in _LAYOUTS:
+        ours, given = [], []
+        for seed in sizes.seeds:
+            pages = laid_out(seed, sizes.layouts)
+            path = directory / f"{seed}-{key}.pdf"
+            tables_corpus.save(pages, path)
+            with pdf.Book(path) as book, pymupdf.open(path) as document:
+                ours.append(_out_of_order([book.text(at).text for at in range(1, len(pages) + 1)], pages))
+                given.append(_out_of_order([page.get_text() for page in document], pages))
+        yield Row(key, f"{sizes.layouts} generated {what}: {_NEIGHBOURS}", _GET_TEXT, "%", ours, given, at_most(2, "%"))
 
 
 def _out_of_order(texts: Sequence[str], pages: Sequence[Page]) -> float:
@@ -244,16 +251,16 @@ def _scanned(sizes: Sizes) -> Iterator[Row]:
     seed = sizes.seeds[0]
     printed = (page for page in tables_corpus.tables(seed, 4 * sizes.scans) if page.tables)
     with_tables = list(islice(filter(tables_corpus.is_printable, printed), sizes.scans))
-    columns = tables_corpus.layouts(seed, sizes.scans)
     for key, quality in ("cells_scanned", "fast"), ("cells_scanned_auto", "auto"):
         layouts = [layout.read(one.layout or "") for one in _recognised(with_tables, quality)]
         wrong = _share_wrong([[_rows_of(one) for one in page.tables] for page in layouts], with_tables)
         told = f"{len(with_tables)} pages with tables, scanned at {_DPI} dpi, by `{quality}`: cells"
         yield Row(key, told, "", "% not right (1 - F1)", [wrong], [])
-    of_columns = _recognised(columns, "fast")
-    order = _out_of_order([one.text for one in of_columns], columns)
-    what = f"{len(columns)} layouts scanned at {_DPI} dpi: neighbours of blocks that do not follow each other"
-    yield Row("order_scanned", what, "", "%", [order], [], at_most(2, "%"))
+    for key, laid_out, what in _LAYOUTS:
+        columns = laid_out(seed, sizes.scans)
+        order = _out_of_order([one.text for one in _recognised(columns, "fast")], columns)
+        told = f"{len(columns)} {what}, scanned at {_DPI} dpi: {_NEIGHBOURS}"
+        yield Row(f"{key}_scanned", told, "", "%", [order], [], at_most(2, "%"))
 
 
 def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[Read]:

@@ -12,7 +12,7 @@ import csv
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ import pymupdf
 from benchmarks.corpus import WORDS as _WORDS
 
 Rows = list[list[str]]
+_Text = tuple[float, float, str, str, float]
+_Part = tuple[str, list[_Text]]
+"""A block of text, and where it is drawn."""
 
 _REPORTS = Path(__file__).resolve().parent / "reports"
 _WIDTH, _HEIGHT = 595, 842
@@ -35,7 +38,7 @@ class Page:
     tables: list[Rows] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     """Of a layout: its blocks in the order in which they are read."""
-    texts: list[tuple[float, float, str, str, float]] = field(default_factory=list)
+    texts: list[_Text] = field(default_factory=list)
     lines: list[tuple[float, float, float, float, float]] = field(default_factory=list)
     has_grids: bool = False
     shades: list[tuple[float, float, float, float]] = field(default_factory=list)
@@ -65,6 +68,11 @@ def _read_csv(path: Path) -> Rows:
 def layouts(seed: str, count: int) -> list[Page]:
     """Pages in columns, whose blocks are drawn in the order of no reader."""
     return [_layout(random.Random(f"{seed}/layout/{at}")) for at in range(count)]
+
+
+def storeys(seed: str, count: int) -> list[Page]:
+    """Pages that rules and titles across part into storeys, each with columns of its own; drawn likewise."""
+    return [_storeys(random.Random(f"{seed}/storeys/{at}")) for at in range(count)]
 
 
 def save(pages: Sequence[Page], path: Path) -> None:
@@ -440,18 +448,61 @@ def _length(text: str, font: str) -> float:
 # ── Layouts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _storeys(chance: random.Random) -> Page:
+    """One above the other: columns of their own number and measure, below a rule, a title, or both; and on top a head
+    in two parts, as patents have it. Only the rule tells that the columns above it have ended."""
+    page = Page("storeys")
+    font, size = chance.choice(("helv", "tiro")), chance.choice((8.5, 9.5, 10.0))
+    parts: list[_Part] = []
+    y = _block(parts, chance, 60, 300, 44, 1, "helv", 8) + 24
+    is_headed = chance.random() < 0.5
+    if is_headed:
+        ends = []
+        for left, right in ((60, 285), (330, 535)):
+            ends.append(y)
+            for kind in ("hebo", font)[: chance.randint(1, 2)]:
+                ends.append(_block(parts, chance, left, right, ends[-1], 1, kind, size + 3) + 2)
+        y = max(ends) + 4
+    count = chance.randint(2, 3)
+    high = (780 - y) / count
+    alike = chance.choice((2, 2, 3, 0))
+    for at in range(count):
+        parted = chance.choice(("rule", "rule", "title", "both"))
+        if (at or is_headed) and (parted != "title" or (is_headed and not at)):
+            page.lines.append((60, y, 535, y, chance.choice((0.5, 0.8, 1.5))))
+            y += 8 + size
+        if at and parted != "rule":
+            y = _block(parts, chance, 60, 535, y + 8, 1, "hebo", 13) + 6
+        end = 68 + is_headed * 40 + (at + 1) * high - 14
+        places = {2: [(60, 285), (310, 535)], 3: [(56, 206), (223, 373), (390, 540)]}[alike or chance.choice((2, 3))]
+        deepest = y
+        for left, right in places:
+            below = y
+            while below < end - 3 * size and (below == y or chance.random() < 0.85):
+                room = int((end - below) / (size * 1.25))
+                below = _block(parts, chance, left, right, below, min(chance.randint(2, 8), room), font, size)
+                below += size * chance.choice((0.6, 1.0))
+            deepest = max(deepest, below)
+        y = deepest + 4
+    return _in_some_order(page, parts, chance)
+
+
+def _block(
+    parts: list[_Part], chance: random.Random, left: float, right: float, y: float, lines: int, font: str, size: float
+) -> float:
+    own = Page("")
+    y, text = _prose(own, chance, left, right, y, lines, font, size)
+    parts.append((text, own.texts))
+    return y
+
+
 def _layout(chance: random.Random) -> Page:
     """Head, title, columns with paragraphs and a heading, a sidebar, footnotes, a page number."""
     kind = chance.choice(("two", "two", "three", "sidebar", "one"))
     page = Page(kind)
     font, size = chance.choice(("helv", "tiro")), chance.choice((8.5, 9.5, 10.0))
-    parts: list[tuple[str, list[tuple[float, float, str, str, float]]]] = []
-
-    def block(left: float, right: float, y: float, lines: int, font: str, size: float) -> float:
-        own = Page("")
-        y, text = _prose(own, chance, left, right, y, lines, font, size)
-        parts.append((text, own.texts))
-        return y
+    parts: list[_Part] = []
+    block = partial(_block, parts, chance)
 
     y = block(60, 300, 44, 1, "helv", 8) + 34
     if chance.random() < 0.8:
@@ -484,6 +535,11 @@ def _layout(chance: random.Random) -> Page:
             y = block(60, 535, y, 1, font, 7.0) + 3
     number = f"Page {chance.randint(1, 400)}"
     parts.append((number, [(285, 815, number, "helv", 8)]))
+    return _in_some_order(page, parts, chance)
+
+
+def _in_some_order(page: Page, parts: Sequence[_Part], chance: random.Random) -> Page:
+    """Drawn as some programs write them."""
     page.blocks = [text for text, _ in parts]
     order = list(range(len(parts)))
     how = chance.choice(("as read", "shuffled", "feet first", "by height"))

@@ -3,7 +3,7 @@
 A file has its text in an order, and so has an engine; mostly it is the reader's, and then it stays. Where it runs up
 the page within a column, or from column to column and back, the order is told by the gaps between the blocks: a
 column is read to its end before the one beside it, and what reaches over several parts what is above it from what is
-below. Distances are in the unit of the boxes.
+below; so does a rule that is drawn over several. Distances are in the unit of the boxes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ Box = tuple[float, float, float, float]
 """x0, y0, x1, y1; y grows downwards."""
 
 BLOCKS_MOST = 400
+_RULES_MOST = 1000
+_THIN = 0.4
+"""Of the lowest box: so far a rule may lean from piece to piece, and reach into a box."""
 _TOUCH = 0.2
 """By so much of the smaller one may two overlap and still be beside or below each other."""
 
@@ -36,9 +39,11 @@ def arranged(
     of_table: Mapping[int, int],
     *,
     is_given: bool = True,
+    rules: Callable[[], Sequence[Box]] = tuple,
 ) -> list[Part]:
     """The blocks of lines, without those that belong to a table (`of_table`), which stand as their table where the
-    first of them stood; cut where they go from one column to another; all as they are read."""
+    first of them stood; cut where they go from one column to another; all as they are read. `rules` that are drawn are
+    asked for only where they may tell something."""
     parts: list[Part] = []
     met: set[int] = set()
     for block in blocks:
@@ -67,7 +72,7 @@ def arranged(
         if len(part.lines) > 1:
             x0, y0, x1, y1 = zip(*[lines[at] for at in part.lines], strict=True)
             part.box = min(x0), min(y0), max(x1), max(y1)
-    return [parts[at] for at in in_order([part.box for part in parts], is_given=is_given)]
+    return [parts[at] for at in in_order([part.box for part in parts], is_given=is_given, rules=rules)]
 
 
 def _is_elsewhere(last: Box, own: Box) -> bool:
@@ -81,7 +86,7 @@ def _around(one: Box, other: Box) -> Box:
     return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
 
 
-def in_order(boxes: Sequence[Box], *, is_given: bool = True) -> list[int]:
+def in_order(boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[], Sequence[Box]] = tuple) -> list[int]:
     """Their places as they are read. `is_given`: the order in which they come is an author's, and not an engine's."""
     given = list(range(len(boxes)))
     if len(boxes) < 3 and not (len(boxes) == 2 and boxes[1][3] <= boxes[0][1]):
@@ -90,8 +95,11 @@ def in_order(boxes: Sequence[Box], *, is_given: bool = True) -> list[int]:
         return given
     if not is_given and _lie_within(boxes):
         return given
-    head, body, foot = _running(boxes)
-    read = [*head, *_cut(body, boxes), *foot]
+    lowest = min(one[3] - one[1] for one in boxes)
+    head, body, foot = _running(boxes, lowest)
+    walls = _walls(rules(), [boxes[at] for at in body], lowest)
+    ways = _cut([*body, *range(len(boxes), len(boxes) + len(walls))], [*boxes, *walls], lowest)
+    read = [*head, *(at for at in ways if at < len(boxes)), *foot]
     return read if not is_given or _runs_up(boxes) or _runs_across(read, boxes) else given
 
 
@@ -105,10 +113,44 @@ def _lie_within(boxes: Sequence[Box]) -> bool:
     )
 
 
-def _running(boxes: Sequence[Box]) -> tuple[list[int], list[int], list[int]]:
+def _walls(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
+    """Level rules that reach over boxes which stand side by side, and go through none: each where it parts them."""
+    return [
+        wall
+        for rule in _joined(rules, lowest)
+        if len(over := [one for one in boxes if one[0] < rule[2] and one[2] > rule[0]]) > 1
+        and max(one[0] for one in over) >= min(one[2] for one in over)
+        and (wall := _between(rule, over, lowest)) is not None
+    ]
+
+
+def _joined(rules: Sequence[Box], lowest: float) -> list[Box]:
+    """Those that go on with each other, each a little higher or lower than the last; their ends are not exact."""
+    lines: list[tuple[Box, Box]] = []
+    for one in sorted(one for one in rules if one[3] - one[1] < min(_THIN * lowest, one[2] - one[0]))[:_RULES_MOST]:
+        for at, (whole, last) in enumerate(lines):
+            if one[0] <= whole[2] + lowest and abs(one[1] - last[1]) < _THIN * lowest:
+                lines[at] = _around(whole, one), one
+                break
+        else:
+            lines.append((one, one))
+    return [(x0 + lowest / 2, y0, x1 - lowest / 2, y1) for (x0, y0, x1, y1), _ in lines]
+
+
+def _between(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
+    """None: something stands on both of its sides."""
+    y = (rule[1] + rule[3]) / 2
+    above = max((one[3] for one in over if one[1] + one[3] < 2 * y), default=y)
+    below = min((one[1] for one in over if one[1] + one[3] >= 2 * y), default=y)
+    if above > y + _THIN * lowest or below < y - _THIN * lowest:
+        return None
+    y = min(max(y, above), below)
+    return rule[0], y, rule[2], y
+
+
+def _running(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int], list[int]]:
     """What runs above and below all pages belongs to no column."""
     body = sorted(range(len(boxes)), key=lambda at: boxes[at][1])
-    lowest = min(one[3] - one[1] for one in boxes)
     head: list[int] = []
     foot: list[int] = []
 
@@ -155,14 +197,14 @@ def _runs_across(read: Sequence[int], boxes: Sequence[Box]) -> bool:
     return breaks > 1
 
 
-def _cut(some: list[int], boxes: Sequence[Box]) -> list[int]:
+def _cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
     if len(some) < 2:
         return some
     columns = _parted(some, boxes, 0)
     if len(columns) > 1:
-        if len(columns) == 2 and _is_sidebar(columns[0], columns[1], boxes):
+        if len(columns) == 2 and _is_sidebar(columns[0], columns[1], boxes, lowest):
             columns.reverse()
-        return [one for column in columns for one in _cut(column, boxes)]
+        return [one for column in columns for one in _cut(column, boxes, lowest)]
     storeys = _parted(some, boxes, 1)
     if len(storeys) < 2:
         return sorted(some, key=lambda at: (boxes[at][1], boxes[at][0]))
@@ -175,14 +217,13 @@ def _cut(some: list[int], boxes: Sequence[Box]) -> list[int]:
             groups.append(list(storey))
     if len(groups) < 2:
         groups = storeys
-    return [one for group in groups for one in _cut(group, boxes)]
+    return [one for group in groups for one in _cut(group, boxes, lowest)]
 
 
-def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box]) -> bool:
+def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], lowest: float) -> bool:
     """Text beside the text, narrower by far: whoever reads comes to it last, also where it stands first. Single lines
     are no text, but what names that beside them."""
     wide, narrow = (max(boxes[at][2] for at in some) - min(boxes[at][0] for at in some) for some in (right, left))
-    lowest = min(one[3] - one[1] for one in boxes)
     return narrow < 0.6 * wide and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
 
 

@@ -339,7 +339,13 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
             groups.append(range(begin, begin + len(one.lines)))
     grids = _tables_in(read, found, lines) if tables.may_have_tables([one.y for one in lines]) else []
     of_table = {piece.at: at for at, grid in enumerate(grids) for row in grid.rows for cell in row for piece in cell}
-    parts = order.arranged(groups, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in grids], of_table)
+    parts = order.arranged(
+        groups,
+        boxes,
+        [(one.x0, one.y0, one.x1, one.y1) for one in grids],
+        of_table,
+        rules=lambda: _rules_in(read, found),
+    )
     written: list[str] = []
     blocks: list[Block] = []
     placed: list[Table] = []
@@ -390,7 +396,7 @@ _line_of = itemgetter(5, 6)
 
 
 def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
-    if len(found) > _BLOCKS_LOOKED_AT:
+    if len(found) > _BLOCKS_LOOKED_AT or all(one.bbox is not None for one in found):
         return []
     rules: list[tables.Rule] = []
     block = read.m_internal.first_block

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby, pairwise, product
 from statistics import median
 
@@ -105,7 +106,8 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
 
 
 def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Arranged:
-    """`rules` is asked only where there may be a table."""
+    """`rules` is asked only where there may be a table, or columns."""
+    rules = cache(rules)
     words = _numbered(lines)
     em = median([word.y1 - word.y0 for word, _ in words]) if words else 0.0
     pieces = _pieces(words, em or 1.0)
@@ -122,7 +124,7 @@ def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Ar
 
         found = tables.find(_pieces(words, em), drawn, split)
     as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
-    return _put_together(lines, words, found, as_read) if words else as_read
+    return _put_together(lines, words, found, as_read, rules) if words else as_read
 
 
 def _numbered(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
@@ -195,8 +197,9 @@ def _whole(text: str) -> str:
 
 
 def _put_together(
-    lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: Arranged
-) -> Arranged:
+    lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: Arranged,
+    rules: Callable[[], Sequence[Rule]],
+) -> Arranged:  # fmt: skip
     rows = [[Row([_words_of(cell, words) for cell in row]) for row in one.rows] for one in found]
     of_table = {
         at: number
@@ -229,8 +232,9 @@ def _put_together(
             entries.append((rest, number))
     boxes = [_around(line) for line, _ in entries]
     parts = order.arranged(
-        blocks, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in found], tables_at, is_given=False
-    )
+        blocks, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in found], tables_at, is_given=False,
+        rules=rules,
+    )  # fmt: skip
     if not found and [at for part in parts for at in part.lines] == list(range(len(entries))):
         return as_read
     made: list[list[Word]] = []

@@ -159,6 +159,21 @@ def test_an_order_in_which_nothing_is_odd_stays_as_it_is() -> None:
     assert in_order([columns[1], columns[0], columns[2]]) == [1, 0, 2]
 
 
+def test_a_rule_over_several_columns_ends_them() -> None:
+    left, right = (
+        [(60.0, y, 280.0, y + 100) for y in (100.0, 230.0)],
+        [(310.0, y, 530.0, y + 90) for y in (100.0, 230.0)],
+    )
+    boxes = [*left, *right]
+
+    def ordered(*rules: tuple[float, float, float, float]) -> list[int]:
+        return in_order(boxes, is_given=False, rules=lambda: rules)
+
+    assert ordered((60, 215, 300, 215), (295, 216, 530, 216)) == [0, 2, 1, 3]
+    # Within a column, or through what stands there, it ends nothing.
+    assert ordered((60, 215, 280, 215), (60, 150, 530, 150), (295, 60, 295, 530)) == [0, 1, 2, 3]
+
+
 def test_a_page_of_a_million_pieces_is_no_table() -> None:
     assert find([Piece(x, y, x + 5, y + 8, "1", 0) for x in range(0, 1000, 10) for y in range(0, 1000, 10)]) == []
 
@@ -170,7 +185,8 @@ CELLS_LEAST, IN_ORDER_LEAST = 0.965, 0.985
 @pytest.fixture(scope="module")
 def kept_back(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tables_corpus.Page], Path]:
     path = tmp_path_factory.mktemp("tables") / "pages.pdf"
-    pages = [*tables_corpus.tables("kept back", 96), *tables_corpus.layouts("kept back", 60)]
+    layouts = [*tables_corpus.layouts("kept back", 40), *tables_corpus.storeys("kept back", 20)]
+    pages = [*tables_corpus.tables("kept back", 96), *layouts]
     tables_corpus.save(pages, path)
     return pages, path
 
@@ -322,10 +338,10 @@ def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
 
 @pytest.fixture(scope="module")
 def scanned() -> list[tuple[tables_corpus.Page, Read]]:
-    """A table and columns, recognised; each once for all tests."""
+    """A table, and columns above and below a rule, recognised; each once for all tests."""
     reader = ocr.reader_for(WayToRead(("eng",), "fast"))
     found = []
-    for page in (tables_corpus.tables("scans", 1)[0], tables_corpus.layouts("scans", 1)[0]):
+    for page in (tables_corpus.tables("scans", 1)[0], tables_corpus.storeys("tuned", 1)[0]):
         with pymupdf.open() as document:
             tables_corpus.draw(document.new_page(width=595, height=842), page)
             drawn = document[0].get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
