@@ -10,9 +10,9 @@ from __future__ import annotations
 import io
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,7 @@ REAL_HELD_BACK = REAL / "held-back"
 """By which no threshold was chosen."""
 
 _AGE_SECONDS = 60.0
+_DOTS_LEAST = 6
 
 
 def books(
@@ -113,12 +114,23 @@ def books(
     return [_book(directory / f"report-{at:03}.pdf", of_pages, f"{seed}/{at}", lines, bodies) for at in range(count)]
 
 
-def _book(path: Path, looks: Sequence[Look], seed: str, lines_most: int, bodies: Bodies) -> Book:
+def contents(
+    directory: Path, looks: Sequence[Look], pages: int, *, seed: str, lines: int = LINES_MOST, bodies: Bodies = USUAL
+) -> Book:
+    """Tables of contents, the number of a page behind a row of dots. In the truth each dot is one."""
+    directory.mkdir(parents=True)
+    of_pages = [looks[at % len(looks)] for at in range(pages)]
+    return _book(directory / "contents.pdf", of_pages, f"{seed}/contents", lines, bodies, _contents)
+
+
+def _book(
+    path: Path, looks: Sequence[Look], seed: str, lines_most: int, bodies: Bodies, lines_of: Writer | None = None
+) -> Book:
     truth = []
     with _new_document() as document:
         for number, look in enumerate(looks, 1):
             chance = random.Random(f"{seed}/{number}")
-            lines = list(islice(_lines(chance, number, bodies), lines_most))
+            lines = list(islice((lines_of or _lines)(chance, number, bodies), lines_most))
             truth.append("\n".join(line.text for line in lines))
             _draw(document, lines, look, chance)
         _save(document, path, {})
@@ -162,6 +174,11 @@ class _Line:
     font: str
     size: float
     y: float
+    shown: str = ""
+    """As it is drawn, if not as it is told."""
+
+
+Writer = Callable[[random.Random, int, Bodies], Iterator[_Line]]
 
 
 def _lines(chance: random.Random, number: int, bodies: Bodies) -> Iterator[_Line]:
@@ -181,6 +198,25 @@ def _lines(chance: random.Random, number: int, bodies: Bodies) -> Iterator[_Line
             yield _Line(line, body, size, y)
             y += 1.35 * size
         y += 0.6 * size
+    yield _Line(f"Page {number}", body, 9, 812)
+
+
+def _contents(chance: random.Random, number: int, bodies: Bodies) -> Iterator[_Line]:
+    body, size = bodies[chance.randrange(len(bodies))]
+    yield _Line("Contents", _BOLD[body], size + 3, _TOP)
+    mark = chance.choice((".", ". ", " ."))
+    high = chance.choice((1.35, 1.6, 2.0)) * size
+    y, page = _TOP + 3 * size, 1
+    while y < _BOTTOM:
+        title = " ".join(chance.choices(WORDS, k=chance.randint(1, 6))).capitalize()
+        named = chance.choice((f"{chance.randint(1, 9)}.{chance.randint(1, 20)} {title}", title))
+        room = (_RIGHT - _LEFT) / size - sum(map(partial(_length, font=body), (named, " ", " ", str(page))))
+        dots = max(int(room / _length(mark, body)), 0)
+        if dots >= _DOTS_LEAST:
+            shown = f"{named} {(mark * dots).strip()} {page}"
+            yield _Line(f"{named} {'.' * dots} {page}", body, size, y, shown)
+        y += high
+        page += chance.randint(0, 9)
     yield _Line(f"Page {number}", body, 9, 812)
 
 
@@ -262,7 +298,7 @@ def _print(page: Any, lines: Sequence[_Line]) -> None:
         page.insert_font(fontname=font, fontbuffer=_charis(font))
     shape = page.new_shape()
     for line in lines:
-        shape.insert_text((_LEFT, line.y), line.text, fontname=line.font, fontsize=line.size)
+        shape.insert_text((_LEFT, line.y), line.shown or line.text, fontname=line.font, fontsize=line.size)
     shape.commit()
 
 

@@ -201,6 +201,27 @@ def softened(gray: Gray) -> Gray:
     return Gray(image.width, image.height, image.tobytes())
 
 
+def cropped(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
+    """And from where on."""
+    image, left, top = _within(gray, box)
+    return Gray(image.width, image.height, image.tobytes()), left, top
+
+
+def ink_within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
+    """255 where there is some, else 0, told by the paper and the darkest ink there; and from where on."""
+    image, left, top = _within(gray, box)
+    counts = list(accumulate(image.histogram()))
+    paper, ink = bisect_right(counts, counts[-1] // 2), bisect_right(counts, counts[-1] // 300)
+    dark = paper - max((paper - ink) * 0.45, _INK_DEPTH)
+    return image.point([_PAPER if value < dark else 0 for value in range(256)]), left, top
+
+
+def _within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
+    left, top = max(int(box[0]), 0), max(int(box[1]), 0)
+    right, bottom = min(math.ceil(box[2]), gray.width), min(math.ceil(box[3]), gray.height)
+    return image_of(gray).crop((left, top, max(right, left + 1), max(bottom, top + 1))), left, top
+
+
 def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
     """Level and upright lines as long as a few letters; each as the stretches of it that lie in one row of pixels."""
     ink = _ink(gray)

@@ -96,21 +96,27 @@ def has_lines(text: str) -> bool:
     return '"lines":' in text
 
 
+def around(some: Sequence[Word | Cell]) -> tuple[float, float, float, float]:
+    """From the left and top of all of them to their right and bottom."""
+    return (
+        min(one.x0 for one in some),
+        min(one.y0 for one in some),
+        max(one.x1 for one in some),
+        max(one.y1 for one in some),
+    )
+
+
 def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> Table:
     """From the words of its cells."""
 
     def cell(words: Sequence[Word]) -> Cell | None:
         if not words:
             return None
-        corners = (min(one.x0 for one in words), min(one.y0 for one in words),
-                   max(one.x1 for one in words), max(one.y1 for one in words))  # fmt: skip
-        return Cell(*corners, " ".join(one.text for one in words))
+        return Cell(*around(words), " ".join(one.text for one in words))
 
     cells = [[cell(words) for words in row] for row in rows]
     found = [one for row in cells for one in row if one is not None]
-    box = (min(one.x0 for one in found), min(one.y0 for one in found),
-           max(one.x1 for one in found), max(one.y1 for one in found))  # fmt: skip
-    return Table(box, begin, end, cells)
+    return Table(around(found), begin, end, cells)
 
 
 def text_of(lines: Sequence[Sequence[Word]]) -> str:

@@ -230,7 +230,7 @@ def _put_together(
         if rest:
             blocks[-1].append(len(entries))
             entries.append((rest, number))
-    boxes = [_around(line) for line, _ in entries]
+    boxes = [layout.around(line) for line, _ in entries]
     parts = order.arranged(
         blocks, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in found], tables_at, is_given=False,
         rules=rules,
@@ -271,8 +271,3 @@ def _words_of(cell: Sequence[Piece], words: Sequence[tuple[Word, int]]) -> list[
     return [
         words[at][0] for piece in cell for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
     ]  # fmt: skip
-
-
-def _around(line: Sequence[Word]) -> order.Box:
-    return (min(word.x0 for word in line), min(word.y0 for word in line),
-            max(word.x1 for word in line), max(word.y1 for word in line))  # fmt: skip

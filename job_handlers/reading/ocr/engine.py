@@ -28,6 +28,9 @@ class Engine(Protocol):
         neighbourhood, not for the page as a whole. `is_large`: all letters could be read from half as many pixels each
         way."""
 
+    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
+        """The words of pixels that hold one line, or a part of it."""
+
     def turn(self, gray: Gray, dpi: float) -> int | None:
         """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -86,10 +87,12 @@ class Lines:
         self._session: Any = None
         self._characters: list[str] = []
 
-    def read(self, gray: Gray, box: Box) -> list[Word]:
-        """Its words, with their places in the page; those across the line are only as exact as the network is."""
+    def read(self, gray: Gray, box: Box, between: tuple[float, float] = (-inf, inf)) -> list[Word]:
+        """Its words, with their places in the page; those across the line are only as exact as the network is. It gets
+        some room around its box, but nothing of what ends and begins beside it (`between`)."""
         session, numpy = self._ready()
         x0, y0, x1, y1 = _roomy(box, gray)
+        x0, x1 = max(x0, min(between[0], box[0])), min(x1, max(between[1], box[2]))
         width = min(max(round((x1 - x0) * _HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _HEIGHT)
         line = image_of(gray).resize((width, _HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
         room = -(-width // _STEP) * _STEP

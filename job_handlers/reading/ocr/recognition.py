@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 from job_handlers.reading import layout, rows
 from job_handlers.reading.gray import (
@@ -22,7 +22,7 @@ from job_handlers.reading.gray import (
     turned,
 )
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import written_in
+from job_handlers.reading.ocr import leaders, written_in
 from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.ocr.second import SecondReader
 
@@ -146,8 +146,9 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
     skew = skew_of(straight)
     if skew:
         straight = straightened(straight, skew)
-    lines = rows.tidied(engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large), straight.width)
-    return Recognised(lines, turn, skew, seen=straight)
+    lines = engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large)
+    lines = leaders.told_apart(lines, straight, partial(engine.line, dpi=dpi, is_uneven=is_uneven))
+    return Recognised(rows.tidied(lines, straight.width), turn, skew, seen=straight)
 
 
 def _is_nearly_empty(read: Recognised) -> bool:

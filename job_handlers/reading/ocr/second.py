@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
+from math import inf
 
 from job_handlers.reading import layout
 from job_handlers.reading.gray import Gray, ink_left_out
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import neural
+from job_handlers.reading.ocr.leaders import is_leader
 from job_handlers.reading.ocr.neural import Box
 
 _SURE = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
@@ -63,7 +65,8 @@ class SecondReader:
         """And the numbers of the lines in which words are its own. `is_weak`: the first has found little."""
         confidence = layout.confidence_of(lines) or 0.0
         below = 101.0 if self._is_thorough else _sure_enough(confidence)
-        found = [self._looked_at_again(line, gray, below) for line in lines]
+        words = [*chain.from_iterable(lines)]
+        found = [self._looked_at_again(line, words, gray, below) for line in lines]
         changed = [at for at, line in enumerate(lines) if layout.text_of([line]) != layout.text_of([found[at]])]
         if (
             is_weak
@@ -76,12 +79,13 @@ class SecondReader:
                     _put_in(found, words, changed)
         return found, changed
 
-    def _looked_at_again(self, line: list[Word], gray: Gray, below: float) -> list[Word]:
+    def _looked_at_again(self, line: list[Word], words: Sequence[Word], gray: Gray, below: float) -> list[Word]:
         better: list[Word] = []
         done = 0
         for begin, end in _pieces(line, spans(line, below)):
             box = _box_of(line, begin, end)
-            better += [*line[done:begin], *merged(line[begin:end], self._lines.read(gray, box))]
+            again = self._lines.read(gray, box, _between(box, words))
+            better += [*line[done:begin], *merged(line[begin:end], again)]
             done = end
         return [*better, *line[done:]]
 
@@ -92,7 +96,17 @@ def _sure_enough(confidence: float) -> float:
 
 
 def spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
-    """From which word up to before which it is read again: those that are not sure, each with its neighbours."""
+    """From which word up to before which it is read again: those that are not sure, each with its neighbours, but no
+    row of dots, and not over one."""
+    dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
+    return [
+        (begin + first + 1, end + first + 1)
+        for first, last in pairwise(dots)
+        for begin, end in _spans(line[first + 1 : last], below)
+    ]
+
+
+def _spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
     unsure = [at for at, word in enumerate(line) if word.confidence < below]
     if len(unsure) > _MOST_OF_LINE * len(line):
         return [(0, len(line))]
@@ -123,9 +137,19 @@ def _is_readable(box: Box) -> bool:
 
 def _box_of(line: Sequence[Word], begin: int, end: int) -> Box:
     """As high as the line."""
-    _, y0, _, y1 = _around(line)
-    x0, _, x1, _ = _around(line[begin:end])
+    _, y0, _, y1 = layout.around(line)
+    x0, _, x1, _ = layout.around(line[begin:end])
     return x0, y0, x1, y1
+
+
+def _between(box: Box, words: Sequence[Word]) -> tuple[float, float]:
+    """Where what stands on its left ends, and what stands on its right begins: of its own line and of other columns."""
+    x0, y0, x1, y1 = box
+    middle = (x0 + x1) / 2
+    row = [word for word in words if _in_row(word, y0, y1)]
+    left = [word.x1 for word in row if word.x1 < middle and word.x0 < x0]
+    right = [word.x0 for word in row if word.x0 > middle and word.x1 > x1]
+    return max(left, default=-inf), min(right, default=inf)
 
 
 def merged(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
@@ -148,11 +172,15 @@ def _better(mine: Sequence[Word], theirs: Sequence[Word], *, read_well: bool) ->
     one, other = _joined(mine), _joined(theirs)
     my, their = _least(mine), _least(theirs)
     if one == other:
-        # The first knows better where its spaces are, and how marks are bent.
-        is_theirs = len(mine) != len(theirs) and my < _GUESSED and their >= _CERTAIN
+        # The first knows better where its spaces are, and how marks are bent; and two columns are not one number.
+        is_other = len(theirs) > len(mine) or (len(theirs) < len(mine) and not _FIGURES.search(one))
+        is_theirs = is_other and my < _GUESSED and their >= _CERTAIN
         return theirs if is_theirs else [_surer(word, their) for word in mine]
     if _FIGURES.search(one) or _FIGURES.search(other):
-        return theirs if are_better_figures(one, my, other, their) else mine
+        if not are_better_figures(one, my, other, their):
+            return mine
+        is_joined = len(theirs) < len(mine) and len(one) == len(other)
+        return _in_the_places(mine, other, their) if is_joined else theirs
     return theirs if their >= _CERTAIN or their >= max(my, _LIKELY) else mine
 
 
@@ -169,6 +197,15 @@ def are_better_figures(mine: str, my: float, theirs: str, their: float) -> bool:
 
 def _surer(word: Word, confidence: float) -> Word:
     return Word(word.x0, word.y0, word.x1, word.y1, max(word.confidence, confidence), word.text)
+
+
+def _in_the_places(words: Sequence[Word], text: str, confidence: float) -> list[Word]:
+    """So that of two columns, which a number and a sign may be, none takes what is the other's."""
+    ends = [0, *accumulate(len(_joined([word])) for word in words)]
+    return [
+        Word(word.x0, word.y0, word.x1, word.y1, confidence, text[begin:end])
+        for word, (begin, end) in zip(words, pairwise(ends), strict=True)
+    ]
 
 
 def _paired(groups: Iterator[Group]) -> Iterator[Group]:
@@ -235,15 +272,6 @@ def _room_of(word: Word) -> Box:
     return word.x0 - beside, word.y0 - beside, word.x1 + beside, word.y1 + beside
 
 
-def _around(line: Sequence[Word]) -> Box:
-    return (
-        min(word.x0 for word in line),
-        min(word.y0 for word in line),
-        max(word.x1 for word in line),
-        max(word.y1 for word in line),
-    )
-
-
 def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
     """From the top down: where there is room for more than a character."""
     words = [word for line in lines for word in line]
@@ -264,12 +292,12 @@ def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box
 def _put_in(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
     """Into the line that they are a part of, or that goes on there; else as a line of their own below the nearest that
     stands above it."""
-    x0, y0, x1, y1 = _around(words)
+    x0, y0, x1, y1 = layout.around(words)
     below = 0
     for at, line in enumerate(lines):
         if not line:
             continue
-        left, top, right, bottom = _around(line)
+        left, top, right, bottom = layout.around(line)
         if _in_row(Word(left, top, right, bottom, 0, ""), y0, y1) and max(left - x1, x0 - right) < _NEAR * (y1 - y0):
             within = [word for word in line if min(word.x1, x1) > max(word.x0, x0)]
             others = [word for word in line if word not in within]

@@ -44,7 +44,7 @@ DATA = {
 _PLAUSIBLE_DPI = (70, 600)
 _COLUMNS = 12
 _BLOCK_BYTES = 1 << 16
-_PSM_AUTO = 3
+_PSM_AUTO, _PSM_LINE = 3, 7
 _OTSU, _SAUVOLA = "0", "2"
 _VERTICAL = 7
 _WRITING = range(1, 9)
@@ -184,6 +184,16 @@ class _InProcess:
         finally:
             self._reader.Clear()
 
+    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
+        self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
+        self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_LINE)
+        try:
+            _show(self._reader, gray, dpi)
+            return [word for line in _found(self._reader) for word in line] if self._reader.Recognize() else []
+        finally:
+            self._reader.Clear()
+            self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
+
     def _words_in(self, blocks: Sequence[Box], half: Gray, dpi: float) -> list[list[Word]]:
         """Where columns and paragraphs are is seen better in all pixels, and what they say in half of them."""
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
@@ -275,11 +285,17 @@ class _Program:
         self._data = data
 
     def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
+        return self._read(gray, dpi, _PSM_AUTO, is_uneven=is_uneven)
+
+    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
+        return [word for line in self._read(gray, dpi, _PSM_LINE, is_uneven=is_uneven) for word in line]
+
+    def _read(self, gray: Gray, dpi: float, mode: int, *, is_uneven: bool) -> list[list[Word]]:
         method = _SAUVOLA if is_uneven else _OTSU
         said = self._pytesseract.image_to_data(
             image_of(gray),
             lang=self._language,
-            config=f"--psm {_PSM_AUTO} --oem 1 --dpi {_plausible(dpi)} -c thresholding_method={method}"
+            config=f"--psm {mode} --oem 1 --dpi {_plausible(dpi)} -c thresholding_method={method}"
             f' --tessdata-dir "{self._data}"',
         )
         return _lines(said.splitlines()[1:])

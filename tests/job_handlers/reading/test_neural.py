@@ -7,7 +7,9 @@ import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
@@ -21,6 +23,8 @@ from job_handlers.reading.ocr_pages import Picture, read_page
 from tests.job_handlers.reading import documents
 from tests.job_handlers.reading.kit import Library
 from worker_service.children.messages import How
+
+pymupdf: Any = partly_typed
 
 MIB = 1 << 20
 
@@ -100,6 +104,29 @@ def test_what_the_first_has_missed_is_found_and_put_where_it_stands() -> None:
     assert changed == [2, 3, 4, 5]
     unchanged, none = SecondReader(is_thorough=False).improved(whole, page, is_weak=False)
     assert (unchanged, none) == (whole, [])
+
+
+@needs_it
+@pytest.mark.parametrize("gap", [0.4, 1.2])
+def test_of_a_number_the_sign_in_the_next_column_is_no_part(gap: float) -> None:
+    """Which stands so near, in points, whether it was taken for the same line or not."""
+    first: list[layout.Word] = []
+    with pymupdf.open() as document:
+        sheet = document.new_page(width=300, height=60)
+        x = 40.0
+        for text, confidence, room in (("140,813", 40.0, gap), ("$", 96.0, 8.0), ("97,250", 96.0, 0.0)):
+            sheet.insert_text((x, 40), text, fontsize=11)
+            end = x + pymupdf.get_text_length(text, fontsize=11)
+            places = [round(side * 200 / 72) for side in (x, 32, end, 41)]
+            first.append(layout.Word(places[0], places[1], places[2], places[3], confidence, text))
+            x = end + room
+        drawn = sheet.get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
+    page = Gray(drawn.width, drawn.height, bytes(drawn.samples))
+
+    for lines in ([first[:1], first[1:]], [first]):
+        found, _ = SecondReader(is_thorough=False).improved(lines, page, is_weak=False)
+
+        assert [word.text for line in found for word in line] == ["140,813", "$", "97,250"]
 
 
 @needs_it

@@ -33,6 +33,20 @@ def test_only_words_that_are_not_sure_are_read_again_each_with_its_neighbours() 
     assert spans(line(("guess", 50.0), ("guess", 50.0), ("word", 96.0)), 85) == [(0, 3)]
 
 
+def test_a_row_of_dots_is_not_read_again_and_nothing_over_it() -> None:
+    found = spans(line(("Risks", 50.0), ("........", 99.0), ("5", 60.0), ("sure", 96.0), ("sure", 96.0)), 85)
+
+    assert found == [(0, 1), (2, 4)]
+
+
+def test_numbers_that_only_the_first_told_apart_stay_apart() -> None:
+    first = line(("140,873", 40.0), ("$", 40.0))
+    second = [Word(0, 0, 90, 20, 99.0, "140,813$")]
+
+    assert text(merged(first, second)) == "140,813 $"
+    assert text(merged(line(("140,813", 40.0), ("$", 40.0)), second)) == "140,813 $"
+
+
 def test_of_two_words_in_a_place_the_surer_stays() -> None:
     first = line(("Theekact", 0.0), ("cause", 93.0), ("of", 95.0), ("the", 95.0))
     second = line(("The", 99.6), ("exact", 99.0), ("cause", 99.0), ("of", 99.0), ("tbe", 60.0))

@@ -77,6 +77,9 @@ class Speaker:
         confidence = 95.0 if language == self._language else 85.0 if is_mine else 68.0
         return [[Word(0, 0, 9, 9, confidence, word if is_mine else "TO") for word in text.split()]]
 
+    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
+        return [word for line in self.words(gray, dpi) for word in line]
+
     def turn(self, gray: Gray, dpi: float) -> int | None:
         return 0
 
