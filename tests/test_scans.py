@@ -18,7 +18,11 @@ from job_handlers.reading import ocr, pdf
 from job_handlers.reading.ocr_pages import draw, read_page
 
 SCANS, HELD_BACK = (
-    sorted(path for path in place.iterdir() if path.suffix in (".jpg", ".png")) for place in (REAL, REAL_HELD_BACK)
+    sorted(
+        (path for path in place.iterdir() if path.suffix in (".jpg", ".png")),
+        key=lambda path: path.with_suffix(".txt").stat().st_size,
+    )
+    for place in (REAL, REAL_HELD_BACK)
 )
 
 
