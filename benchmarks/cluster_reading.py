@@ -47,7 +47,7 @@ class Part:
     pages: int = 4
 
 
-FULL = (Part("half a core", "", 0.5, (1, 2, 3), 4), Part("a quarter of a core", "quarter_", 0.25, (1, 2, 4), 3))
+FULL = (Part("half a core", "", 0.5, (1, 2), 4), Part("a quarter of a core", "quarter_", 0.25, (1, 2, 4), 3))
 QUICK = (Part("half a core", "", 0.5, (1, 2), 1, 2),)
 
 
