@@ -287,10 +287,8 @@ class SqliteLeases:
             now = self._db.now()
             targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
             kept = [(lease, page, result) for lease, page, result in ready if targets[lease].is_kept]
-            results = b"[%s]" % b",".join(result for _, _, result in kept if result)
-            added = [
-                result_id for (result_id,) in self._db.write("add_page_results", results=results.decode(), now=now)
-            ]
+            results = [(*result, now) for _, _, result in kept if result]
+            added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
             self._db.write("index_results", result_ids=json.dumps(added))
             if aliases := [(page.also, page.digest) for _, page, _ in kept if page.also]:
                 self._db.write("add_page_aliases", aliases=msgspec.json.encode(aliases).decode())
@@ -656,13 +654,12 @@ def by(lease: Lease) -> dict[str, object]:
     return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
 
 
-def _result_of(page: PageResult, said: str) -> bytes:
+def _result_of(page: PageResult, said: str) -> tuple[str, str, str, float | None, bytes | None]:
     """A page comes from a child: what SQLite could not take is mended rather than let it spoil the pages beside it."""
     text = said.encode("utf-8", "replace").decode()
-    layout = None if page.layout is None else _packed(page.layout.encode("utf-8", "replace")).hex()
+    layout = None if page.layout is None else _packed(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
-    result = {"digest": page.digest, "text": text, "method": page.method, "confidence": confidence, "layout": layout}
-    return msgspec.json.encode(result)
+    return page.digest, text, page.method, confidence, layout
 
 
 def _packed(layout: bytes) -> bytes:

@@ -318,8 +318,7 @@ SELECT state FROM checkpoint WHERE job_id = :job_id;
 
 -- name: add_page_results
 INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
-SELECT value ->> 'digest', value ->> 'text', value ->> 'method', value ->> 'confidence', unhex(value ->> 'layout'), :now
-  FROM json_each(:results) WHERE true
+VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (digest) DO NOTHING
 RETURNING id;
 
