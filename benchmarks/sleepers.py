@@ -46,24 +46,28 @@ def sleep(context: Context[shipped.Payload]) -> Done:
 
 
 class _Sleeper:
+    """It goes on with what it was told while something is asked, as the process does that reads."""
+
     def __init__(self, content: str, seconds: float) -> None:
         self._content = content
         self._seconds = seconds
-        self._told: deque[int] = deque()
+        self._told: deque[tuple[int, float]] = deque()
+        self._free_at = 0.0
 
     def tell(self, *numbers: int) -> None:
-        self._told += numbers
+        self._told += [(number, time.monotonic()) for number in numbers]
 
     @property
     def is_told(self) -> bool:
         return bool(self._told)
 
     def hear(self) -> tuple[int, shipped.Drawn | shipped.Read]:
-        number = self._told.popleft()
+        number, told_at = self._told.popleft()
+        part = _DRAWING if number > 0 else 1 - _DRAWING
+        self._free_at = max(self._free_at, told_at) + self._seconds * part
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
         if number > 0:
-            time.sleep(self._seconds * _DRAWING)
             return number, shipped.Drawn(f"{self._content}-{number}")
-        time.sleep(self._seconds * (1 - _DRAWING))
         return number, shipped.Read(f"Page {-number}. {_TEXT}", "ocr", 90.0)
 
 
