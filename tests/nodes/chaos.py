@@ -4,6 +4,10 @@
 file, of which one has the nodes at a time. The books are those of `tests.system.chaos`, and two more: what was lost on
 a node was gone there before the head gave it up, so that no job ever ran twice at once; and when the head has gone
 nothing of it is left on any machine.
+
+With `--one-by-one` each fault waits until all machines work again after the one before, so that what it costs is its
+own; `--one-by-one gateway daemon` are these alone. `--in-pairs` loses a machine, and hits the head within the patience.
+`--machines 2` leaves more to each of them: they all begin on this one.
 """
 
 from __future__ import annotations
@@ -28,7 +32,6 @@ from tests.system.conftest import System
 from worker_service.children.processes import started_at
 from worker_service.clock import as_text, from_text
 
-MACHINES = 6
 PATIENCE_SECONDS = 9.0
 """Unless somebody says otherwise."""
 LONG_SECONDS = (12.0, 20.0)
@@ -75,6 +78,7 @@ class Blow:
 class NodeStorm(Storm):
     kinds = (*OF_MACHINES, *OF_PROCESSES)
     lengths = (0.02, 0.6, 2.0, 4.0)
+    machines = 6
     shipped = ("command",)
     slots = 1
     """Of each machine."""
@@ -87,7 +91,7 @@ class NodeStorm(Storm):
         super().__init__(system, seed, daemons=daemons)
         self._lab = Lab(system.place)
         system.before = self._lab.head
-        names = [f"n{number + 1}" for number in range(MACHINES)]
+        names = [f"n{number + 1}" for number in range(self.machines)]
         config = Path(str(self._settings["config"]))
         engine = f"ssh:{','.join(f'{name}*{self.slots}' for name in names)},local*0"
         config.write_text(f'{config.read_text()}[cluster]\nengine = "{engine}"\ntypes = {[*self.types]}\n')
@@ -238,7 +242,7 @@ class NodeStorm(Storm):
         return [pid for pid in super()._living() if pid not in there]
 
     def summary(self) -> str:
-        lines = [f"{sum(self.landed.values())} faults over {MACHINES} machines", super().summary()]
+        lines = [f"{sum(self.landed.values())} faults over {self.machines} machines", super().summary()]
         for kind in dict.fromkeys((*self.kinds, *(blow.kind for blow in self._blows))):
             after = self.works_again if kind in OF_THE_HEAD else self.moved
             alone, others = after([blow for blow in self._blows if blow.kind == kind])
@@ -281,7 +285,7 @@ class OneByOne(NodeStorm):
         last = max((max(one.at, one.until) for one in self._blows), default=0.0)
         since = as_text(datetime.fromtimestamp(last, UTC))
         begun = f"SELECT count(DISTINCT node) FROM worker_job_attempt WHERE started_at > '{since}'"
-        return self.system.sqlite3(begun).stdout.strip() == str(MACHINES)
+        return self.system.sqlite3(begun).stdout.strip() == str(self.machines)
 
     def _wait(self, seconds: float) -> None:
         # What has died is replaced at once.
@@ -384,7 +388,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--one-by-one", nargs="*", choices=NodeStorm.kinds, metavar="KIND")
     parser.add_argument("--in-pairs", action="store_true")
+    parser.add_argument("--machines", type=int, default=NodeStorm.machines)
     given, rest = parser.parse_known_args()
     storm = InPairs if given.in_pairs else NodeStorm if given.one_by_one is None else OneByOne
+    NodeStorm.machines = given.machines
     OneByOne.kinds = given.one_by_one or OneByOne.kinds
     sys.exit(main(rest, kind_of_storm=storm))
