@@ -201,25 +201,9 @@ def test_patience_with_a_silent_node_does_not_begin_anew_with_its_gateway(make_n
     assert not is_running(pid)
 
 
-def test_after_a_kill_of_the_daemon_the_next_one_takes_the_jobs_back_when_nothing_of_them_is_left(
+def test_after_a_kill_of_the_daemon_the_one_beside_it_takes_the_jobs_back_when_nothing_of_them_is_left(
     make_nodes: MakeNodes,
 ) -> None:
-    nodes = make_nodes(patience_seconds=30.0)
-    system = nodes.system
-    first = nodes.start()
-    job, pid = sleeping(nodes)
-
-    first.signal(signal.SIGKILL)
-    first.ends()
-    nodes.start()
-    wait_until(lambda: system.job(job).fence == 2, "it is claimed again, long before the patience is over")
-
-    assert not is_running(pid)
-    assert system.outcomes(job)[0] == "requeued"
-    system.assert_sound()
-
-
-def test_who_takes_the_nodes_over_takes_the_jobs_of_the_one_before_back_at_once(make_nodes: MakeNodes) -> None:
     nodes = make_nodes({"n1": 1}, patience_seconds=600.0)
     system = nodes.system
     first = nodes.start()
@@ -227,10 +211,11 @@ def test_who_takes_the_nodes_over_takes_the_jobs_of_the_one_before_back_at_once(
     nodes.start(recovery_interval=3600)
 
     first.signal(signal.SIGKILL)
-    wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
+    wait_until(lambda: system.job(job).fence == 2, "it is claimed again, long before the patience is over")
 
     assert not is_running(pid)
     assert system.outcomes(job)[0] == "requeued"
+    system.assert_sound()
 
 
 def test_what_nobody_has_placed_is_not_gone_before_each_node_has_begun_anew_that_was_heard(
