@@ -257,7 +257,7 @@ def test_what_a_gateway_or_daemon_had_on_a_node_is_gone_when_it_runs_again(head:
     head.system.pids_of(job, 2)
 
     assert not is_running(pid)
-    assert (len(head.nodes_of(job)), head.system.job(job).retry_count) == (2, 0)
+    assert head.system.job(job).retry_count == 0
     head.system.assert_sound()
 
 
@@ -274,7 +274,8 @@ def test_after_rays_head_has_died_and_is_back_jobs_run_again(head: Head) -> None
 
     new = head.system.enqueue("paper")
     head.ends(new)
-    wait_until(lambda: len(head.nodes_of(job)) == 2, "the job runs again", seconds=BACK_SECONDS)
+    # More than once where a node that had outlived Ray's head begins anew after all.
+    wait_until(lambda: len(head.nodes_of(job)) >= 2, "the job runs again", seconds=BACK_SECONDS)
     assert head.system.job(job).retry_count == 0
     head.system.assert_sound()
 
