@@ -1,5 +1,6 @@
 """Deeds that are killed: at each statement by which one changes the database, a process of its own, by SIGKILL. What
-only reads loses nothing that the statement before it has not lost.
+only reads loses nothing that the statement before it has not lost; what stands in a transaction loses what its COMMIT
+does, and dies in the full length only.
 
 `python -m tests.operations.killed DEED SETTINGS BASE`: BASE.db is copied for each; prints how many were killed. After
 each the deed is done once more, by somebody who was not killed.
@@ -19,6 +20,7 @@ import apsw
 
 import job_handlers.crawl.scheduled  # noqa: F401  before the children begin
 from job_handlers.sources import sources
+from tests.length import IS_FULL
 from tests.store.kit import new_worker
 from tests.store.papers import TYPES
 from worker_service.config import load_settings
@@ -57,14 +59,20 @@ def done_on(database: Path, settings: str, deed: Callable[[Session], object], *,
     given = count(1)
 
     def traced(cursor: apsw.Cursor, statement: str, _: object) -> bool:
-        # A COMMIT counts as a statement that reads.
-        if (not cursor.is_readonly or statement == "COMMIT") and next(given) == dies_at:
+        if _changes(cursor, statement) and next(given) == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return True
 
     store.database.writer.exec_trace = traced
     deed(session)
     session.close()
+
+
+def _changes(cursor: apsw.Cursor, statement: str) -> bool:
+    # A COMMIT counts as a statement that reads.
+    if statement == "COMMIT":
+        return True
+    return not cursor.is_readonly and (IS_FULL or not cursor.connection.in_transaction)
 
 
 def in_a_child(deed: Callable[[], None]) -> bool:

@@ -222,8 +222,8 @@ def test_a_tick_that_is_killed_at_any_statement_has_taken_a_slot_with_its_job_or
         found = taken(base.with_name(f"{base.stem}-{number}.db"))
         assert found == minutes_from(found[0][0], len(found)), number
         assert 3 <= len(found) <= 4
-    # Six statements for each slot, BEGIN and COMMIT among them.
-    assert killed >= 3 * 6
+    # BEGIN and COMMIT for each slot.
+    assert killed >= 3 * 2
 
 
 def test_a_tick_that_is_killed_at_any_statement_has_begun_a_whole_batch_or_none(tmp_path: Path) -> None:
@@ -241,5 +241,5 @@ def test_a_tick_that_is_killed_at_any_statement_has_begun_a_whole_batch_or_none(
         slots = found["slots"]
         assert slots in (1, 2)
         assert found == {"slots": slots, "batches": slots, "jobs": 2 * int(str(slots)), "theirs": 2 * int(str(slots))}
-    # More than a job takes.
-    assert killed > 6
+    # BEGIN and COMMIT, of the slot that is due.
+    assert killed >= 2
