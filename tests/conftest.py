@@ -1,11 +1,14 @@
-"""In which order the files run.
+"""In which order the files run, and when memory is looked through.
 
 `./run test` gives whole files to its workers, so that what a file makes once is made once. The long files come first:
 at the end none is left that keeps one worker busy while the others have nothing to do.
+
+Modules and tests stay to the end: whoever looks for what can be freed need not look among them.
 """
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,18 @@ _FIRST = (
     "system/test_reuse.py",
     "test_wheel.py",
 )
+_OBJECTS_AT_ONCE = 20_000
+
+
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_AT_ONCE)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
