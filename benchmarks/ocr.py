@@ -37,6 +37,7 @@ from benchmarks.corpus import (
     Book,
     Look,
     books,
+    contents,
     scans,
 )
 from benchmarks.ocr_own import Pipeline, pipeline
@@ -69,6 +70,7 @@ class Sizes:
     scans: int = 2
     scan_pages: int = 12
     held_back_pages: int = 12
+    contents_pages: int = 4
     loop_pages: int = 2
     lines: int = LINES_MOST
     reports: int = 10
@@ -82,8 +84,9 @@ class Sizes:
     search_repeats: int = 5
 
 
-QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, lines=6, reports=2, report_pages=3, large_pages=30,
-              latency_repeats=1, pages_of_a_paper=2, library_pages=500, queries=20, search_repeats=1)  # fmt: skip
+QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, contents_pages=1, lines=6, reports=2, report_pages=3,
+              large_pages=30, latency_repeats=1, pages_of_a_paper=2, library_pages=500, queries=20,
+              search_repeats=1)  # fmt: skip
 
 
 def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row | Fact]:
@@ -161,6 +164,22 @@ class _Bench:
                     yield _row(f"{name}_{key}_{quality}", what, _OCRMYPDF, figure, found, by_ocrmypdf, goal)
                 yield _row(f"{name}_{key}_engine", f"{pages}, by `fast`: {_TOLD[name]}", _ENGINE, figure, ours[0],
                            by_engine)  # fmt: skip
+
+    def contents(self) -> Iterator[Row]:
+        """Every engine reads letters into rows of dots, and takes its time for it."""
+        looks = CLEAN, NOISY_200, BLACK_AND_WHITE, SPECKED
+
+        def draw() -> list[Book]:
+            folder = self._directory / f"folder-{next(self._folders)}"
+            pages, lines = self._sizes.contents_pages, self._sizes.lines
+            return [contents(folder, looks, pages, seed=f"{_SEED}/measured", lines=lines, bodies=HELD_BACK)]
+
+        peers, readers = [self._by_ocrmypdf], [self._fast, self._auto]
+        by_ocrmypdf, ours, by_auto = self._turns(draw, peers, readers, repeats=1)
+        pages = f"held back: {_counted(len(ours[0].texts))} of contents with rows of dots"
+        yield from _beside_ocrmypdf("contents", pages, ours, by_ocrmypdf)
+        yield _row("auto_errors_contents", "the same by `auto`: wrong characters", _OCRMYPDF, _ERRORS, by_auto,
+                   by_ocrmypdf, at_most_above(0, "points"))  # fmt: skip
 
     def auto(self) -> Iterator[Row]:
         """What the second recogniser costs where there is nothing for it to do, and where there is all of it."""
@@ -331,6 +350,7 @@ PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
     "held-back": _Bench.held_back,
     "qualities": _Bench.qualities,
     "auto": _Bench.auto,
+    "contents": _Bench.contents,
 }
 
 
