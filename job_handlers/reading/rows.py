@@ -1,8 +1,7 @@
 """The words that an engine has read, arranged: rows of tables as rows, and columns one after the other. Pure.
 
 The engine's lines and paragraphs stay as they are where nothing speaks against them. Before a second reader sees them
-they are `tidied`, behind it `arranged`. Everything is in pixels of the
-image that was read, straightened and turned.
+they are `tidied`, behind it `arranged`. Everything is in pixels of the image that was read, straightened and turned.
 """
 
 from __future__ import annotations
