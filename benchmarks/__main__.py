@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = table.machine(import_module("benchmarks.queue").disk()) | facts
     print(table.as_text(rows))
     if chosen.parts and chosen.write:
-        rows = table.among((HERE / f"{chosen.name}.json").read_text(), rows)
+        rows = table.among((HERE / f"{chosen.name}.json").read_text(), rows, machine["date"])
     results = table.as_json(rows, machine, is_quick=chosen.quick)
     if chosen.json:
         chosen.json.write_text(results)

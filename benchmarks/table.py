@@ -174,10 +174,10 @@ def as_json(rows: Sequence[Row], machine: dict[str, str], *, is_quick: bool) -> 
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def among(published: str, rows: Sequence[Row]) -> list[Row]:
+def among(published: str, rows: Sequence[Row], today: str) -> list[Row]:
     """The rows of a table that was written before, with these in their places; new ones behind those before them."""
     content = json.loads(published)
-    found = [_row_from_json(one, content["machine"]["date"]) for one in content["rows"]]
+    found = [_row_from_json(one, content["machine"]["date"], today) for one in content["rows"]]
     at = len(found)
     for row in rows:
         places = [place for place, one in enumerate(found) if one.key == row.key]
@@ -234,9 +234,10 @@ def _row_as_json(row: Row) -> dict[str, object]:
     }
 
 
-def _row_from_json(one: dict[str, Any], day: str) -> Row:
+def _row_from_json(one: dict[str, Any], day: str, today: str) -> Row:
     said = {name: one[name] for name in ("key", "what", "beside", "unit", "ours", "peer")}
-    return Row(**said, goal=goal_of(one["goal"]), on=one.get("on", day))
+    on = one.get("on", day)
+    return Row(**said, goal=goal_of(one["goal"]), on="" if on == today else on)
 
 
 def _spread(figures: Sequence[float]) -> str:

@@ -144,15 +144,15 @@ def test_rows_of_some_parts_take_their_places_among_those_that_stand() -> None:
     ]
     published = table.as_json(old, {"date": "2026-11-18"}, is_quick=False)
 
-    rows = table.among(
-        published, [table.Row("b", "b", "", "s", [3.0], []), table.Row("new", "new", "", "s", [4.0], [])]
-    )
+    measured = [table.Row("b", "b", "", "s", [3.0], []), table.Row("new", "new", "", "s", [4.0], [])]
+    rows = table.among(published, measured, "2026-11-20")
 
     assert [row.key for row in rows] == ["a", "b", "new", "c", "d", "e"]
     assert [row.goal for row in rows if row.on] == [goals[0], *goals[2:]]
     assert [row.cells()[-1] for row in rows[:3]] == ["NO (2026-11-18)", "", ""]
-    again = table.among(table.as_json(rows, {"date": "2026-11-20"}, is_quick=False), [])
-    assert [row.on[-2:] for row in again] == ["18", "20", "20", "18", "18", "18"]
+    written = table.as_json(rows, {"date": "2026-11-20"}, is_quick=False)
+    assert [row.on[-2:] for row in table.among(written, [], "2026-11-21")] == ["18", "20", "20", "18", "18", "18"]
+    assert [row.on[-2:] for row in table.among(written, [], "2026-11-20")] == ["18", "", "", "18", "18", "18"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
