@@ -99,10 +99,10 @@ def has_lines(text: str) -> bool:
 def around(some: Sequence[Word | Cell]) -> tuple[float, float, float, float]:
     """From the left and top of all of them to their right and bottom."""
     return (
-        min(one.x0 for one in some),
-        min(one.y0 for one in some),
-        max(one.x1 for one in some),
-        max(one.y1 for one in some),
+        min([one.x0 for one in some]),
+        min([one.y0 for one in some]),
+        max([one.x1 for one in some]),
+        max([one.y1 for one in some]),
     )
 
 

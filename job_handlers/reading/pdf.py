@@ -27,7 +27,7 @@ from PIL import Image, JpegImagePlugin
 from job_handlers.reading import order, tables
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.layers import Drawn
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, Cell, Table
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, Cell, Table, around
 
 # Its annotations cover a part of it.
 pymupdf: Any = partly_typed
@@ -437,9 +437,7 @@ def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[floa
         [cell(*one) for one in zip(row, texts, strict=True)] for row, texts in zip(grid.rows, grid.texts, strict=True)
     ]
     found = [one for row in rows for one in row if one is not None]
-    box = (min([one.x0 for one in found]), min([one.y0 for one in found]),
-           max([one.x1 for one in found]), max([one.y1 for one in found]))  # fmt: skip
-    return Table(box, begin, end, rows)
+    return Table(around(found), begin, end, rows)
 
 
 def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:

@@ -137,7 +137,7 @@ def ingest(
         return 0
     # Of two that are one file, one.
     files = [*dict.fromkeys(files)] if batch is not None else files
-    lost = documents.lost(desk.session, owner, [*map(written, files)])
+    lost = set() if force else documents.lost(desk.session, owner, [*map(written, files)])
     enqueued, added = submitted(
         desk,
         [download_job(file, read, owner=owner, is_forced=force or written(file) in lost) for file in files],
