@@ -67,9 +67,7 @@ def judge(text: str, drawn: Drawn) -> Verdict:
 
 def is_garbage(text: str, characters: int) -> bool:
     """`characters`: how many are not spaces."""
-    plain = text.encode("ascii", "ignore")
-    # Most pages have only a few characters beyond ASCII: they are looked at one by one, the others all at once.
-    beyond = "" if len(plain) == len(text) else _ASCII.sub("", text)
+    plain, beyond = _parted(text)
     bad = _count(plain, _BAD_ASCII) + len(_BAD.findall(beyond))
     if "(cid:" in text:
         bad += sum(map(len, _UNMAPPED.findall(text)))
@@ -82,6 +80,17 @@ def is_garbage(text: str, characters: int) -> bool:
         return accented < letters * 0.1 and _count(plain, _VOWELS) < letters * _VOWELS_LEAST
     words = letters + accented + _count(plain, _DIGITS) + sum(map(str.isdigit, beyond))
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
+
+
+def letters_in(text: str) -> int:
+    plain, beyond = _parted(text)
+    return _count(plain, _LETTERS) + sum(map(str.isalpha, beyond))
+
+
+def _parted(text: str) -> tuple[bytes, str]:
+    """Most pages have only a few characters beyond ASCII: they are looked at one by one, the others all at once."""
+    plain = text.encode("ascii", "ignore")
+    return plain, "" if len(plain) == len(text) else _ASCII.sub("", text)
 
 
 def _count(plain: bytes, marked: bytes) -> int:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
+from operator import itemgetter
 
 Box = tuple[float, float, float, float]
 """x0, y0, x1, y1; y grows downwards."""
@@ -229,16 +231,15 @@ def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box],
 
 def _parted(some: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
     """Along the axis, where nothing reaches over."""
-    side: Callable[[int], float] = lambda at: boxes[at][axis]  # noqa: E731
     parts: list[list[int]] = []
-    end = 0.0
-    for one in sorted(some, key=side):
-        begin, own_end = boxes[one][axis], boxes[one][axis + 2]
-        slack = min(2.0, _TOUCH * (own_end - begin))
-        if parts and begin < end - slack:
+    end = -inf
+    for begin, own_end, one in sorted([(boxes[at][axis], boxes[at][axis + 2], at) for at in some], key=_begin):
+        if begin < end - min(2.0, _TOUCH * (own_end - begin)):
             parts[-1].append(one)
-            end = max(end, own_end)
         else:
             parts.append([one])
-            end = own_end if len(parts) == 1 else max(end, own_end)
+        end = max(end, own_end)
     return parts
+
+
+_begin = itemgetter(0)

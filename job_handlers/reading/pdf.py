@@ -7,6 +7,8 @@ Numbers of pages begin with 1. How text gets into a PDF is told in `searchable`.
 from __future__ import annotations
 
 import io
+import mmap
+import os
 import re
 import shutil
 import zlib
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
@@ -57,6 +60,7 @@ _FONT = mupdf.PDF_ENUM_NAME_Font
 _CONTENTS, _LENGTH = mupdf.PDF_ENUM_NAME_Contents, mupdf.PDF_ENUM_NAME_Length
 _TYPE = mupdf.PDF_ENUM_NAME_Type
 
+_MAPPED_BYTES_MAX = 1 << 28
 _PIXELS_MAX = 40_000_000
 """Of what is drawn to be read: an A4 at 300 dpi has 9 million, an A0 at 150 has 35."""
 _DPI_LEAST = 70.0
@@ -113,9 +117,10 @@ class PageText:
 class Book:
     """An open file; where nobody closes it, it is open until its process ends."""
 
-    def __init__(self, path: Path, password: str = "") -> None:
+    def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
+        """`is_mapped`: a PDF that nobody changes, for whoever takes much of it; else it is read in bites of 4 KiB."""
         with _understood():
-            self._document = document = pymupdf.open(path)
+            self._document = document = pymupdf.open(**_mapped(path)) if is_mapped else pymupdf.open(path)
             if document.needs_pass and not document.authenticate(password):
                 document.close()
                 raise Locked(path.name)
@@ -191,6 +196,13 @@ class Book:
     def _page(self, number: int) -> Iterator[Any]:
         with _understood():
             yield self._document[number - 1]
+
+
+def _mapped(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > _MAPPED_BYTES_MAX:
+            return {"filename": path}
+        return {"stream": memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)), "filetype": "pdf"}
 
 
 # --- a page's own text ----------------------------------------------------------------------------------
@@ -337,14 +349,15 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
         if one.bbox is not None:
             begin = groups[-1].stop if groups else 0
             groups.append(range(begin, begin + len(one.lines)))
-    grids = _tables_in(read, found, lines) if tables.may_have_tables([one.y for one in lines]) else []
+    rules = cache(lambda: _rules_in(read, found))
+    grids = _tables_in(read, found, lines, rules) if tables.may_have_tables([one.y for one in lines]) else []
     of_table = {piece.at: at for at, grid in enumerate(grids) for row in grid.rows for cell in row for piece in cell}
     parts = order.arranged(
         groups,
         boxes,
         [(one.x0, one.y0, one.x1, one.y1) for one in grids],
         of_table,
-        rules=lambda: _rules_in(read, found),
+        rules=rules,
     )
     written: list[str] = []
     blocks: list[Block] = []
@@ -363,7 +376,9 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
     return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, may_be_scan)
 
 
-def _tables_in(read: Any, found: list[_Found], lines: list[_Line]) -> list[tables.Table]:
+def _tables_in(
+    read: Any, found: list[_Found], lines: list[_Line], rules: Callable[[], Sequence[tables.Rule]]
+) -> list[tables.Table]:
     # From a little below the tops of its letters: lines that stand close together do not overlap so.
     pieces = [
         tables.Piece(
@@ -381,7 +396,7 @@ def _tables_in(read: Any, found: list[_Found], lines: list[_Line]) -> list[table
         block = bisect_right(starts, piece.at) - 1
         line = (block, piece.at - starts[block])
         begin = bisect_left(words, line, key=_line_of)
-        x0, y0, x1, y1, _, at = piece
+        x0, y0, x1, y1, at = piece.x0, piece.y0, piece.x1, piece.y1, piece.at
         return [
             tables.Piece(one[0], y0, one[2], y1, one[4], at)
             for one in words[begin : bisect_right(words, line, lo=begin, key=_line_of)]
@@ -389,7 +404,7 @@ def _tables_in(read: Any, found: list[_Found], lines: list[_Line]) -> list[table
         ]
 
     starts = [0, *accumulate([len(one.lines) for one in found if one.bbox is not None])]
-    return tables.find(pieces, _rules_in(read, found), split)
+    return tables.find(pieces, rules(), split)
 
 
 _line_of = itemgetter(5, 6)
@@ -426,7 +441,7 @@ def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[floa
     def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
         if not pieces:
             return None
-        x0, _, x1, _, _, at = pieces[0]
+        x0, x1, at = pieces[0].x0, pieces[0].x1, pieces[0].at
         corners = (x0, boxes[at][1], x1, boxes[at][3])
         if len(pieces) > 1:
             corners = (min([one.x0 for one in pieces]), min([boxes[one.at][1] for one in pieces]),

@@ -17,6 +17,10 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+import msgspec
+
+from job_handlers.reading.layers import letters_in
+
 PIECES_MOST = 4000
 RULES_MOST = 3000
 
@@ -40,14 +44,13 @@ _DOTS = re.compile(r"[.·…]+")
 """That lead the eye to the number at the end of a line."""
 _LEADS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
 _ENDS = frozenset(".?!:")
-"""Of sentences, behind which there is more room."""
 _BULLET = re.compile(r"[•●▪■◦‣∙·*–—o-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]|\d{1,2}(?:\.\d{1,2})+\.?|\[\d{1,3}\]")
 _SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 _SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
 _SIGNS = _SIGNS_BEFORE | _SIGNS_BEHIND
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True, order=True, gc=False):
     x0: float
     y0: float
     x1: float
@@ -100,7 +103,7 @@ def _loosened_band(band: Band, split: Split, em: float) -> Band:
         if len(words) < 2 or one.x0 > words[0].x0 + em or one.x1 < words[-1].x1 - em:
             found.append(one)
             continue
-        spaces = [b[0] - a[2] for a, b in pairwise(words)]
+        spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
         are_numbers = all(_is_number(word.text) or word.text in _SIGNS_BEFORE for word in words)
         if not are_numbers and max(spaces) <= 0.55 * em:
             found.append(one)
@@ -111,7 +114,7 @@ def _loosened_band(band: Band, split: Split, em: float) -> Band:
         begin = 0
         for at, space in enumerate(spaces, 1):
             is_sign = words[at - 1].text in _SIGNS_BEFORE and at - 1 == begin
-            ends = words[at - 1].text[-1] in _ENDS and words[at].text[0].isupper()
+            ends = ends_sentence(words[at - 1].text, words[at].text)
             if not is_sign and (space > (1.7 * wide if ends else wide) or (are_numbers and not is_one)):
                 found.append(_together(words[begin:at], one))
                 begin = at
@@ -130,6 +133,11 @@ def text_of(cell: Sequence[Piece]) -> str:
     return _LEADS.sub("", text) if ".." in text or ". ." in text else text
 
 
+def ends_sentence(word: str, following: str) -> bool:
+    """There is more room between them."""
+    return word[-1] in _ENDS and following[0].isupper()
+
+
 def may_have_tables(middles: Sequence[int]) -> bool:
     """Told by the heights at which its pieces stand: prose has no two side by side."""
     return len(middles) - len(set(middles)) >= 2
@@ -138,8 +146,8 @@ def may_have_tables(middles: Sequence[int]) -> bool:
 def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | None = None) -> list[Table]:
     # From the top down, and so are all that are chosen from them.
     pieces = sorted(
-        [one for one in pieces if one[2] > one[0] and one[4].strip(" .…\xa0\t")],
-        key=lambda one: (one[1] + one[3], one[0]),
+        [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")],
+        key=lambda one: (one.y0 + one.y1, one.x0),
     )
     if len(pieces) < 4 or len(pieces) > PIECES_MOST:
         return []
@@ -182,7 +190,7 @@ def _bands(pieces: Sequence[Piece], em: float) -> list[Band]:
     bands: list[Band] = []
     middle = -1e9
     for one in pieces:
-        _, y0, _, y1, _, _ = one
+        y0, y1 = one.y0, one.y1
         own = (y0 + y1) / 2
         if own - middle > 0.45 * min(em, y1 - y0 + 0.2 * em):
             band = [one]
@@ -198,7 +206,7 @@ def _bands(pieces: Sequence[Piece], em: float) -> list[Band]:
 
 
 def _middle(band: Band) -> float:
-    return sum([one[1] + one[3] for one in band]) / (2 * len(band))
+    return sum([one.y0 + one.y1 for one in band]) / (2 * len(band))
 
 
 def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
@@ -206,13 +214,13 @@ def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
     stacks: list[list[Piece]] = []
     growing: list[list[Piece]] = []
     for one in pieces:
-        x0, y0, _, _, _, _ = one
+        x0, y0 = one.x0, one.y0
         highest, lowest = y0 - 2.2 * em, y0 - 0.5 * em
         best, nearest = None, 2.6 * em
         for stack in growing:
             last = stack[-1]
-            if highest <= last[1] < lowest and x0 < last[2] and abs(x0 - last[0]) < nearest:
-                best, nearest = stack, abs(x0 - last[0])
+            if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest:
+                best, nearest = stack, abs(x0 - last.x0)
         if best is None:
             # What ended far above takes no more.
             growing = [stack for stack in growing if stack[-1].y1 > y0 - 4 * em]
@@ -221,7 +229,7 @@ def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
         else:
             best.append(one)
     found: set[int] = set()
-    middles = [one[1] + one[3] for one in pieces]
+    middles = [one.y0 + one.y1 for one in pieces]
     for stack in [stack for stack in stacks if len(stack) > 2]:
         for flow in _flowing(stack, em):
             if not _is_of_rows(flow, middles, em):
@@ -243,7 +251,7 @@ def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> b
 def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
     if sum([len(one.text) for one in stack]) < 16 * len(stack):
         return
-    right = max([one[2] for one in stack])
+    right = max([one.x1 for one in stack])
     begin = lowers = 0
     for at in range(1, len(stack) + 1):
         wraps = False
@@ -255,13 +263,10 @@ def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
             lowers += wraps and not first[:1].isupper()
         if not wraps:
             pairs = at - 1 - begin
-            text = "".join([one.text for one in stack[begin:at]]) if pairs > 1 else ""
-            if (
-                pairs > 1
-                and sum(map(str.isalpha, text)) > 0.5 * len(text)
-                and lowers >= (0.55 * pairs if pairs > 3 else pairs - 0.5)
-            ):
-                yield stack[begin:at]
+            if pairs > 1 and lowers >= (0.55 * pairs if pairs > 3 else pairs - 0.5):
+                text = "".join([one.text for one in stack[begin:at]])
+                if letters_in(text) > 0.5 * len(text):
+                    yield stack[begin:at]
             begin, lowers = at, 0
 
 
@@ -462,8 +467,12 @@ def _read(
 
 
 def _around(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
-    x0, y0, x1, y1, _, _ = zip(*pieces, strict=True)
-    return min(x0), min(y0), max(x1), max(y1)
+    return (
+        min([one.x0 for one in pieces]),
+        min([one.y0 for one in pieces]),
+        max([one.x1 for one in pieces]),
+        max([one.y1 for one in pieces]),
+    )
 
 
 def _walls(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
@@ -568,7 +577,7 @@ def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band
     """A piece that reaches over two columns, and has a gap between them, is two."""
     found: Band = []
     for one in band:
-        x0, _, x1, _, text, _ = one
+        x0, x1, text = one.x0, one.x1, one.text
         if " " not in text or not _is_over(x0 + 0.2 * em, x1 - 0.2 * em, columns):
             found.append(one)
             continue
@@ -632,7 +641,7 @@ def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]
 def _placed(band: Band, columns: Sequence[Column], begins: Sequence[float], ends: Sequence[float]) -> Line:
     line: Line = [[] for _ in columns]
     for one in band:
-        x0, _, x1, _, _, _ = one
+        x0, x1 = one.x0, one.x1
         first, last = bisect_right(ends, x0), bisect_left(begins, x1) - 1
         if first < last:
             over = [
