@@ -17,9 +17,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from job_handlers.download.troubles import Trouble
+from job_handlers.encodings import HEAD_BYTES as HEAD_BYTES
+from job_handlers.encodings import WIDE, decoded
 from worker_service.handlers import Permanent
-
-HEAD_BYTES = 1 << 16
 
 _PDF_BEGINS_WITHIN = 1024
 _UNPACKED_BYTES_MAX = 2 << 30
@@ -71,7 +71,7 @@ TIFF = Format("a TIFF image", Kind.IMAGE, (".tif", ".tiff"), ("image/tiff",))
 XLSX = Format(
     "a spreadsheet",
     Kind.SHEET,
-    (".xlsx",),
+    (".xlsx", ".xlsm"),
     ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",),
 )
 XLS = Format("an Excel 97 spreadsheet", Kind.SHEET, (".xls",), ("application/vnd.ms-excel",))
@@ -85,16 +85,16 @@ CSV = Format(
 DOCX = Format(
     "a Word document",
     Kind.DOCX,
-    (".docx", ".docm"),
+    (".docx", ".docm", ".dotx"),
     ("application/vnd.openxmlformats-officedocument.wordprocessingml.document",),
 )
 PPTX = Format(
     "a PowerPoint presentation",
     Kind.PPTX,
-    (".pptx", ".pptm"),
+    (".pptx", ".pptm", ".ppsx", ".potx"),
     ("application/vnd.openxmlformats-officedocument.presentationml.presentation",),
 )
-ODT = Format("an OpenDocument text", Kind.ODT, (".odt",), ("application/vnd.oasis.opendocument.text",))
+ODT = Format("an OpenDocument text", Kind.ODT, (".odt", ".ott"), ("application/vnd.oasis.opendocument.text",))
 ODP = Format("an OpenDocument presentation", Kind.ODP, (".odp",), ("application/vnd.oasis.opendocument.presentation",))
 EPUB = Format("an EPUB book", Kind.EPUB, (".epub",), ("application/epub+zip",))
 MAIL = Format("a mail", Kind.MAIL, (".eml",), ("message/rfc822",))
@@ -124,8 +124,15 @@ _ZIP = b"PK\x03\x04"
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _TOLD_APART = (
     (_ZIP, "a zip archive"),
-    (_OLD_OFFICE, "an old Office document, or one with a password"),
-    (b"RIFF", "a WebP image"),
+    (_OLD_OFFICE, "an old Office document (save it as docx, pptx or PDF)"),
+    (b"{\\rtf", "an RTF document (save it as docx or PDF)"),
+    (b"RIFF", "a WebP image (save it as PNG)"),
+    (b"BM", "a bitmap (save it as PNG)"),
+    (b"Rar!", "a RAR archive (pack it as zip)"),
+    (b"7z\xbc\xaf", "a 7z archive (pack it as zip)"),
+    (b"\x1f\x8b", "what gzip has packed (unpack it, or pack it as zip)"),
+    (b"MZ", "a program"),
+    (b"\x7fELF", "a program"),
     (b"\x78\x9f\x3e\x22", "a mail that Outlook has packed (winmail.dat: have it sent as plain text or HTML)"),
 )
 _WORKBOOK = "Workbook".encode("utf-16-le")
@@ -142,8 +149,6 @@ _PARTS = (
     (re.compile(r"ppt/presentation\.xml"), Kind.PPTX),
     (re.compile(r"META-INF/container\.xml"), Kind.EPUB),
 )
-_UTF_32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
@@ -163,10 +168,14 @@ def agreed(head: bytes, mime: str, name: str) -> Format:
     is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
     if found is not None and is_of_text and said not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(said):
         raise Trouble("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
+    if head.startswith(_OLD_OFFICE) and _LOCKED in head:
+        raise Trouble("FILE_ENCRYPTED")
     if found is None and not claimed:
-        raise Trouble("KIND_REFUSED", found=_words(head), readable=IN_WORDS)
+        nameless = "a text without .txt at the end of its name" if is_text(head) else ""
+        raise Trouble("KIND_REFUSED", found=_told_apart(head) or nameless or _words(head), readable=IN_WORDS)
     both_images = found is not None and claimed and found.kind is claimed[0].kind is Kind.IMAGE
-    if found is not None and (not claimed or found in claimed or both_images):
+    is_packed = found in _PACKED and ZIP in claimed
+    if found is not None and (not claimed or found in claimed or both_images or is_packed):
         return found
     raise Trouble("NOT_WHAT_IT_SAYS", claimed=claimed[0].name, found=_words(head) if found is None else found.name)
 
@@ -197,8 +206,8 @@ def kind_of(path: Path) -> Kind:
         return Kind.CSV
     raise Permanent(
         "KIND_UNSUPPORTED",
-        f"this is no kind of file that is read here (it begins with {head[:8]!r}): export it as PDF; {IN_WORDS} can be "
-        "read",
+        f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r}): export it as PDF; {IN_WORDS} "
+        "can be read",
     )
 
 
@@ -218,24 +227,11 @@ def page_in(head: bytes) -> str:
 def is_text(head: bytes) -> bool:
     """Lines such as those of a table, whatever their columns: neither binary nor blank, neither markup nor JSON."""
     text, encoding = decoded(head)
-    if b"\0" in head and encoding not in ("utf-16", "utf-32"):
+    if b"\0" in head and encoding not in WIDE:
         return False
     beginning = text[:4096]
     strange = sum(one < " " and one not in "\t\n\v\f\r\x1b" for one in beginning)
     return strange <= len(beginning) // 100 and bool(_visible(text)) and not page_in(head)
-
-
-def decoded(head: bytes) -> tuple[str, str]:
-    """The text, and its encoding: by its mark, else UTF-8, else what old Windows programs write."""
-    if head.startswith(_UTF_32):
-        return head[: len(head) // 4 * 4].decode("utf-32", "replace"), "utf-32"
-    if head.startswith(_UTF_16):
-        return head[: len(head) // 2 * 2].decode("utf-16", "replace"), "utf-16"
-    try:
-        # The last character may be cut.
-        return head[: len(head) - 4 if len(head) == HEAD_BYTES else None].decode("utf-8-sig"), "utf-8-sig"
-    except UnicodeDecodeError:
-        return head.decode("cp1252", "replace"), "cp1252"
 
 
 def delimiter_of(text: str) -> str | None:
@@ -289,10 +285,17 @@ def _signed(head: bytes, said: Sequence[Format]) -> Format | None:
 
 
 def _words(head: bytes) -> str:
+    if told := _told_apart(head) or page_in(head):
+        return told
+    if is_text(head):
+        return "a text"
+    return "a file of an unknown kind" if head.strip() else "white space and nothing else"
+
+
+def _told_apart(head: bytes) -> str:
     if head.startswith(_OLD_OFFICE) and _OUTLOOK in head:
         return "a mail as Outlook keeps it (save it as .eml)"
-    told = next((words for begins, words in _TOLD_APART if head.startswith(begins)), "")
-    return told or page_in(head) or "a file of an unknown kind"
+    return next((words for begins, words in _TOLD_APART if head.startswith(begins)), "")
 
 
 def _visible(text: str) -> str:

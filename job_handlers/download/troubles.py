@@ -91,6 +91,7 @@ RULES: Mapping[str, Rule] = {
         "PERMANENT", "{host} does not tell how long the file is: give its expected_sha256, so that a cut is noticed"
     ),
     "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read: {readable} can"),
+    "FILE_ENCRYPTED": Rule("PERMANENT", "the document is locked with a password: save it without one"),
     "NOT_WHAT_IT_SAYS": Rule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
     "NOT_AS_EXPECTED": Rule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
     "ABUSE_NOT_ACKNOWLEDGED": Rule(
@@ -114,7 +115,7 @@ class Trouble(Exception):
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
         self.code, self.asked = code, after
         self.after, more = bounded(after)
-        self.rule = RULES[code]
+        self.rule, self.values = RULES[code], values
         self.sentence = self.rule.sentence.format_map(_Known(values)) + more
         super().__init__(self.sentence)
 

@@ -104,6 +104,8 @@ class Thumbnail(msgspec.Struct, tag=True, frozen=True):
 
 Answer = Counted | Judged | Refused | Thumbnail | inside.Answer
 Places = list[sheets.Place] | Refused
+# What is compiled of them is compiled before children are forked, each of which would do it anew.
+msgspec.msgpack.Decoder(Answer)
 
 
 def run(context: Context[Payload]) -> Done:
@@ -306,7 +308,9 @@ def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
         page = pages[number - 1]
         if any(isinstance(piece, writings.Picture) for piece in page):
             return Judged(Verdict.OCR, scan=Scan("", 0))
-        return Judged(Verdict.LAYER, "\n".join(map(str, page)))
+        lines = [piece for piece in page if isinstance(piece, str)]
+        found = layout.Flow(writings.tables_in(lines))
+        return Judged(Verdict.LAYER, "\n".join(lines), layout.written_flow(found))
 
     return read
 

@@ -106,7 +106,6 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Foun
         elif isinstance(one, LeftOut):
             left_out.append(one)
         elif isinstance(one, Taken) and one.sha256 not in seen:
-            # The same twice is one document.
             seen.add(one.sha256)
             size += one.size
             if size > _ALL_BYTES_MAX:
@@ -150,20 +149,36 @@ def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
         (_shown(place), refusal, opened) for place, refusal, opened in _found_in(writing)
     ]
 
+    seen: set[str] = set()
+    size = 0
+
     def read(number: int) -> Answer:
+        nonlocal size
         if number == _HOW_MANY:
             return Number(len(members))
         at = number - _HOW_MANY
         place, refusal, opened = members[at - 1]
+        if size > _ALL_BYTES_MAX:
+            refusal = f"what comes before it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB"
         if refusal:
             return LeftOut(place, refusal)
         try:
             with opened() as source:
-                return _unpacked(source, place, staging, at)
+                found = _unpacked(source, place, staging, at)
         except Unreadable as error:
             return LeftOut(place, str(error))
         except Trouble as trouble:
-            return LeftOut(place, trouble.sentence)
+            # What can be read would be said of each of them.
+            is_refused = trouble.code == "KIND_REFUSED"
+            return LeftOut(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)
+        if isinstance(found, Taken):
+            if found.sha256 in seen:
+                # The same twice is one document, and takes room once.
+                (staging / found.file).unlink()
+            else:
+                seen.add(found.sha256)
+                size += found.size
+        return found
 
     return read
 

@@ -12,6 +12,8 @@ a page of a sheet its values (see `sheets`).
                 "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
 
 A row of a table is a line of the page's text, its cells parted by tabs; so is a row of its words.
+
+A page of a file whose text flows has no places: of its tables, "rows" are texts, and there is no "box".
 """
 
 from __future__ import annotations
@@ -76,6 +78,23 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     is_cut: bool = False
 
 
+class TextTable(msgspec.Struct, frozen=True):
+    begin: int
+    end: int
+    """From where to where in the page's text its rows stand."""
+    rows: list[list[str]]
+    """All of them as long."""
+
+
+class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of a page without places."""
+
+    tables: list[TextTable] = []
+    readers: list[str] = []
+    """Of the pictures that stand in it."""
+    written_in: list[str] = []
+
+
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
 
@@ -84,6 +103,16 @@ def written(layout: Layout) -> str:
     text = _encoder.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
         text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], tables=[], is_cut=True))
+    return text.decode()
+
+
+def written_flow(flow: Flow) -> str | None:
+    """None: there is nothing to tell of it."""
+    if flow == Flow():
+        return None
+    text = _encoder.encode(flow)
+    if len(text) > LAYOUT_BYTES_MAX:
+        text = _encoder.encode(msgspec.structs.replace(flow, tables=[]))
     return text.decode()
 
 

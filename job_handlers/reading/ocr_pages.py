@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -31,6 +32,7 @@ from job_handlers.reading.gray import Gray, gray_of, ruled_lines, shown_by
 from job_handlers.reading.ingest import library_of
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr.recognition import Recognised
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -115,7 +117,7 @@ def portion(original: Path) -> Callable[[Payload, Path], bool]:
     """For a node: the pages of one range, of a PDF."""
     if kind_of(original) is not Kind.PDF:
         return lambda payload, target: False
-    book = pdf.Book(original)
+    book = pdf.Book(original, is_mapped=True)
     return lambda payload, target: book.cut(read_ranges(payload.pages, _PAGES_MAX), target)
 
 
@@ -324,36 +326,46 @@ def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
         nonlocal pages
         try:
             pages = pages or writings.leaves(writing.pieces())
-            drawn = [_drawn(writing, piece) for piece in pages[abs(number) - 1]]
         except writings.Unreadable as error:
             return Read("", UNREADABLE, why=str(error))
-        if number > 0:
-            return Drawn(_shown_by_leaf(drawn))
-        return _read_leaf(reader, drawn)
+        # One after the other: ten large ones at once would be half a gigabyte.
+        drawn = (_drawn(writing, piece) for piece in pages[abs(number) - 1])
+        return Drawn(_shown_by_leaf(drawn)) if number > 0 else _read_leaf(reader, drawn)
 
     return read
 
 
 def _drawn(writing: writings.Writing, piece: writings.Piece) -> str | Gray | None:
-    return gray_of(writing.picture(piece.key)) if isinstance(piece, writings.Picture) else piece
+    if isinstance(piece, str):
+        return piece
+    try:
+        return gray_of(writing.picture(piece.key))
+    except writings.Unreadable:
+        # What stands around it is the page's all the same.
+        return None
 
 
-def _shown_by_leaf(drawn: Sequence[str | Gray | None]) -> str:
+def _shown_by_leaf(drawn: Iterable[str | Gray | None]) -> str:
     shown = [shown_by(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_leaf(reader: Reader, drawn: Sequence[str | Gray | None]) -> Read:
+def _read_leaf(reader: Reader, drawn: Iterable[str | Gray | None]) -> Read:
     lines: list[str] = []
-    confidences: list[float] = []
+    seen: list[Recognised] = []
     for one in drawn:
         if isinstance(one, str):
             lines.append(one)
         elif one is not None:
             found = reader.read(one, _PICTURE_DPI)
             if (found.confidence or 0) >= _SURE:
-                confidences.append(found.confidence or 0)
-                lines.append(layout.text_of(found.lines))
-    if not confidences:
-        return Read("\n".join(lines), "layer")
-    return Read("\n".join(lines), "ocr", min(confidences))
+                seen.append(found)
+                lines.append(rows.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
+    readers, languages = _each([one.readers for one in seen]), _each([one.languages for one in seen])
+    flow = layout.written_flow(layout.Flow(writings.tables_in(lines), readers, languages))
+    confidence = min((one.confidence or 0 for one in seen), default=None)
+    return Read("\n".join(lines), "ocr" if seen else "layer", confidence, flow)
+
+
+def _each(some: Sequence[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(some)))

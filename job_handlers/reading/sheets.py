@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 import python_calamine
 
-from job_handlers.kinds import HEAD_BYTES, Kind, decoded, delimiter_of
+from job_handlers.encodings import decoded
+from job_handlers.kinds import HEAD_BYTES, Kind, delimiter_of
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
 
 LIBRARY = f"calamine {version('python-calamine')}"

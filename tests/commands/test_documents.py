@@ -52,6 +52,18 @@ def test_each_table_becomes_a_file_or_a_sheet(run: Run, shelf: Shelf, tmp_path: 
     run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book, "--force")
 
 
+def test_tables_without_places_are_tables_and_of_a_spreadsheet_it_is_told_that_it_is_one(
+    run: Run, shelf: Shelf
+) -> None:
+    layout = json.dumps({"tables": [{"begin": 0, "end": 31, "rows": ACCOUNTS}]}, separators=(",", ":"))
+    shelf.read("a.docx", "EUR\t2024\nRevenue\t1,204\nCosts", kind="docx", layout=layout)
+    shelf.read("b.xlsx", "a\t1", kind="sheet")
+
+    assert run("tables", 1).stdout == "EUR\t2024\nRevenue\t1,204\nCosts\n"
+    assert items(run("tables", 1, "--json"))[0]["box"] == []
+    assert "a spreadsheet is one itself" in run("tables", 2, fails=1).stderr
+
+
 def test_no_cell_of_a_table_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:
     shelf.with_tables("a.pdf", [["=1+1", "@SUM(A1)"], ["-cmd|' /C calc'!A0", "+2"]])
     book = tmp_path / "tables.xlsx"

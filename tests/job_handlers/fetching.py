@@ -22,17 +22,9 @@ from job_handlers.sources.drive.file import DriveFile
 from job_handlers.sources.drive.pacer import Pacer
 from job_handlers.sources.https.file import HttpsFile
 from tests.drive_server import DriveServer, serving
+from tests.job_handlers.download.impatient import SOON
 from worker_service.handlers import PublishedFile
 from worker_service.jobs.documents import Files
-
-SOON = Patience(
-    chunk_bytes=64 << 10,
-    chunk_seconds=0.5,
-    idle_seconds=0.35,
-    connect_seconds=2.0,
-    stable_seconds=0.0,
-)
-"""The same patience, with chunks of 64 KiB and half a second each."""
 
 
 def pdf(size: int, seed: int = 0) -> bytes:

@@ -29,6 +29,7 @@ from job_handlers.kinds import (
     Format,
     Kind,
     agreed,
+    format_named,
     kind_of,
     page_in,
 )
@@ -95,6 +96,9 @@ ERROR_PAGES = {
         (b"PK\3\4", "application/zip", "reports", ZIP),
         (_zipped("a.pdf", "%PDF-1.4"), "", "reports.zip", ZIP),
         (_zipped("mimetype", EPUB.mimes[0]), "", "a", EPUB),
+        (_zipped("mimetype", EPUB.mimes[0]), "application/zip", "book.zip", EPUB),
+        ("Größe\n".encode("utf-16-le"), "", "a.txt", TEXT),
+        ("Größe\n".encode("utf-16-be"), "text/plain", "a.txt", TEXT),
         (b"Dear all,\n", "text/plain", "a.txt", TEXT),
         (b"Subject: x\n\nDear all,\n", "", "a.eml", MAIL),
         (b"<p>Dear all", "text/html", "a.html", HTML),
@@ -149,6 +153,25 @@ def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime
         agreed(head, mime, name)
 
 
+@pytest.mark.parametrize(
+    ("head", "name", "words"),
+    [
+        (b"{\\rtf1\\ansi Hello}", "a.rtf", "an RTF document (save it as docx or PDF), which cannot be read"),
+        (OLD_OFFICE, "a.doc", "an old Office document (save it as docx, pptx or PDF), which"),
+        (b"Rar!\x1a\7\1\0", "a.rar", "a RAR archive (pack it as zip), which"),
+        (b"7 jobs have begun\n", "server.log", "a text without .txt at the end of its name, which"),
+        (b"Dear all,\n", "a.docx", "but it is a text"),
+        (b" \n \n", "a.txt", "but it is white space and nothing else"),
+        (OLD_OFFICE + "EncryptedPackage".encode("utf-16-le"), "a.docx", "save it without one"),
+    ],
+)
+def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name: str, words: str) -> None:
+    with pytest.raises(Trouble) as refused:
+        agreed(head, "", name)
+
+    assert words in refused.value.sentence
+
+
 @pytest.mark.parametrize("page", ERROR_PAGES)
 @pytest.mark.parametrize(
     "said",
@@ -191,6 +214,25 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     assert kind_of(documents.tiff(tmp_path / "tif", [image, image])) is Kind.IMAGE
     image.save(tmp_path / "gif", "GIF")
     assert kind_of(tmp_path / "gif") is Kind.IMAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("show.ppsx", Kind.PPTX),
+        ("Template.POTX", Kind.PPTX),
+        ("letter.dotx", Kind.DOCX),
+        ("macros.docm", Kind.DOCX),
+        ("macros.xlsm", Kind.SHEET),
+        ("letter.ott", Kind.ODT),
+    ],
+)
+def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: Kind) -> None:
+    found = format_named(name)
+
+    assert found is not None
+    assert found.kind is kind
+    assert agreed(b"PK\x03\x04", "application/octet-stream", name) is found
 
 
 def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) -> None:

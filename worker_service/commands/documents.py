@@ -230,6 +230,8 @@ def _require_free(path: Path, force: bool) -> None:
 def _how_many_tables(document: Document, count: int) -> int:
     if not count:
         why = "" if document.current_generation is not None else ": it is not read yet"
+        if document.kind == "sheet":
+            why = f": a spreadsheet is one itself: pagemill export {document.id} --format original"
         output.say(f"document {document.id} has no table on these pages{why}")
     return 0 if count else 1
 

@@ -24,7 +24,7 @@ class TableOnPage:
     number: int
     """Among those of its page, from 1."""
     box: Sequence[float]
-    """In points from the top left of the page: x0, y0, x1, y1."""
+    """In points from the top left of the page: x0, y0, x1, y1. Empty: the text flows, and has no places."""
     rows: Sequence[Sequence[str]]
 
     @property
@@ -50,9 +50,16 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
         return []
     found: Any = json.loads(layout).get("tables", ())
     return [
-        TableOnPage(page, number, one["box"], [[cell[4] if cell else "" for cell in row] for row in one["rows"]])
+        TableOnPage(page, number, one.get("box", ()), [[_text_of(cell) for cell in row] for row in one["rows"]])
         for number, one in enumerate(found, 1)
     ]
+
+
+def _text_of(cell: Any) -> str:
+    """With its place, or without."""
+    if isinstance(cell, str):
+        return cell
+    return str(cell[4]) if cell else ""
 
 
 def write_csv(file: IO[bytes], table: TableOnPage) -> None:

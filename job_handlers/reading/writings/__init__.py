@@ -1,19 +1,21 @@
 """Files whose text flows: notes, web pages, mails, books, documents of office programs. One module for each family.
 
-A module yields paragraphs, pictures and what its author made a new page with, in their order; `leaves` makes pages of
-them. Nothing that a file names outside itself is ever looked for: no address, no other file, no entity.
+A module yields paragraphs, rows of tables, pictures and what its author made a new page with, in their order; `leaves`
+makes pages of them. Nothing that a file names outside itself is ever looked for: no address, no other file, no entity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from job_handlers.kinds import Kind
+from job_handlers.reading.layout import TextTable
 
-LIBRARY = "writings 3"
+LIBRARY = "writings 5"
 """One more whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -24,6 +26,11 @@ _PAGE_CHARACTERS_MAX = 6000
 _PICTURE_CHARACTERS = 300
 """A picture counts as so many: an album is not one page, of which nothing would be read within its limits."""
 _CHARACTERS_MAX = 100_000_000
+_UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
+"""Where a word might be parted at the end of a line, so that no search would find it; and halves of characters, which
+some encodings let a file name by themselves, and which nobody can write down."""
+_CELLS_MAX = 20_000
+"""Of a table. A page holds fewer that are not empty."""
 
 _MODULES = {
     Kind.TEXT: "plain",
@@ -47,6 +54,19 @@ class Picture(NamedTuple):
 
     key: str
     """What `Writing.picture` knows it by."""
+
+
+class Row(str):
+    """A paragraph that is a row of a table: its cells, parted by tabs."""
+
+    __slots__ = ("begins",)
+    begins: bool
+    """The table; another may stand just before it."""
+
+    def __new__(cls, cells: Iterable[str], *, begins: bool) -> Row:
+        made = super().__new__(cls, _seen("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
+        made.begins = begins
+        return made
 
 
 Piece = str | Picture
@@ -89,7 +109,7 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
         total += len(piece)
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
             raise Unreadable("it holds more text than is read of one file: split it")
-        for at, part in enumerate(piece.split(NEW_PAGE)):
+        for at, part in enumerate([piece] if isinstance(piece, Row) else _seen(piece).split(NEW_PAGE)):
             for some in _bearable(part):
                 if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
                     made.append(tuple(page))
@@ -100,8 +120,15 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
     return [*made, tuple(page)] if page else made
 
 
+def _seen(text: str) -> str:
+    return text if text.isascii() else _UNSEEN.sub("", text)
+
+
 def _bearable(paragraph: str) -> Iterator[str]:
     """A paragraph of a whole book is cut between words, where it has some."""
+    if isinstance(paragraph, Row) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
+        yield paragraph
+        return
     text = paragraph.strip("\n")
     begin = 0
     while len(text) - begin > _PAGE_CHARACTERS_MAX:
@@ -110,3 +137,29 @@ def _bearable(paragraph: str) -> Iterator[str]:
         yield text[begin:end].rstrip()
         begin = end
     yield text[begin:]
+
+
+def tables_in(lines: Iterable[str]) -> list[TextTable]:
+    """On a page that is these lines: rows that follow each other, with a second row and a second column."""
+    found: list[list[tuple[int, Row]]] = []
+    begin = 0
+    follows = False
+    for line in lines:
+        if isinstance(line, Row):
+            if line.begins or not follows:
+                found.append([])
+            found[-1].append((begin, line))
+        follows = isinstance(line, Row)
+        begin += len(line) + 1
+    return [_table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cells(rows) <= _CELLS_MAX]
+
+
+def _cells(placed: Sequence[tuple[int, Row]]) -> int:
+    return len(placed) * (max(row.count("\t") for _, row in placed) + 1)
+
+
+def _table(placed: Sequence[tuple[int, Row]]) -> TextTable:
+    rows = [row.split("\t") for _, row in placed]
+    width = max(map(len, rows))
+    last, end = placed[-1]
+    return TextTable(placed[0][0], last + len(end), [[*row, *[""] * (width - len(row))] for row in rows])

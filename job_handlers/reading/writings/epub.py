@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from job_handlers.kinds import HEAD_BYTES, Kind
-from job_handlers.reading.writings import NEW_PAGE, Piece, Unreadable, web
+from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Unreadable, web
 from job_handlers.reading.writings.archive import Archive
 from worker_service.handlers import counted
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif")
+_NO_CHAPTERS = (".pdf", ".webp", ".bmp", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
+_FALLBACKS_MAX = 10
 
 
 class Book:
@@ -30,10 +32,14 @@ class Book:
         if locked & set(chapters):
             raise Unreadable("it is protected against copying: ask who sold it for one without")
         for chapter in chapters:
+            yield NEW_PAGE
+            if _is_picture(chapter):
+                yield Picture(chapter)
+                continue
             body = self._archive.read(chapter)
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
-            yield NEW_PAGE
-            yield from web.pieces_of(iter([text]), partial(self._inside, chapter))
+            # Often it is the name of a file, or the book's on each chapter.
+            yield from web.pieces_of(iter([text]), partial(self._inside, chapter), has_title=False)
 
     def picture(self, key: str) -> bytes:
         return web.unpacked(key) if key.startswith("data:") else self._archive.read(key)
@@ -41,13 +47,20 @@ class Book:
     def _chapters(self) -> list[str]:
         root = self._tree(_CONTAINER).find(".//{*}rootfile")
         contents = root.get("full-path", "") if root is not None else ""
+        if contents not in self._names:
+            raise Unreadable("it does not say which chapters it has")
         package = self._tree(contents)
-        items = {item.get("id"): item.get("href", "") for item in package.iterfind("./{*}manifest/{*}item")}
-        wanted = [items.get(one.get("idref"), "") for one in package.iterfind("./{*}spine/{*}itemref")]
-        found = [self._beside(contents, href) for href in wanted if href]
+        items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
+        wanted = [items[key] for one in package.iterfind("./{*}spine/{*}itemref") if (key := one.get("idref")) in items]
+        found = dict.fromkeys(
+            self._beside(contents, href) for item in wanted if (href := _shown_by(item, items).get("href", ""))
+        )
         if lacking := [name for name in found if name not in self._names]:
             self.notes.append(f"it lacks {counted(len(lacking), 'chapter')}: {lacking[0]}")
-        return [name for name in found if name in self._names]
+        there = [name for name in found if name in self._names]
+        if strange := [name for name in there if name.lower().endswith(_NO_CHAPTERS)]:
+            self.notes.append(f"{counted(len(strange), 'chapter')} of a kind that is not read in a book: {strange[0]}")
+        return [name for name in there if name not in strange]
 
     def _locked(self) -> set[str]:
         """What is encrypted: often letter forms alone."""
@@ -58,16 +71,29 @@ class Book:
 
     def _inside(self, chapter: str, address: str) -> str | None:
         name = self._beside(chapter, address)
-        return name if name in self._names and name.lower().endswith(_PICTURES) else web.inside(address)
+        return name if name in self._names and _is_picture(name) else web.inside(address)
 
     def _beside(self, name: str, href: str) -> str:
-        return posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(href.partition("#")[0])))
+        return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), unquote(href.partition("#")[0])))[1:]
 
     def _tree(self, name: str) -> ElementTree.Element:
         try:
             return ElementTree.fromstring(self._archive.read(name))
         except (ElementTree.ParseError, ValueError) as error:
             raise Unreadable(f"{name} in it is broken ({error})") from error
+
+
+def _shown_by(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
+    """The chapter, or what is to be shown instead by whoever cannot show it."""
+    for _ in range(_FALLBACKS_MAX):
+        if not item.get("href", "").lower().endswith(_NO_CHAPTERS) or item.get("fallback") not in items:
+            break
+        item = items[item.get("fallback")]
+    return item
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(_PICTURES)
 
 
 def open_writing(path: Path, kind: Kind) -> Book:

@@ -4,18 +4,25 @@ of its own. By Python's own package."""
 from __future__ import annotations
 
 import email
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
+from functools import cached_property
 from pathlib import Path
+from urllib.parse import unquote
 
-from job_handlers.kinds import FORMATS, Kind, decoded
-from job_handlers.reading.writings import Picture, Piece, Unreadable, web
+from job_handlers.encodings import decoded
+from job_handlers.kinds import FORMATS, Kind
+from job_handlers.reading.writings import Picture, Piece, Unreadable, tables_in, web
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif")
 _LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
-_BYTES_MAX = 256 << 20
+_BOUNCE = "message/delivery-status"
+"""What a mail server says of a mail that it could not deliver."""
+_BYTES_MAX = 128 << 20
+"""Its parser takes six times as much memory."""
 _DEPTH_MAX = 50
 _STUB = 0.5
 """A plain text with less than this part of the words of the page beside it says no more than that there is one."""
@@ -28,15 +35,15 @@ class Mail:
         self.notes: list[str] = []
         if path.stat().st_size > _BYTES_MAX:
             raise Unreadable(f"the mail is larger than {_BYTES_MAX >> 20} MiB")
-        body = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         try:
-            message = email.message_from_bytes(body, policy=policy.default)
+            with path.open("rb") as file:
+                if file.read(len(BOM_UTF8)) != BOM_UTF8:
+                    file.seek(0)
+                message = email.message_from_binary_file(file, policy=policy.default)
         except _UNREAD as error:
             raise Unreadable(f"the mail is broken ({error})") from error
         assert isinstance(message, EmailMessage)
         self._message = message
-        self._shown: set[str] = set()
-        """Pictures that the text has shown in their places."""
 
     def pieces(self) -> Iterator[Piece]:
         if any(part.get_content_type() in _LOCKED for part in (self._message, *self._walk())):
@@ -45,10 +52,12 @@ class Mail:
             if value := self._header(name):
                 yield f"{name}: {value}"
         yield ""
-        yield from self._texts(self._message, 0)
+        told = list(self._texts(self._message, 0))
+        yield from told
+        in_their_places = {piece.key for piece in told if isinstance(piece, Picture)}
         for part in self._walk():
             key = _content_id(part)
-            if _is_shown(part) and key not in self._shown:
+            if _is_shown(part) and key not in in_their_places:
                 yield Picture(key)
         for name, _ in self.attached():
             yield f"Attached: {name}"
@@ -56,7 +65,8 @@ class Mail:
     def picture(self, key: str) -> bytes:
         if key.startswith("data:"):
             return web.unpacked(key)
-        return next((_bytes_of(part) for part in self._walk() if _content_id(part) == key), b"")
+        part = self._shown.get(key)
+        return _bytes_of(part) if part is not None else b""
 
     def attached(self) -> Iterator[tuple[str, EmailMessage]]:
         """By their names. A mail that was attached is one more mail."""
@@ -69,11 +79,20 @@ class Mail:
             value = str(self._message.get(name, ""))
         except _UNREAD:
             # Its own parser gives some up that people write.
-            value = next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
+            value = self._raw_header(name)
+        if "\ufffd" in value:
+            # Programs write it as they write the text, and do not say so.
+            body = self._raw_header(name).encode("ascii", "surrogateescape")
+            charset = web.known(self._message.get_content_charset(""))
+            value = body.decode(charset, "replace") if charset else decoded(body)[0]
         return " ".join(value.split())
 
+    def _raw_header(self, name: str) -> str:
+        return next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
+
     def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
-        """All that is not attached, and of what is told twice, the plain text if it is whole."""
+        """All that is not attached, and of what is told twice, the plain text if it is whole, or else what has tables,
+        of which a plain text keeps no more than the words."""
         if depth > _DEPTH_MAX:
             return
         if part.is_multipart() and part.get_content_maintype() == "multipart":
@@ -84,7 +103,8 @@ class Mail:
                 return
             told = [list(self._texts(one, depth + 1)) for one in parts]
             most = max(map(_words, told), default=0)
-            yield from next((one for one in told if _words(one) >= most * _STUB), [])
+            whole = [one for one in told if _words(one) >= most * _STUB]
+            yield from next(filter(_has_tables, whole), whole[0] if whole else [])
         elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
             text = _text_of(part)
             if part.get_content_subtype() == "html":
@@ -95,11 +115,13 @@ class Mail:
     def _inside(self, address: str) -> str | None:
         if not address.startswith("cid:"):
             return web.inside(address)
-        key = address.removeprefix("cid:")
-        if all(_content_id(part) != key for part in self._walk() if _is_shown(part)):
-            return None
-        self._shown.add(key)
-        return key
+        key = unquote(address.removeprefix("cid:"))
+        return key if key in self._shown else None
+
+    @cached_property
+    def _shown(self) -> dict[str, EmailMessage]:
+        """Pictures of the text; of two that have the same name, the first."""
+        return {_content_id(part): part for part in reversed(list(self._walk())) if _is_shown(part)}
 
     def _walk(self) -> Iterator[EmailMessage]:
         """Its parts, without those of mails that are attached to it."""
@@ -129,7 +151,7 @@ def _parts_of(part: EmailMessage) -> list[EmailMessage]:
 def _is_text(part: EmailMessage) -> bool:
     """Of the mail, and nothing that was attached."""
     kind = part.get_content_maintype()
-    is_text = kind == "text" or (kind == "multipart" and not part.is_multipart())
+    is_text = kind == "text" or (kind == "multipart" and not part.is_multipart()) or part.get_content_type() == _BOUNCE
     return is_text and not _name_of(part) and not _is_attachment(part)
 
 
@@ -167,6 +189,11 @@ def _bytes_of(part: EmailMessage) -> bytes:
 
 
 def _text_of(part: EmailMessage) -> str:
+    if part.get_content_type() == _BOUNCE and part.is_multipart():
+        try:
+            return "\n".join(map(str, part.get_payload()))
+        except _UNREAD as error:
+            raise Unreadable(f"the mail is broken ({error})") from error
     body = _bytes_of(part)
     charset = web.known(part.get_content_charset(""))
     return body.decode(charset, "replace") if charset else decoded(body)[0]
@@ -174,6 +201,10 @@ def _text_of(part: EmailMessage) -> str:
 
 def _words(pieces: list[Piece]) -> int:
     return sum(len(piece.split()) for piece in pieces if isinstance(piece, str))
+
+
+def _has_tables(pieces: list[Piece]) -> bool:
+    return bool(tables_in(piece for piece in pieces if isinstance(piece, str)))
 
 
 def _content_id(part: EmailMessage) -> str:

@@ -16,12 +16,19 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from xml.parsers import expat
 
-from job_handlers.kinds import Kind, decoded
-from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Unreadable, web
-from job_handlers.reading.writings.archive import BROKEN, Archive
+from job_handlers.encodings import decoded
+from job_handlers.kinds import Kind
+from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Row, Unreadable, web
+from job_handlers.reading.writings.archive import BROKEN, MEMBER_BYTES_MAX, Archive
 
-_BLOCK_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+"""A comment or a value that goes on is looked through anew with each."""
+_SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
+_COLUMNS_MAX = 200
+"""What is said of more is believed of none."""
+_DIGITS_MAX = 9
+_CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
@@ -35,6 +42,7 @@ class _Words:
     paragraphs: Sequence[str]
     cells: Sequence[str]
     rows: Sequence[str]
+    tables: Sequence[str]
     silent: Sequence[str]
     """What stands in these is not shown."""
     texts: Sequence[str] = ()
@@ -47,22 +55,26 @@ _WORD = _Words(
     ("p",),
     ("tc",),
     ("tr",),
+    ("tbl",),
     ("del", "moveFrom", "Fallback", "instrText", "delText"),
     ("t",),
     ("lastRenderedPageBreak",),
 )
-_SLIDE = _Words(("p", "text"), ("tc",), ("tr",), ("Fallback", "fld"), ("t", "text"))
+_SLIDE = _Words(("p", "text"), ("tc",), ("tr",), ("tbl",), ("Fallback", "fld"), ("t", "text"))
 _CHART = _Words(
-    ("p", "v"), ("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), ("ser",), ("Fallback", "fld"), ("t", "v")
+    ("p", "v"), ("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), ("ser",), (), ("Fallback", "fld"), ("t", "v")
 )
 _OPEN = _Words(
-    ("p", "h"),
+    ("p", "h", "math"),
     ("table-cell", "covered-table-cell"),
     ("table-row",),
+    ("table",),
     (
         "tracked-changes",
         "note-citation",
         "binary-data",
+        "annotation-xml",
+        "http://www.w3.org/1998/Math/MathML annotation",
         # Who commented on what, and what a picture is called.
         "http://purl.org/dc/elements/1.1/ creator",
         "http://purl.org/dc/elements/1.1/ date",
@@ -222,9 +234,13 @@ def _parsed(archive: Archive, name: str, begin: object, end: object, hear: objec
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, hear  # type: ignore[assignment]
     # No office program writes any; who does wants something else than to be read.
     parser.StartDoctypeDeclHandler = _refuse
+    size = 0
     try:
         with archive.open(name) as file:
             while block := file.read(_BLOCK_BYTES):
+                size += len(block)
+                if size > MEMBER_BYTES_MAX:
+                    raise Unreadable(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
                 parser.Parse(block)
             parser.Parse(b"", True)
     except (expat.ExpatError, *BROKEN) as error:
@@ -235,11 +251,22 @@ def _refuse(*_: object) -> None:
     raise Unreadable("it declares entities, which no office document does")
 
 
-class _Row(NamedTuple):
+@dataclass(slots=True)
+class _Row:
     depth: int
     """How many paragraphs are open around it."""
-    cells: list[str]
-    """What they have so far."""
+    cells: list[list[str]] = field(default_factory=list)
+    """What they have so far, part by part."""
+    spans: int = 1
+    """So many columns has the cell that is open."""
+    repeats: int = 1
+    """So many cells are written as the one that is open."""
+
+    def end_cell(self) -> None:
+        """What has several columns stands in the first of them."""
+        if self.cells:
+            self.cells += [self.cells[-1]] * (self.repeats - 1) + [[]] * (self.spans - 1)
+        self.spans = self.repeats = 1
 
 
 @dataclass(slots=True)
@@ -255,6 +282,7 @@ class _Walk:
     _beside: list[str] = field(default_factory=list)
     _rows: list[_Row] = field(default_factory=list)
     """Those that are open, the innermost last."""
+    _begins_table: bool = False
     _silent: int = 0
     _texts: int = 0
 
@@ -269,9 +297,16 @@ class _Walk:
         if name in self.words.paragraphs:
             self._lines.append([])
         elif name in self.words.rows:
-            self._rows.append(_Row(len(self._lines), []))
+            self._rows.append(_Row(len(self._lines)))
+        elif name in self.words.tables:
+            self._begins_table = self._begins_table or not self._rows
         elif name in self.words.cells and self._rows:
-            self._rows[-1].cells.append("")
+            self._rows[-1].cells.append([])
+            self._rows[-1].repeats = _number(plain, "number-columns-repeated")
+        elif name == "gridSpan" and self._rows:
+            self._rows[-1].spans = _number(plain, "val")
+        elif name == "gridBefore" and self._rows:
+            self._rows[-1].cells += [[]] * _number(plain, "val")
         elif name in self.words.pages or (name == "br" and plain.get("type") == "page"):
             self._new_page()
         elif name in ("blip", "imagedata", "image"):
@@ -293,15 +328,23 @@ class _Walk:
             self._texts -= 1
         if name in self.words.paragraphs:
             self._add(self._text_of(self._lines.pop()))
+        elif name in self.words.cells and self._rows:
+            self._rows[-1].end_cell()
         elif name in self.words.rows and self._rows:
-            self._add("\t".join(cell.strip() for cell in self._rows.pop().cells).rstrip())
+            row = Row((" ".join(cell) for cell in self._rows.pop().cells), begins=self._begins_table)
+            # The series of a chart are none of a table.
+            self._add(row if self.words.tables else str(row))
+            self._begins_table = self._begins_table and (bool(self._rows) or not row)
 
     def hear(self, text: str) -> None:
         if self._lines and not self._silent and (self._texts or not self.words.texts):
-            self._lines[-1].append(text)
+            # What an OpenDocument means as more than a space has an element of its own.
+            self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
 
     def _target(self, said: Mapping[str, str], *names: str) -> str:
-        return next((self.related[key] for name in names if (key := said.get(name, "")) in self.related), "")
+        return next(
+            (self.related[key] for name in names if (key := said.get(name, "").rstrip("/")) in self.related), ""
+        )
 
     def _new_page(self) -> None:
         if self._rows or len(self._lines) > 1:
@@ -318,8 +361,7 @@ class _Walk:
         """To the cell that is open, or beside the paragraph that is, or as a paragraph of its own."""
         row = self._rows[-1] if self._rows else None
         if row is not None and row.cells and row.depth == len(self._lines):
-            parts = [row.cells[-1], *_flat([text, *self._beside])]
-            row.cells[-1] = " ".join(filter(None, parts))
+            row.cells[-1] += filter(None, _flat([text, *self._beside]))
             self._beside.clear()
         elif self._lines:
             self._beside.append(text)
@@ -332,6 +374,11 @@ def _flat(texts: Sequence[str]) -> Iterator[str]:
     return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
 
 
+def _number(said: Mapping[str, str], name: str, most: int = _COLUMNS_MAX) -> int:
+    number = said.get(name, "1")[:_DIGITS_MAX]
+    return min(int(number), most) if number.isdecimal() else 1
+
+
 def _written(name: str, said: Mapping[str, str]) -> str:
     """What an element without text of its own stands for."""
     if name in ("br", "line-break", "cr"):
@@ -340,13 +387,15 @@ def _written(name: str, said: Mapping[str, str]) -> str:
         # Where one stops is told by an element of the same name.
         return "" if "val" in said else "\t"
     if name == "s":
-        return " " * min(int(said.get("c", "1") or 1), _SPACES_MAX)
+        return " " * _number(said, "c", _SPACES_MAX)
     if name == "noBreakHyphen":
         return "-"
     return _symbol(said) if name == "sym" and "char" in said else ""
 
 
 def _symbol(said: Mapping[str, str]) -> str:
+    if not _CODE.fullmatch(said["char"]):
+        return ""
     code = int(said["char"], 16)
     if code & 0xFF00 != _PRIVATE:
         return chr(code)

@@ -6,7 +6,8 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
-from job_handlers.kinds import HEAD_BYTES, Kind, decoded
+from job_handlers.encodings import decoded, is_guessed
+from job_handlers.kinds import HEAD_BYTES, Kind
 from job_handlers.reading.writings import Piece, Unreadable
 
 _LINE_CHARACTERS_MAX = 1 << 20
@@ -22,6 +23,8 @@ class Plain:
     def pieces(self) -> Iterator[Piece]:
         with self._path.open("rb") as file:
             _, encoding = decoded(file.read(HEAD_BYTES))
+        if is_guessed(encoding):
+            self.notes.append(f"it does not say in which encoding it is written: {encoding}, as it seems")
         with self._path.open(encoding=encoding, errors=_LATER if encoding == "utf-8-sig" else "replace") as lines:
             while line := lines.readline(_LINE_CHARACTERS_MAX):
                 yield line.replace("\0", "").rstrip("\n")

@@ -1,8 +1,8 @@
 """HTML as a person sees it: without scripts and styles, cells of a row by tabs. By Python's own parser, which takes
 whatever is broken. What a page hides until somebody asks for it is read as well.
 
-Mails and many pages are laid out by tables. So a row is a line where each of its cells is one at most; else its lines
-are those of the page.
+Mails and many pages are laid out by tables. So a row is a line where each of its cells is one at most, or a few where
+the table has headings; else its lines are those of the page.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ import base64
 import binascii
 import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from html.parser import HTMLParser
 from pathlib import Path
 
-from job_handlers.kinds import HEAD_BYTES, Kind, decoded
-from job_handlers.reading.writings import Picture, Piece, Unreadable
+from job_handlers.encodings import WIDE, decoded
+from job_handlers.kinds import HEAD_BYTES, Kind
+from job_handlers.reading.writings import Picture, Piece, Row, Unreadable
 
 _STEP_CHARACTERS = 1 << 16
 _SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
 _BLOCKS = frozenset(
     "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6"
-    " header hr li main nav ol option p pre section summary table tbody text tfoot thead title tr ul".split()
+    " header hr li main nav ol option p pre section select summary table tbody text textarea tfoot thead title tr"
+    " ul".split()
 )
 _CELLS = {"td", "th"}
+_IMAGES = {"img", "image"}
 _ROW_ENDS = {"tr", "table", "thead", "tbody", "tfoot"}
 _ROW_PIECES_MAX = 1000
+_OPEN_CHARACTERS_MAX = 1 << 16
+_CELL_LINES_MAX = 10
+_COLUMNS_MAX = 200
+"""What is said of more is believed of none."""
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 _MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?);base64,", re.IGNORECASE)
@@ -37,9 +44,9 @@ Resolve = Callable[[str], str | None]
 
 
 class Page(HTMLParser):
-    def __init__(self, resolve: Resolve) -> None:
+    def __init__(self, resolve: Resolve, silent: Set[str]) -> None:
         super().__init__(convert_charrefs=True)
-        self._resolve = resolve
+        self._resolve, self._never_shown = resolve, silent
         self._silent: list[str] = []
         self._kept_as_it_is = 0
         self._line: list[str] = []
@@ -47,6 +54,11 @@ class Page(HTMLParser):
         self._cells: list[list[Piece]] = []
         """Of the row that is open."""
         self._in_row = 0
+        self._column = 0
+        """Of the cell that is open; those after it are its own as well."""
+        self._from_above: dict[int, int] = {}
+        """How many rows more a cell reaches down, by its columns."""
+        self._begins_table = self._has_heads = False
 
     def taken(self) -> list[Piece]:
         """What has become whole since the last time."""
@@ -54,27 +66,33 @@ class Page(HTMLParser):
         return found
 
     def close(self) -> None:
+        if len(self.rawdata) > _OPEN_CHARACTERS_MAX:
+            # A comment or a tag that never ends. The parser would look through it anew from each sign in it.
+            self.rawdata = ""
         super().close()
         self._end_row()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._silent or tag in _SILENT:
-            if tag in _SILENT:
+        if self._silent or tag in self._never_shown:
+            if tag in self._never_shown and tag not in self._silent:
                 self._silent.append(tag)
             return
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
         if tag in _ROW_ENDS:
             self._end_row()
+        if tag == "table":
+            self._begin_table()
         if tag in _CELLS:
-            self._cells.append([])
+            self._has_heads |= tag == "th"
+            self._begin_cell(dict(attrs))
         if tag == "pre":
             self._kept_as_it_is += 1
-        if tag == "img":
+        if tag in _IMAGES:
             self._take_image(dict(attrs))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in _SILENT:
+        if tag not in self._never_shown:
             self.handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
@@ -87,6 +105,8 @@ class Page(HTMLParser):
                 self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
             if tag in _ROW_ENDS:
                 self._end_row()
+            if tag == "table":
+                self._begin_table()
 
     def handle_data(self, data: str) -> None:
         if self._silent:
@@ -103,7 +123,8 @@ class Page(HTMLParser):
     def _take_image(self, said: dict[str, str | None]) -> None:
         if alternative := (said.get("alt") or "").strip():
             self._line.append(f" {alternative} ")
-        if (key := self._resolve(said.get("src") or "")) is not None:
+        address = said.get("src") or said.get("xlink:href") or said.get("href") or ""
+        if (key := self._resolve(address)) is not None:
             self._end_line()
             self._add(Picture(key))
 
@@ -119,18 +140,43 @@ class Page(HTMLParser):
         if not self._cells:
             self._found.append(piece)
             return
-        self._cells[-1].append(piece)
+        self._cells[self._column].append(piece)
         self._in_row += 1
         if self._in_row > _ROW_PIECES_MAX:
             self._end_row()
 
+    def _begin_table(self) -> None:
+        """Or go on with what is around it."""
+        self._begins_table, self._has_heads = True, False
+        self._from_above.clear()
+
+    def _begin_cell(self, said: dict[str, str | None]) -> None:
+        """What has several columns stands in the first of them, what has several rows in the first of those."""
+        if len(self._cells) >= _ROW_PIECES_MAX:
+            self._end_row()
+        self._fill_from_above()
+        self._column = len(self._cells)
+        columns, rows = _number(said.get("colspan")), _number(said.get("rowspan"))
+        self._cells += [[] for _ in range(columns)]
+        if rows > 1:
+            reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
+            self._from_above.update(dict.fromkeys(reaching, rows))
+
+    def _fill_from_above(self) -> None:
+        while self._from_above.get(len(self._cells)):
+            self._cells.append([])
+
     def _end_row(self) -> None:
         self._end_line()
+        if not self._cells:
+            return
         cells, self._cells, self._in_row = self._cells, [], 0
+        self._from_above = {column: rows - 1 for column, rows in self._from_above.items() if rows > 1}
         lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
-        if all(len(cell) <= 1 for cell in lines):
-            if row := "\t".join(cell[0] if cell else "" for cell in lines).rstrip():
+        if max(map(len, lines)) <= (_CELL_LINES_MAX if self._has_heads else 1):
+            if row := Row((" ".join(cell) for cell in lines), begins=self._begins_table):
                 self._found.append(row)
+                self._begins_table = False
             self._found += [one for cell in cells for one in cell if isinstance(one, Picture)]
         else:
             self._found += [one for cell in cells for one in cell]
@@ -151,8 +197,9 @@ class Web:
         return unpacked(key)
 
 
-def pieces_of(blocks: Iterator[str], resolve: Resolve) -> Iterator[Piece]:
-    page = Page(resolve)
+def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
+    """`has_title`: somebody sees it."""
+    page = Page(resolve, _SILENT if has_title else _SILENT | {"title"})
     for block in blocks:
         page.feed(block)
         yield from page.taken()
@@ -163,7 +210,7 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve) -> Iterator[Piece]:
 def encoding_of(head: bytes) -> str:
     """By its mark, else as it says, else as a text."""
     text_like = decoded(head)[1]
-    if text_like in ("utf-16", "utf-32") or head.startswith(b"\xef\xbb\xbf"):
+    if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like
     found = _CHARSET.search(head)
     return (known(found[1].decode()) if found else "") or text_like
@@ -181,6 +228,12 @@ def known(charset: str) -> str:
     if name.startswith(("utf-16", "utf-32")):
         return ""
     return "" if name == "ascii" else _MEANT.get(name, name)
+
+
+def _number(said: str | None) -> int:
+    """At least one."""
+    said = (said or "").strip()
+    return min(max(int(said[:4]), 1), _COLUMNS_MAX) if said.isdecimal() else 1
 
 
 def inside(address: str) -> str | None:

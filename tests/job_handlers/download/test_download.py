@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from job_handlers.sources.drive import credentials as drive_credentials
 from job_handlers.sources.local.file import LocalFile, revision_of
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
-from tests.job_handlers.fetching import SOON, Here, pdf
+from tests.job_handlers.download.impatient import QUICK, quick, sure
+from tests.job_handlers.fetching import Here, pdf
 from worker_service.handlers import (
-    Context,
     Done,
     File,
     HandlerError,
@@ -42,24 +41,6 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 OCTETS = "application/octet-stream"
 PACKED = b"\x78\x9f\x3e\x22" * 9
 OUTLOOK = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1024) + "__properties_version1.0".encode("utf-16-le")
-
-QUICK = replace(SOON, first_wait=0.01)
-
-
-def run_quickly(context: Context[download.Payload]) -> Done:
-    return download.run(context, QUICK)
-
-
-quick = replace(download.download, run=run_quickly)
-"""The shipped handler, but for its patience."""
-
-
-def run_surely(context: Context[download.Payload]) -> Done:
-    return download.run(context, replace(QUICK, settled_seconds=-1.0))
-
-
-sure = replace(download.download, run=run_surely)
-"""The same, to which each file has been left alone for long enough."""
 
 Download = Callable[..., Run]
 Here_ = Callable[..., Done | HandlerError]

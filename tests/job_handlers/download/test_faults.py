@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from job_handlers.download import download, fetch
+from job_handlers.download import fetch
 from job_handlers.download.fetch import Fetched, FileWanted
 from job_handlers.download.part import Digests, Facts, Part
 from job_handlers.sources import https
@@ -31,9 +29,10 @@ from job_handlers.sources.local.file import LocalFile
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
-from tests.job_handlers.fetching import SOON, Fetching, pdf
+from tests.job_handlers.download.impatient import SOON, mortal
+from tests.job_handlers.fetching import Fetching, pdf
 from tests.length import short
-from worker_service.handlers import Context, Done, HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
+from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
 from worker_service.testing import How, run_handler
 
 CHUNK = SOON.chunk_bytes
@@ -735,24 +734,6 @@ class _Shared(DriveFile):
 
 
 # --- SIGKILL ------------------------------------------------------------------------------------------
-
-
-def run_until(context: Context[download.Payload]) -> Done:
-    """Its own process is killed once there are as many bytes as the payload's name says."""
-    most = int(context.payload.name)
-    append = Part.append
-
-    def append_and_die(part: Part, block: bytes) -> int:
-        count = append(part, block[:5000])
-        if part.length >= most:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return count + (append_and_die(part, block[5000:]) if len(block) > 5000 else 0)
-
-    setattr(Part, "append", append_and_die)  # noqa: B010 - typed otherwise
-    return download.run(context, replace(SOON, chunk_seconds=30.0, idle_seconds=10.0))
-
-
-mortal = replace(download.download, run=run_until)
 
 
 def test_a_download_that_is_killed_again_and_again_wastes_nothing(server: DriveServer, tmp_path: Path) -> None:

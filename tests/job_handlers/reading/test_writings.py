@@ -8,6 +8,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading.writings import NEW_PAGE, Picture, Unreadable, leaves, open_writing
+from job_handlers.reading import inside
+from job_handlers.reading.writings import NEW_PAGE, Picture, Row, Unreadable, leaves, open_writing, tables_in
 from tests.job_handlers.reading.documents import digital, picture
 from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import KnownDocument, NewJob, Permanent
@@ -65,6 +67,11 @@ def mail(path: Path, *, html: str = "", attached: Mapping[str, bytes] = {}) -> P
     return path
 
 
+def written_as(path: Path, text: str, encoding: str) -> Path:
+    path.write_text(text, encoding)
+    return path
+
+
 def pages_of(path: Path) -> list[str]:
     read = leaves(open_writing(path, kind_of(path)).pieces())
     return ["\n".join(one if isinstance(one, str) else f"<{one.key[:30]}>" for one in page) for page in read]
@@ -106,9 +113,21 @@ def test_a_text_is_read_line_by_line_in_whichever_encoding(tmp_path: Path) -> No
     (tmp_path / "d.txt").write_bytes(b"only later\n" * 7000 + "Größe\n".encode("cp1252"))
     (tmp_path / "e.txt").write_text("A PDF begins with %PDF-1.4, they say.\n")
 
+    japanese = open_writing(written_as(tmp_path / "f.txt", "これは日本語の文章です。\n", "cp932"), Kind.TEXT)
+    assert list(japanese.pieces()) == ["これは日本語の文章です。"]
+    assert japanese.notes == ["it does not say in which encoding it is written: cp932, as it seems"]
+    assert pages_of(written_as(tmp_path / "g.txt", "Größe\n", "utf-16-be")) == ["Größe"]
     assert pages_of(tmp_path / "c.txt") == ["weit"]
     assert pages_of(tmp_path / "d.txt")[-1].endswith("only later\nGröße")
     assert pages_of(tmp_path / "e.txt") == ["A PDF begins with %PDF-1.4, they say."]
+
+
+def test_a_word_that_may_be_parted_is_one_word(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("sustain\u00adability\n")
+    (tmp_path / "a.html").write_text("<p>sustain&shy;ability")
+
+    for path in (tmp_path / "a.txt", tmp_path / "a.html", word(tmp_path / "a.docx", paragraph("sustain\u00adability"))):
+        assert pages_of(path) == ["sustainability"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +172,17 @@ def test_a_web_page_is_read_as_a_person_sees_it(tmp_path: Path) -> None:
         ("<tr><td>out<td><table><tr><td>1<td>2</table>after<td>last</tr>", ["out", "1\t2", "after", "last"]),
         ("<tr><td>a<svg><style>.b{}</style><text>in a chart</text></svg></tr>", ["a", "in a chart"]),
         ("<tr>" + "<td>no end" * 3, ["no end\tno end\tno end"]),
-        ("<tr>" + "<td>x" * 2000, ["\t".join("x" * 1001)]),
+        ("<tr>" + "<td>x" * 2000, ["\t".join("x" * 1000), "\t".join("x" * 1000)]),
+        (
+            "<tr><th rowspan=2>of<th colspan=2>year<th>all<tr><th>1<th>2<tr><td>a<td>3<td>4<td>5",
+            ["of\tyear\t\tall", "\t1\t2", "a\t3\t4\t5"],
+        ),
+        ("<tr><td rowspan=3>a<td>b<tr><td>c<tr><td>d<tr><td>e<td>f", ["a\tb", "\tc", "\td", "e\tf"]),
+        (
+            "<tr><th>Fruit<th>Price<tr><td>Bananas<td><ul><li>cheap<li>wrapped</ul>",
+            ["Fruit\tPrice", "Bananas\tcheap wrapped"],
+        ),
+        ("<tr><td colspan=-1>a<td colspan=x>b<td rowspan=99999999>c", ["a\tb\tc"]),
     ],
 )
 def test_a_row_of_a_web_page_is_one_line_and_what_is_only_laid_out_as_one_is_not(
@@ -227,6 +256,48 @@ def test_no_sentence_of_a_word_document_is_cut_or_glued_by_what_stands_in_it(tmp
     assert read.notes == ["word/afchunk.rtf, which is put into it, is left out"]
 
 
+def test_a_cell_over_several_columns_moves_none_of_those_after_it(tmp_path: Path) -> None:
+    def cell(text: str, said: str = "") -> str:
+        return f"<w:tc><w:tcPr>{said}</w:tcPr>{paragraph(text)}</w:tc>"
+
+    wide, before = '<w:gridSpan w:val="2"/>', '<w:trPr><w:gridBefore w:val="1"/></w:trPr>'
+    rows = [cell("a", wide) + cell("b"), before + cell("c") + cell("d"), cell("e") + cell("f", wide)]
+    docx = word(tmp_path / "a.docx", f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in rows)}</w:tbl>")
+    content = (
+        "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b'><b:table><b:table-row><b:table-cell><t:p>a</t:p>"
+        "</b:table-cell><b:table-cell b:number-columns-repeated='2'/><b:table-cell><t:p>b</t:p></b:table-cell>"
+        "<b:table-cell b:number-columns-repeated='16380'/></b:table-row></b:table></o:d>"
+    )
+    odt = packed(tmp_path / "a.odt", {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
+
+    assert pages_of(docx) == ["a\t\tb\n\tc\td\ne\tf"]
+    assert pages_of(odt) == ["a\t\t\tb"]
+
+
+def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path) -> None:
+    row = "<tr><td>{}<td>{}"
+    (tmp_path / "a.html").write_text(
+        f"<p>before<table>{row.format('a', 1)}{row.format('b', '')}<tr><td>c<td>3</table><table>{row.format('d', 4)}"
+        f"{row.format('e', 5)}</table>behind<table><tr><td>a box</table><table>{row.format('menu', 'text')}</table>"
+    )
+    [page] = leaves(open_writing(tmp_path / "a.html", Kind.HTML).pieces())
+
+    text = "\n".join(map(str, page))
+    first, second = tables_in(line for line in page if isinstance(line, str))
+
+    assert first.rows == [["a", "1"], ["b", ""], ["c", "3"]]
+    assert text[first.begin : first.end] == "a\t1\nb\nc\t3"
+    assert second.rows == [["d", "4"], ["e", "5"]]
+
+
+def test_macros_and_what_a_document_carries_for_programs_are_no_text_of_it(tmp_path: Path) -> None:
+    carried = dict.fromkeys(("word/vbaProject.bin", "word/embeddings/oleObject1.bin"), b"Sub AutoOpen() Shell")
+    custom = {"customXml/item1.xml": "<x>secret</x>", "docProps/core.xml": "<x>secret</x>"}
+    path = word(tmp_path / "a.docm", paragraph("what is shown"), {**carried, **custom})
+
+    assert pages_of(path) == ["what is shown"]
+
+
 def test_slides_are_pages_with_what_their_speaker_noted(tmp_path: Path) -> None:
     def slide(text: str) -> str:
         return f"<p:sld xmlns:p='http://p' xmlns:a='http://a'><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:sld>"
@@ -276,6 +347,28 @@ def test_an_open_document_is_read(tmp_path: Path) -> None:
     )
 
     assert pages_of(path) == ["Head\none  two three\tfour\na\t\tc", "<Pictures/p.png>\nsecond"]
+
+
+def test_spaces_and_formulas_of_an_open_document_are_what_they_mean(tmp_path: Path) -> None:
+    formula = (
+        "<math xmlns='http://www.w3.org/1998/Math/MathML'><semantics>\n <mi>E</mi><mo>=</mo><mi>m</mi>"
+        "<annotation encoding='StarMath 5.0'>E = m</annotation></semantics></math>"
+    )
+    content = (
+        "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:x='http://x' xmlns:draw='http://d'>"
+        "<t:p>one\n     line<t:tab/>"
+        "of two</t:p><t:p><draw:object x:href='./Formula/'/></t:p></o:d>"
+    )
+    path = packed(
+        tmp_path / "a.odt",
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "content.xml": content,
+            "Formula/content.xml": formula,
+        },
+    )
+
+    assert pages_of(path) == ["one line\tof two\nE=m"]
 
 
 def test_an_open_presentation_is_read_slide_by_slide_with_what_its_speaker_noted(tmp_path: Path) -> None:
@@ -332,13 +425,59 @@ def test_a_book_is_read_chapter_by_chapter_in_its_order(tmp_path: Path) -> None:
             "mimetype": "application/epub+zip",
             "META-INF/container.xml": CONTAINER,
             "OPS/book.opf": package,
-            "OPS/a b.xhtml": "<html><body><p>the second</p></body></html>",
+            "OPS/a b.xhtml": "<html><head><title>a b.xhtml</title></head><body><p>the second</p></body></html>",
             "OPS/text/b.xhtml": '<html><body><p>the first</p><img src="../p.png"/></body></html>',
             "OPS/p.png": b"",
         },
     )
 
     assert pages_of(path) == ["the first\n<OPS/p.png>", "the second"]
+
+
+def test_a_number_that_is_none_costs_no_other_word(tmp_path: Path) -> None:
+    symbols = "".join(f'<w:sym w:char="{code}"/>' for code in ("zz", "D800", "-1", "FFFFFFFFFF", "20AC"))
+    spans = "".join(f'<w:tc><w:tcPr><w:gridSpan w:val="{n}"/></w:tcPr><w:p/></w:tc>' for n in ("x", "9" * 5000, "-1"))
+    docx = word(tmp_path / "a.docx", f"<w:p><w:t>a</w:t>{symbols}</w:p><w:tbl><w:tr>{spans}</w:tr></w:tbl>")
+    spaces = "".join(f'<t:s t:c="{n}"/>' for n in ("x", "9" * 5000, ""))
+    content = f'<d xmlns:t="t"><t:p>b{spaces}c</t:p></d>'
+    odt = packed(tmp_path / "a.odt", {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
+
+    assert pages_of(docx) == ["a€"]
+    assert pages_of(odt)[0].split() == ["b", "c"]
+
+
+@pytest.mark.parametrize("charset", ["unicode_escape", "raw_unicode_escape", "utf-7"])
+def test_half_a_character_costs_no_page(tmp_path: Path, charset: str) -> None:
+    (tmp_path / "a.html").write_text(f"<meta charset={charset}><p>a \\ud800+2AA- b<table><tr><td>\\ud800+2AA-<td>c")
+
+    assert "a " in pages_of(tmp_path / "a.html")[0].encode().decode()
+
+
+def test_a_chapter_that_is_a_picture_or_shows_one_is_read_by_it_and_none_is_read_twice(tmp_path: Path) -> None:
+    chapters = ("cover.xhtml", "scan.jpg", "plan.pdf", "sound.mp3", "cover.xhtml", "/OPS/last.xhtml")
+    items = "".join(f'<item id="i{n}" href="{href}" fallback="f"/>' for n, href in enumerate(chapters[:3]))
+    items += "".join(f'<item id="i{n}" href="{href}"/>' for n, href in enumerate(chapters) if n > 2)
+    order = "".join(f'<itemref idref="i{n}"/>' for n in range(len(chapters)))
+    package = (
+        f'<package xmlns="http://o"><manifest>{items}<item id="f" href="plan.xhtml"/></manifest>'
+        f"<spine>{order}</spine></package>"
+    )
+    path = packed(
+        tmp_path / "a.epub",
+        {
+            "META-INF/container.xml": CONTAINER,
+            "OPS/book.opf": package,
+            "OPS/cover.xhtml": '<svg xmlns:xlink="x"><image xlink:href="cover.png"/></svg>',
+            "OPS/plan.xhtml": "<p>instead of the plan</p>",
+            "OPS/last.xhtml": "<p>the last</p>",
+            **dict.fromkeys(("OPS/cover.png", "OPS/scan.jpg", "OPS/plan.pdf", "OPS/sound.mp3"), b"\0"),
+        },
+    )
+
+    assert pages_of(path) == ["<OPS/cover.png>", "<OPS/scan.jpg>", "instead of the plan", "the last"]
+    book = open_writing(path, Kind.EPUB)
+    assert list(book.pieces())
+    assert book.notes == ["1 chapter of a kind that is not read in a book: OPS/sound.mp3"]
 
 
 def test_a_mail_tells_who_wrote_what_to_whom_and_what_is_attached(tmp_path: Path) -> None:
@@ -372,6 +511,45 @@ def test_no_text_of_a_mail_is_lost_wherever_its_program_has_put_it(tmp_path: Pat
     assert pages_of(raw_mail(tmp_path / "c.eml", "no boundary", "multipart/mixed")) == ["Subject: s\nno boundary"]
     for name, kind in kinds.items():
         assert pages_of(raw_mail(tmp_path / f"{name}.eml", "größer", kind)) == ["Subject: s\ngrößer"]
+
+
+def test_of_what_a_mail_tells_twice_what_has_tables_is_read_and_no_picture_is_lost(tmp_path: Path) -> None:
+    shown = part("image/png", "x", "Content-ID: <a@b>", "Content-Disposition: inline; filename=a.png")
+    rows = "".join(
+        f"<tr><td><p>{one}</p></td><td>{two}</td></tr>" for one, two in (("Region", "Sales"), ("East", "19"))
+    )
+
+    def told_twice(page: str) -> str:
+        inner = part("text/plain", "Region\n\nSales\n\nEast\n\n19") + part("text/html", page)
+        inner = inner.replace("--b\n", "--c\n") + "--c--"
+        return f"{part('multipart/alternative; boundary=c', inner)}{shown}--b--"
+
+    plain = told_twice('<p>Region Sales East 19<img src="cid:a@b">')
+    table = told_twice(f'<table>{rows}</table><img src="cid:a%40b"><p>under it')
+
+    assert pages_of(raw_mail(tmp_path / "a.eml", plain)) == ["Subject: s\nRegion\nSales\nEast\n19\n<a@b>"]
+    assert pages_of(raw_mail(tmp_path / "b.eml", table)) == ["Subject: s\nRegion\tSales\nEast\t19\n<a@b>\nunder it"]
+
+
+@pytest.mark.parametrize(("said", "encoding"), [("", "utf-8"), ("", "cp1252"), ("; charset=koi8-r", "koi8-r")])
+def test_headers_are_read_in_the_encoding_that_they_do_not_name(tmp_path: Path, said: str, encoding: str) -> None:
+    subject = "Отчёт" if encoding == "koi8-r" else "Größe"
+    path = tmp_path / "a.eml"
+    path.write_bytes(f"Subject: {subject}\nContent-Type: text/plain{said}\n\n{subject}\n".encode(encoding))
+
+    assert pages_of(path) == [f"Subject: {subject}\n{subject}"]
+
+
+def test_why_a_mail_was_not_delivered_is_read(tmp_path: Path) -> None:
+    why = "Reporting-MTA: dns; a.example\n\nFinal-Recipient: rfc822; ann@b.example\nStatus: 5.2.2 (mailbox full)\n"
+    report = part("text/plain", "It came back.") + part("message/delivery-status", why)
+    path = raw_mail(tmp_path / "a.eml", f"{report}--b--", 'multipart/report; boundary="b"')
+
+    [page] = pages_of(path)
+
+    assert page.startswith("Subject: s\nIt came back.\nReporting-MTA: dns; a.example\n")
+    assert "Status: 5.2.2 (mailbox full)" in page
+    assert "Attached" not in page
 
 
 def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
@@ -485,16 +663,30 @@ def test_a_note_is_read_at_once_and_a_picture_in_a_document_where_it_stands(libr
     assert not library.jobs("ocr_pages")
 
     said = "The board has reviewed each climate risk of the sites in the south twice."
+    rows = "".join(f"<w:tr>{f'<w:tc>{paragraph(text)}</w:tc>' * 2}</w:tr>" for text in ("Scope", "17"))
     related = '<Relationship Id="rId1" Type="x/image" Target="media/a.png"/>'
     library.read(
         word(
             tmp_path / "a.docx",
-            f'{paragraph("Before")}<w:p><w:r><a:blip r:embed="rId1"/></w:r></w:p>{paragraph("behind")}',
+            f'{paragraph("Before")}<w:p><w:r><a:blip r:embed="rId1"/></w:r></w:p>{paragraph("behind")}'
+            f"<w:tbl>{rows}</w:tbl>",
             {"word/_rels/document.xml.rels": RELATIONS.format(related), "word/media/a.png": png(said)},
         )
     )
     assert library.methods == ["ocr"]
-    assert library.text.split() == ["Before", *said.split(), "behind"]
+    assert library.text.split() == ["Before", *said.split(), "behind", "Scope", "Scope", "17", "17"]
+    told = json.loads(library.by_number[1].layout or "")
+    assert told["tables"][0]["rows"] == [["Scope", "Scope"], ["17", "17"]]
+    assert told["readers"][0].startswith("tesser")
+
+
+def test_a_picture_that_is_broken_costs_no_word_of_its_page(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<p>Before<img src="data:image/png;base64,AAA"><p>behind')
+
+    run = library.read(tmp_path / "a.html")
+
+    assert run.how is How.DONE
+    assert library.text == "Before\nbehind"
 
 
 def inside_of(library: Library, path: Path) -> tuple[list[NewJob], str]:
@@ -528,7 +720,7 @@ def test_an_archive_becomes_its_documents_and_names_what_is_left_out(library: Li
         ("Report.pdf", "/mail/box!/2024/Report.pdf"),
         ("evil.txt", "/mail/box!/../../evil.txt"),
     ]
-    assert note.startswith("1 file in it left out: setup.exe (it is a file of an unknown kind")
+    assert note == "1 file in it left out: setup.exe (it is a program)"
 
 
 def test_a_name_in_utf_8_is_read_whether_its_program_said_so_or_not(tmp_path: Path) -> None:
@@ -607,6 +799,27 @@ def test_an_archive_in_an_archive_in_an_archive_ends_somewhere(library: Library,
     assert run.ended.document.note == "what is in it is left out: it is packed 3 times already"
 
 
+def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) -> None:
+    path = packed(tmp_path / "a.zip", {f"{number}.txt": "the same" for number in range(5)} | {"other.txt": "other"})
+    read = inside.unpacker(open_writing(path, Kind.ZIP), tmp_path)
+
+    answers = [read(number) for number in range(2, 8)]
+
+    assert all(isinstance(one, inside.Taken) for one in answers)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["1 0.txt", "6 other.txt", "a.zip"]
+
+
+def test_no_more_of_an_archive_is_unpacked_than_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inside, "_ALL_BYTES_MAX", 10)
+    path = packed(tmp_path / "a.zip", {f"{number}.txt": f"text {number} " * 2 for number in range(4)})
+    read = inside.unpacker(open_writing(path, Kind.ZIP), tmp_path)
+
+    answers = [read(number) for number in range(2, 6)]
+
+    assert [isinstance(one, inside.Taken) for one in answers] == [True, False, False, False]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["1 0.txt", "a.zip"]
+
+
 ENTITIES = '<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
 
 
@@ -661,6 +874,40 @@ def test_a_bomb_harms_nobody_but_itself(library: Library, tmp_path: Path, bomb: 
     assert library.text == "still here"
 
 
+@pytest.mark.parametrize(
+    "sign", ["<!--", "<a ", "<![CDATA[", "<template><style></style>", "<tr><td rowspan=9999 colspan=200>x"]
+)
+def test_what_a_web_page_never_ends_costs_seconds_and_no_word_before_it(tmp_path: Path, sign: str) -> None:
+    (tmp_path / "a.html").write_text("<p>before</p>" + "<table>" + sign * (10_000 if "td" in sign else 100_000))
+
+    began = time.process_time()
+
+    assert pages_of(tmp_path / "a.html")[0].startswith("before")
+    assert time.process_time() - began < 10
+
+
+def test_a_mail_that_no_memory_would_bear_is_refused_by_its_size(tmp_path: Path) -> None:
+    raw_mail(tmp_path / "a.eml", "x")
+    with (tmp_path / "a.eml").open("ab") as file:
+        file.truncate((128 << 20) + 1)
+
+    with pytest.raises(Unreadable, match="the mail is larger than 128 MiB"):
+        open_writing(tmp_path / "a.eml", Kind.MAIL)
+
+
+def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
+    shown = "".join(f'<img src="cid:{number}">' for number in range(1000))
+    parts = part("text/html", shown) + "".join(part("image/png", "x", f"Content-ID: <{n}>") for n in range(1000))
+    read = open_writing(raw_mail(tmp_path / "a.eml", f"{parts}--b--"), Kind.MAIL)
+
+    began = time.process_time()
+    keys = [piece.key for piece in read.pieces() if isinstance(piece, Picture)]
+
+    assert keys == [str(number) for number in range(1000)]
+    assert [read.picture(key) for key in keys] == [b"x"] * 1000
+    assert time.process_time() - began < 10
+
+
 def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -671,6 +918,45 @@ def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path:
 
     assert gray_of(made.getvalue()) is None
     assert gray_of(b"\x89PNG\r\n\x1a\n, and no more") is None
+
+
+@pytest.mark.parametrize(("mode", "shade"), [("I;16", 128 * 256), ("L", 128), ("LA", 128), ("RGB", (128,) * 3)])
+def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: int | tuple[int, ...]) -> None:
+    from PIL import Image
+
+    from job_handlers.reading.gray import gray_of
+
+    made = io.BytesIO()
+    Image.new(mode, (30, 30), (128, 255) if mode == "LA" else shade).save(made, "PNG")
+
+    found = gray_of(made.getvalue())
+
+    assert found is not None
+    assert set(found.samples) == {128}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_large_picture_is_read_from_half_its_pixels_each_way(kind: str) -> None:
+    from PIL import Image
+
+    from job_handlers.reading.gray import gray_of
+
+    large, page = io.BytesIO(), io.BytesIO()
+    Image.new("L", (5000, 4000), 128).save(large, kind)
+    Image.new("L", (3000, 4000), 128).save(page, kind)
+
+    whole, half = gray_of(page.getvalue()), gray_of(large.getvalue())
+
+    assert whole is not None
+    assert half is not None
+    assert [(one.width, one.height) for one in (whole, half)] == [(3000, 4000), (2500, 2000)]
+
+
+def test_a_table_of_more_cells_than_a_page_can_hold_is_none() -> None:
+    wide, narrow = Row([*[""] * 2000, "x"], begins=True), Row(["a", "b"], begins=False)
+
+    assert tables_in([wide, *[narrow] * 20]) == []
+    assert len(tables_in([Row(["a", "b"], begins=True), *[narrow] * 700])[0].rows) == 701
 
 
 def test_what_no_limit_bears_is_refused_in_words() -> None:

@@ -16,7 +16,7 @@ from job_handlers.sources.drive.client import Drive
 from job_handlers.sources.drive.pacer import Pacer
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.model import ME
-from tests.job_handlers.fetching import SOON
+from tests.job_handlers.download.impatient import SOON
 from worker_service.handlers import Stopped
 
 

@@ -131,7 +131,11 @@ def text(call: Call) -> Any:
                     "properties": {
                         "page": ID,
                         "number": ID,
-                        "box": {"type": "array", "items": {"type": "number"}},
+                        "box": {
+                            "type": "array",
+                            "items": {"type": "number"},
+                            "description": "in points from the top left; empty where the text flows",
+                        },
                         "rows": {"type": "array", "items": {"type": "array", "items": TEXT}},
                     },
                     "required": ["page", "number", "box", "rows"],

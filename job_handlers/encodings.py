@@ -1,0 +1,104 @@
+"""In which encoding a text is written that may not say so: by its mark, else UTF-8, else as what is in it tells."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+HEAD_BYTES = 1 << 16
+
+_UTF_32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
+"""Of these a byte alone says nothing, and NUL is one of them."""
+_LOOKED_AT_BYTES = 1 << 12
+_NULS_LEAST = 4
+_ESCAPE = b"\x1b$"
+_RUN = re.compile(rb"[\x80-\xff]{3,}")
+_RUN_BYTES_LEAST = 12
+"""A word or two: less tells nothing."""
+_RUN_LETTERS_LEAST = 3
+"""Of dots or strokes in a row there are fewer."""
+_NOT_LATIN = (
+    "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256",
+)  # fmt: skip
+_LATIN = {
+    **dict.fromkeys(("ces", "hrv", "hun", "pol", "ron"), "cp1250"),
+    "tur": "cp1254",
+    **dict.fromkeys(("est", "lav", "lit"), "cp1257"),
+}
+"""What Windows writes a language in, if not in cp1252."""
+_TOO_NEAR = ("slk", "slv")
+"""To another language of the same letters: neither would be told."""
+
+
+@lru_cache(maxsize=8)
+def decoded(head: bytes) -> tuple[str, str]:
+    """The text, and its encoding. What tells nothing is what Windows writes in the west of Europe."""
+    if head.startswith(_UTF_32):
+        return head[: len(head) // 4 * 4].decode("utf-32", "replace"), "utf-32"
+    if head.startswith(_UTF_16):
+        return head[: len(head) // 2 * 2].decode("utf-16", "replace"), "utf-16"
+    if wide := _without_mark(head[:_LOOKED_AT_BYTES]):
+        return head[: len(head) // 2 * 2].decode(wide, "replace"), wide
+    try:
+        # The last character may be cut.
+        text = head[: len(head) - 4 if len(head) == HEAD_BYTES else None].decode("utf-8-sig")
+    except UnicodeDecodeError:
+        encoding = _told_by(head)
+        return head.decode(encoding, "replace"), encoding
+    if _ESCAPE in head:
+        try:
+            return _whole_lines(head).decode("iso2022_jp"), "iso2022_jp"
+        except UnicodeDecodeError:
+            pass
+    return text, "utf-8-sig"
+
+
+def is_guessed(encoding: str) -> bool:
+    """Somebody ought to look whether it was right."""
+    return encoding in (*_NOT_LATIN, *_LATIN.values())
+
+
+def _without_mark(head: bytes) -> str:
+    """Letters of most languages have a NUL beside them, always on the same side."""
+    before, behind = head[::2].count(0), head[1::2].count(0)
+    if (
+        max(before, behind) < _NULS_LEAST
+        or 3 * max(before, behind) < len(head) // 2
+        or 10 * min(before, behind) > max(before, behind)
+    ):
+        return ""
+    wide = "utf-16-be" if before > behind else "utf-16-le"
+    text = head[: len(head) // 2 * 2].decode(wide, "replace")
+    return "" if "\0" in text or "�" in text[:-1] else wide
+
+
+def _told_by(head: bytes) -> str:
+    lines = _whole_lines(head)
+    runs = sum(len(run) for run in _RUN.findall(lines) if len(set(run)) >= _RUN_LETTERS_LEAST)
+    high = len(lines) - len(lines.translate(None, bytes(range(128, 256))))
+    if b"\0" in head:
+        # It is none.
+        return "cp1252"
+    if runs < _RUN_BYTES_LEAST or 2 * runs < high:
+        # Letters with accents stand among letters without.
+        return _LATIN.get(_language_of(lines.decode("cp1252", "replace")), "cp1252")
+    from charset_normalizer import from_bytes  # hardly any text needs it
+
+    found = from_bytes(lines, cp_isolation=[*_NOT_LATIN]).best()
+    return found.encoding if found is not None and found.encoding in _NOT_LATIN else "cp1252"
+
+
+def _language_of(text: str) -> str:
+    """Its small words are hardly ever changed by a wrong encoding."""
+    # Who reads pages has it already; whoever only looks at what a file is, not.
+    from job_handlers.reading.ocr.written_in import KNOWN, language_of
+
+    return language_of(text, [one for one in sorted(KNOWN) if one not in _TOO_NEAR]) or ""
+
+
+def _whole_lines(head: bytes) -> bytes:
+    """A letter that is cut is none."""
+    end = head.rfind(b"\n") + 1
+    return head[:end] if end and len(head) == HEAD_BYTES else head
