@@ -23,7 +23,7 @@ FLOORS = (
     ("clock", "events", "filenames", "files", "plurals", "supervisor"),
     ("jobs",),
     ("config_values",),
-    ("programs", "schedules", "notify", "tokens", "cluster"),
+    ("programs", "schedules", "notify", "tokens", "cluster", "entry_points"),
     ("config",),
     ("store", "handlers"),
     ("liveness", "workspace"),

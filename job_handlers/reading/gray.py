@@ -45,6 +45,8 @@ _TWO_TONED = 0.99
 _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
 """Between the paper in the darkest place and in the brightest: with more, one threshold for all loses whole lines."""
+_GRAIN = 10
+"""Between neighbours, half of which differ by more: the noise of a scanner, and not of printing or of film."""
 _PAPER = 255
 _LETTER_INCHES = 16 / 300
 """As wide as a letter or two: all in it is one mark, and as high as a small letter where it holds no tall one."""
@@ -58,6 +60,8 @@ _SMALLEST = 0.03
 """Of all: a running head may be smaller than what is told, and a footnote not."""
 _PICTURE_LEAST = 24
 _PICTURE_PIXELS_MAX = 40_000_000
+_PICTURE_PIXELS_LARGE = 16_000_000
+"""More than a page of 400 dpi: half as many each way say no less, and take a quarter of the memory."""
 _SQUARES = [value * value for value in range(256)]
 
 
@@ -75,11 +79,19 @@ def gray_of(packed: bytes) -> Gray | None:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
             return None
+        # A JPEG is never unpacked in colour: of a page of 600 dpi that is 100 MB.
+        is_large = image.width * image.height > _PICTURE_PIXELS_LARGE
+        image.draft("L", (image.width // 2, image.height // 2) if is_large else image.size)
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-            image = image.convert("RGBA")
-            paper = Image.new("RGBA", image.size, "white")
-            image = Image.alpha_composite(paper, image)
+            # Gray before it is laid on white: in colour that takes three times as much again.
+            image = (image if image.mode in ("RGBA", "LA") else image.convert("RGBA")).convert("LA")
+            image = Image.composite(image.getchannel("L"), Image.new("L", image.size, _PAPER), image.getchannel("A"))
+        if image.mode.startswith("I;16"):
+            # What is above 255 would be white.
+            image = image.convert("I").point(lambda shade: shade * (1 / 256))
         made = image.convert("L")
+        if made.width * made.height > _PICTURE_PIXELS_LARGE:
+            made = made.reduce(2)
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, Image.DecompressionBombError):
         return None
     return Gray(made.width, made.height, made.tobytes())
@@ -156,10 +168,18 @@ def is_unevenly_lit(gray: Gray) -> bool:
     across, down = (
         list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
     )
-    papers = sorted(_bright(small.crop((left, top, right, bottom))) for left, right in across for top, bottom in down)
+    parts = (small.crop((left, top, right, bottom)) for left, right in across for top, bottom in down)
+    papers = sorted(tone for part in parts for tone in _tones(part, (3, 4)))
     # Pictures and the edges are left out.
     most = len(papers) // 20
     return papers[-1 - most] - papers[most] >= _SHADE_MOST
+
+
+def is_grainy(gray: Gray) -> bool:
+    image = image_of(gray)
+    beside = ImageChops.difference(image.crop((1, 0, *image.size)), image.crop((0, 0, image.width - 1, image.height)))
+    counts = list(accumulate(beside.histogram()))
+    return bisect_right(counts, counts[-1] // 2) >= _GRAIN
 
 
 def skew_of(gray: Gray) -> float:
@@ -196,7 +216,7 @@ def turned(gray: Gray, degrees: int) -> Gray:
 
 
 def softened(gray: Gray) -> Gray:
-    """For scans so coarse that their noise is as large as their strokes."""
+    """A little: specks of one pixel pale, strokes stay."""
     image = image_of(gray).filter(ImageFilter.GaussianBlur(0.6))
     return Gray(image.width, image.height, image.tobytes())
 
@@ -210,8 +230,7 @@ def cropped(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, i
 def ink_within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
     """255 where there is some, else 0, told by the paper and the darkest ink there; and from where on."""
     image, left, top = _within(gray, box)
-    counts = list(accumulate(image.histogram()))
-    paper, ink = bisect_right(counts, counts[-1] // 2), bisect_right(counts, counts[-1] // 300)
+    paper, ink = _tones(image, (1, 2), (1, 300))
     dark = paper - max((paper - ink) * 0.45, _INK_DEPTH)
     return image.point([_PAPER if value < dark else 0 for value in range(256)]), left, top
 
@@ -274,9 +293,10 @@ def _reduced(gray: Gray, width: int) -> Image.Image:
     return image_of(gray).reduce(step) if step > 1 else image_of(gray)
 
 
-def _bright(image: Image.Image) -> int:
-    """Than which a quarter is brighter."""
-    return bisect_right(list(accumulate(image.histogram())), image.width * image.height * 3 // 4)
+def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
+    """Each with this share of the pixels below it, such as (1, 2)."""
+    counts = list(accumulate(image.histogram()))
+    return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
 
 def _most(counts: list[int]) -> int:

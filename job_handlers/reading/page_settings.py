@@ -15,9 +15,9 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
-LAYER_RULES = 5
-OCR_RULES = 6
-ROW_RULES = 1
+LAYER_RULES = 6
+OCR_RULES = 9
+ROW_RULES = 2
 
 RANGE_PAGES_MAX = 12
 _COSTS = (0.1, 2.0)

@@ -6,6 +6,7 @@ they are `tidied`, behind it `arranged`. Everything is in pixels of the image th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +17,7 @@ import msgspec
 
 from job_handlers.reading import layout, order, tables
 from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr.leaders import DOTS_LEAST, are_most, is_leader
 from job_handlers.reading.tables import Piece, Rule
 
 _APART = 0.9
@@ -23,7 +25,6 @@ _APART = 0.9
 _SPACE_MOST = 1.75
 """In a line that is spread to its margin, and behind a sentence."""
 _SPACES_LEAST = 3
-_ENDS = frozenset(".?!:;")
 _EDGE = 0.005
 """Of the page's width."""
 _LEVEL = 0.2
@@ -33,6 +34,7 @@ _SAME_PLACE = 0.4
 _WALL_LEAST, _WALL_MOST, _WALL_NEAR = 1.5, 0.3, 0.7
 _CLOSED = {"|": "|", "]": "[", "}": "{"}
 _OPEN = {"|": "|", "[": "]", "{": "}"}
+_LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +110,23 @@ def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Ar
     """`rules` is asked only where there may be a table, or columns."""
     rules = cache(rules)
     words = _numbered(lines)
-    em = median([word.y1 - word.y0 for word, _ in words]) if words else 0.0
+    em = median([word.y1 - word.y0 for word, _ in words if not is_leader(word)] or [0.0])
     pieces = _pieces(words, em or 1.0)
     found: list[tables.Table] = []
     if tables.may_have_tables([round((one.y0 + one.y1) / (em or 1.0)) for one in pieces]):
         drawn = rules()
         lines = _without_walls(lines, drawn, em)
         words = _numbered(lines)
+        pieces = _pieces(words, em)
 
         def split(piece: Piece) -> Sequence[Piece]:
             last = piece.at + piece.text.count(" ") + 1
+            if _LEADS.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
+                return ()
             return [Piece(word.x0, word.y0, word.x1, word.y1, _whole(word.text), at)
                     for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
 
-        found = tables.find(_pieces(words, em), drawn, split)
+        found = tables.find(pieces, drawn, split)
     as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
     return _put_together(lines, words, found, as_read, rules) if words else as_read
 
@@ -154,14 +159,18 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) ->
 def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
     """Words of a line without a wide gap between them."""
     groups: list[list[int]] = []
-    for _, some in groupby(range(len(words)), lambda at: words[at][1]):
-        line = [*some]
+    lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
+    are_contents = are_most([[words[at][0] for at in line] for line in lines])
+    for line in lines:
+        if are_contents and _leads_to_one([words[at][0] for at in line], em):
+            groups.append(line)
+            continue
         is_spread = _is_spread([words[at][0] for at in line], em)
         groups.append(line[:1])
         for at in line[1:]:
             one, other = words[at - 1][0], words[at][0]
             space = other.x0 - one.x1
-            is_more = is_spread or (len(line) > _SPACES_LEAST and _ends_sentence(one, other))
+            is_more = is_spread or (len(line) > _SPACES_LEAST and tables.ends_sentence(one.text, other.text))
             # A box may be too long, and the next word stand within it.
             if space > (_SPACE_MOST if is_more else _APART) * em or (space <= -em and other.x0 <= one.x0):
                 groups.append([])
@@ -176,18 +185,25 @@ def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
     ]  # fmt: skip
 
 
+def _leads_to_one(line: Sequence[Word], em: float) -> bool:
+    """Its rows of dots, as to a page, and to no columns of figures."""
+    last = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
+    figures = [word for word in line[last + 1 :] if any(map(str.isdigit, word.text))]
+    return last > 0 and all(other.x0 - one.x1 <= _APART * em for one, other in pairwise(figures))
+
+
+def _is_right_of(one: Piece, other: Piece) -> bool:
+    return one.x0 >= other.x1 and one.y0 < (other.y0 + other.y1) / 2 < one.y1
+
+
 def _is_spread(line: Sequence[Word], em: float) -> bool:
     """To its margin: words as wide apart as each other, sentences a little wider."""
-    spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not _ends_sentence(one, other)]
+    spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
     return (
         len(spaces) >= _SPACES_LEAST
         and max(spaces) <= min(_SPACE_MOST * em, 2 * min(spaces))
         and sum(word.text[0].isalpha() for word in line) > 0.8 * len(line)
     )
-
-
-def _ends_sentence(one: Word, other: Word) -> bool:
-    return one.text[-1] in _ENDS and other.text[0].isupper()
 
 
 def _whole(text: str) -> str:
@@ -226,7 +242,7 @@ def _put_together(
                 entries.append((line, number))
         if not line:
             blocks.append([])
-        if rest:
+        if rest and not (len(rest) < len(line) and all(map(is_leader, rest))):
             blocks[-1].append(len(entries))
             entries.append((rest, number))
     boxes = [layout.around(line) for line, _ in entries]

@@ -23,10 +23,12 @@ class Engine(Protocol):
     name: str
     """And version."""
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
+    def words(
+        self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
+    ) -> list[list[Word]]:
         """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
         neighbourhood, not for the page as a whole. `is_large`: all letters could be read from half as many pixels each
-        way."""
+        way. `is_sparse`: what stands apart is a line of its own, in no order that is promised."""
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
         """The words of pixels that hold one line, or a part of it."""

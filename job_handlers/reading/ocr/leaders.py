@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
+from math import inf
+from operator import itemgetter
 from statistics import median
 
 from PIL import Image
 
 from job_handlers.reading import layout
-from job_handlers.reading.gray import Gray, cropped, ink_within
+from job_handlers.reading.gray import Gray, cropped, ink_left_out, ink_within
 from job_handlers.reading.layout import Word
 
 Box = tuple[float, float, float, float]
@@ -34,11 +36,16 @@ _INK_MOST = 3.0
 """Dots: with more where the next should be, it is a letter, and no speck beside it."""
 _NEAR = 3.5
 """Heights: so far from its row of dots stands what leads to it, or what it leads to."""
-_SAME_ROW = 0.5
+_SAME_ROW, _DOTS_ROW = 0.5, 0.8
+"""The latter of what is no word, and may be dots that were read as letters."""
+_STEP_MOST = 1.5
+"""Of what is usual from row to row of a paragraph."""
+_ROWS_LEAST, _MOST = 3, 0.5
 _SURE = 99.0
 """As sure as of few words, so that nobody looks at them again."""
 _WORD, _READ_WELL = 80.0, 90.0
 _MARGIN = 0.25
+_INK_LEFT_OUT = 0.002
 _MARKS = re.compile(b"\xff+")
 _ANY_INK = [255 if value else 0 for value in range(256)]
 
@@ -84,6 +91,60 @@ def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[
                 led_to, found[following] = found[following], []
         found[at] = [*_with(rows, lines[at], (x0, top, right, y1), gray, read), *led_to]
     return found if len(found) == sum(map(bool, found)) else _without_gaps(found)
+
+
+def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
+    """There are many, and with some of them something was not read: what they lead to, or any other ink."""
+    if _with_dots(lines) < _ROWS_LEAST:
+        return False
+    words = [word for line in lines for word in line]
+    beside = _MARGIN * median([word.y1 - word.y0 for word in words if not is_leader(word)] or [0.0])
+    boxes = [(word.x0 - beside, word.y0 - beside, word.x1 + beside, word.y1 + beside) for word in words]
+    return any(is_leader(line[-1]) for line in lines if line) or ink_left_out(gray, boxes) > _INK_LEFT_OUT
+
+
+def are_most(lines: Sequence[Sequence[Word]]) -> bool:
+    """As in a table of contents that is one column."""
+    return _with_dots(lines) > _MOST * sum(map(bool, lines))
+
+
+def _has_words(piece: Sequence[Word]) -> bool:
+    return any(word.confidence >= _WORD and any(map(str.isalnum, word.text)) for word in piece)
+
+
+def _with_dots(lines: Sequence[Sequence[Word]]) -> int:
+    return sum(any(map(is_leader, line)) for line in lines)
+
+
+def worth(lines: Sequence[Sequence[Word]]) -> float:
+    """Of what is read beside rows of dots."""
+    return sum(_worth([word for word in line if not is_leader(word)]) for line in lines)
+
+
+def in_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
+    """What was read piece by piece, from the left to the right of the page; what is read best says where rows are. A
+    paragraph ends where there is more room than usual."""
+    ranked = sorted(filter(None, pieces), key=_worth, reverse=True)
+    # The better of them are words, and the others may be no more than dots.
+    heights = [word.y1 - word.y0 for piece in ranked[: len(ranked) // 3 + 1] for word in piece]
+    usual = median(heights) if heights else 0.0
+    rows: list[tuple[float, list[Word]]] = []
+    for piece in ranked:
+        # Specks make boxes of words too high.
+        foot = median([word.y1 for word in piece])
+        away, row = min([(abs(other - foot), row) for other, row in rows], key=itemgetter(0), default=(inf, piece))
+        if away < (_SAME_ROW if _has_words(piece) else _DOTS_ROW) * usual:
+            row += piece
+        else:
+            rows.append((foot, [*piece]))
+    rows.sort(key=lambda one: one[0])
+    steps = [below - above for (above, _), (below, _) in pairwise(rows)]
+    most = _STEP_MOST * median(steps) if steps else 0.0
+    found: list[list[Word]] = []
+    for (_, row), step in zip(rows, [0.0, *steps], strict=False):
+        row.sort(key=lambda word: word.x0)
+        found += [row] if step <= most else [[], row]
+    return found
 
 
 def _box_of(line: Sequence[Word]) -> Box:

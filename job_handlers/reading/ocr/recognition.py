@@ -15,6 +15,7 @@ from job_handlers.reading.gray import (
     has_two_tones,
     height_of_letters,
     is_blank,
+    is_grainy,
     is_unevenly_lit,
     skew_of,
     softened,
@@ -30,13 +31,14 @@ _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
 _DOUBTFUL = 70.0
 _CHARACTERS_LEAST = 20
-_SOFTEN_BELOW_DPI = 180.0
 _UNEVEN_BELOW_DPI = 250.0
 """Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
-_FINE_DPI = 280.0
+_COARSE_DPI, _FINE_DPI = 180.0, 280.0
 _LARGE = 17
 """Pixels that a small letter is high in black and white: of 9 points or so. Half of them are enough."""
 _UPRIGHT_SHARE = 0.5
+_SPARSE = 1.02
+"""So much more has to be read of pieces: of their order nobody is sure."""
 _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
 
@@ -113,14 +115,22 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
     if is_blank(gray):
         return Recognised([], is_blank=True)
     is_uneven = (dpi < _UNEVEN_BELOW_DPI or is_unevenly_lit(gray)) and not has_two_tones(gray)
-    if is_uneven and dpi < _SOFTEN_BELOW_DPI:
-        gray = softened(gray)
+    is_coarse = dpi < _COARSE_DPI
     dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
-    first = _read(engine, gray, dpi, 0, is_uneven)
+
+    @cache
+    def seen(is_uneven: bool) -> Gray:
+        # Grain is ink where it is darker than its neighbourhood; and the strokes of small letters are as thin.
+        return softened(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
+
+    def read(turn: int, is_uneven: bool) -> Recognised:
+        return _read(engine, seen(is_uneven), dpi, turn, is_uneven)
+
+    first = read(0, is_uneven)
     if not is_uneven and (_is_nearly_empty(first) or _is_weak(first)):
         # There is ink: it may be the threshold that took it for paper.
         is_uneven = True
-        first = max(first, _read(engine, gray, dpi, 0, is_uneven), key=_worth)
+        first = max(first, read(0, is_uneven), key=_worth)
     if not _is_weak(first):
         return first
     turn = engine.turn(gray, dpi)
@@ -130,7 +140,7 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
     for turn in turns:
         if not turn:
             continue
-        again = _read(engine, gray, dpi, turn, is_uneven)
+        again = read(turn, is_uneven)
         if _worth(again) > _worth(best) or (_stands_upright(first.lines) and not _is_weak(again)):
             best = again
         if not _is_weak(best):
@@ -146,8 +156,14 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
     skew = skew_of(straight)
     if skew:
         straight = straightened(straight, skew)
-    lines = engine.words(straight, dpi, is_uneven=is_uneven, is_large=is_large)
-    lines = leaders.told_apart(lines, straight, partial(engine.line, dpi=dpi, is_uneven=is_uneven))
+    words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
+    tell_apart = partial(leaders.told_apart, gray=straight, read=partial(engine.line, dpi=dpi, is_uneven=is_uneven))
+    lines = tell_apart(words(is_large=is_large))
+    if leaders.are_left_out(lines, straight):
+        # Rows of dots are taken for rules and noise, and the titles beside them are lost with these.
+        rows_of_it = tell_apart(leaders.in_rows(words(is_sparse=True)))
+        if leaders.are_most(rows_of_it) and leaders.worth(rows_of_it) > _SPARSE * leaders.worth(lines):
+            lines = rows_of_it
     return Recognised(rows.tidied(lines, straight.width), turn, skew, seen=straight)
 
 

@@ -44,7 +44,7 @@ DATA = {
 _PLAUSIBLE_DPI = (70, 600)
 _COLUMNS = 12
 _BLOCK_BYTES = 1 << 16
-_PSM_AUTO, _PSM_LINE = 3, 7
+_PSM_AUTO, _PSM_LINE, _PSM_SPARSE = 3, 7, 11
 _OTSU, _SAUVOLA = "0", "2"
 _VERTICAL = 7
 _WRITING = range(1, 9)
@@ -172,10 +172,14 @@ class _InProcess:
         )
         self._turner: Any = None
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
+    def words(
+        self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
+    ) -> list[list[Word]]:
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
-        _show(self._reader, gray, dpi)
+        if is_sparse:
+            self._reader.SetPageSegMode(tesserocr.PSM.SPARSE_TEXT)
         try:
+            _show(self._reader, gray, dpi)
             if is_large and (blocks := _blocks(self._reader)):
                 return self._words_in(blocks, halved(gray), dpi / 2)
             if not self._reader.Recognize():
@@ -183,6 +187,7 @@ class _InProcess:
             return _found(self._reader)
         finally:
             self._reader.Clear()
+            self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
@@ -284,8 +289,10 @@ class _Program:
         self._language = "+".join(wanted.languages)
         self._data = data
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
-        return self._read(gray, dpi, _PSM_AUTO, is_uneven=is_uneven)
+    def words(
+        self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
+    ) -> list[list[Word]]:
+        return self._read(gray, dpi, _PSM_SPARSE if is_sparse else _PSM_AUTO, is_uneven=is_uneven)
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
         return [word for line in self._read(gray, dpi, _PSM_LINE, is_uneven=is_uneven) for word in line]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageDraw
 
-from job_handlers.reading.gray import Gray, height_of_letters, is_blank, skew_of, straightened, turned
+from job_handlers.reading.gray import Gray, height_of_letters, is_blank, is_grainy, skew_of, straightened, turned
 from tests.job_handlers.reading.documents import picture, prose
 
 
@@ -13,8 +13,14 @@ def gray(image: Image.Image) -> Gray:
     return Gray(image.width, image.height, image.tobytes())
 
 
-@pytest.mark.parametrize("skew", [-9.6, -8.0, -4.2, -2.5, -1.3, -0.7, 0.7, 1.1, 1.5, 2.3, 5.0, 7.7, 9.9])
-@pytest.mark.parametrize("noise", [0.0, 60.0])
+@pytest.mark.parametrize(
+    ("skew", "noise"),
+    [
+        *((skew, 0.0) for skew in (-9.6, -8.0, -4.2, -2.5, -1.3, -0.7, 0.7, 1.1, 1.5, 2.3, 5.0, 7.7, 9.9)),
+        # Noise takes the same from every angle: the ends of the range, and those that are hardly there.
+        *((skew, 60.0) for skew in (-9.6, -0.7, 0.7, 5.0, 9.9)),
+    ],
+)
 def test_skew_is_found_to_a_tenth_and_taken_away(skew: float, noise: float) -> None:
     page = gray(picture(prose(1), dpi=150, skew=skew, noise=noise))
 
@@ -37,6 +43,13 @@ def test_a_page_is_blank_without_ink_and_not_with_one_line_of_it() -> None:
     assert not is_blank(gray(picture("Page 3 of 12", dpi=300)))
     assert not is_blank(gray(picture("Page 3 of 12", dpi=150, noise=40)))
     assert not is_blank(gray(Image.eval(picture("Page 3 of 12"), lambda value: 255 - value)))
+
+
+@pytest.mark.parametrize("dpi", [150, 300])
+def test_paper_is_grainy_by_its_noise_and_not_by_what_is_printed_on_it(dpi: int) -> None:
+    assert is_grainy(gray(picture(prose(1), dpi=dpi, noise=60)))
+    assert not is_grainy(gray(picture(prose(1), dpi=dpi, noise=12)))
+    assert not is_grainy(gray(picture(prose(1), dpi=dpi, size=6)))
 
 
 X_HEIGHT = 0.45

@@ -78,6 +78,7 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
         ("held-back/donkey.jpg", "auto", 99.0, 1.0),
         ("held-back/fairy.png", "fast", 83.8, 4.9),
         ("held-back/fairy.png", "auto", 89.1, 3.2),
+        ("held-back/patent.png", "fast", 97.4, 2.5),
         ("held-back/scolding.png", "auto", 98.0, 1.2),
     ],
 )

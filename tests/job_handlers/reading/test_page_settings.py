@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from job_handlers.reading.gray import Gray, shown_by
 from job_handlers.reading.page_settings import (
     RANGE_PAGES_MAX,
     PageSource,
@@ -15,6 +16,7 @@ from job_handlers.reading.page_settings import (
     ocr_digest,
     parts,
     read_ranges,
+    shown_digest,
     written_ranges,
 )
 from worker_service.handlers import Permanent
@@ -104,3 +106,19 @@ def test_the_digest_of_a_page_with_text_knows_no_language_and_that_of_a_read_pag
         ocr_digest(PageSource("c", "q"), 1, ["eng"], "fast", "e 5"),
     }
     assert len({base, *others}) == 8
+
+
+def test_pages_that_differ_by_a_shade_or_a_size_are_two_whoever_has_them() -> None:
+    page = Gray(3, 2, bytes(range(6)))
+    others = [
+        shown_by(Gray(3, 2, bytes([0, 1, 2, 3, 4, 6])), 300, (10, 10)),
+        shown_by(Gray(2, 3, page.samples), 300, (10, 10)),
+        shown_by(page, 150, (10, 10)),
+        shown_by(page, 300, (10, 11)),
+    ]
+
+    shown = shown_by(page, 300, (10, 10))
+
+    assert len({shown, *others}) == 5
+    assert len(shown) == 64
+    assert len({shown_digest(one, ["eng"], "fast", "engine") for one in (shown, *others)}) == 5

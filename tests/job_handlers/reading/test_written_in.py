@@ -70,7 +70,9 @@ class Speaker:
     def __init__(self, language: str, page: Sequence[str], calls: Counter[str]) -> None:
         self._language, self._page, self._calls = language, page, calls
 
-    def words(self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False) -> list[list[Word]]:
+    def words(
+        self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
+    ) -> list[list[Word]]:
         self._calls[self._language] += 1
         language, text = self._page
         is_mine = written_in.letters_of(language) == written_in.letters_of(self._language)
