@@ -17,8 +17,8 @@ import pytest
 
 from tests.installed import shipped
 from tests.test_layers import strings
+from worker_service.entry_points import EntryPoint
 from worker_service.handlers import NOTIFY, Handler
-from worker_service.handlers.registry import FoundEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = [*sorted((ROOT / "worker_service").rglob("*.py")), *sorted((ROOT / "worker_service").rglob("*.sql"))]
@@ -38,7 +38,7 @@ def names() -> set[str]:
 
 def keys() -> set[str]:
     """Of payloads. What NOTIFY takes is the core's own."""
-    offered: list[Any] = [FoundEntry(name, spec, "pagemill").load() for name, spec in shipped().items()]
+    offered: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
     handlers = [one for one in offered if isinstance(one, Handler) and one.job_type != NOTIFY]
     return {field.name for one in handlers for field in dataclasses.fields(one.payload)} - OWN
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker_service import config_values as kinds
 from worker_service.config_values import Kind, Setting, length
+from worker_service.entry_points import entry_points
 from worker_service.errors import ConfigError, nearest
 from worker_service.jobs.values import dataclass
 
@@ -298,19 +299,17 @@ _OWN = kinds.declared_in(Settings)
 
 def every_setting() -> dict[str, Setting[Any]]:
     """Ours, and those of the handlers that are installed."""
-    from importlib.metadata import entry_points  # only where they are asked for: it is a fifth of `pagemill ls`
-
     every = dict(_OWN)
-    for point in entry_points(group=HANDLERS_SETTINGS):
+    for point in entry_points(HANDLERS_SETTINGS):
         try:
             declared = kinds.declared_in(point.load())
         except Exception as error:
             # Not passed over: one of them may keep jobs away from something.
             raise ConfigError(
-                f"the settings that {point.value} declares cannot be read: mend it or uninstall it: {error}"
+                f"the settings that {point.spec} declares cannot be read: mend it or uninstall it: {error}"
             ) from error
         for key in declared.keys() & every.keys():
-            raise ConfigError(f"the setting {key} of {point.value} is another one's, too: uninstall one of them")
+            raise ConfigError(f"the setting {key} of {point.spec} is another one's, too: uninstall one of them")
         every |= declared
     return every
 

@@ -22,7 +22,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ from worker_service.children.messages import (
     question_from,
 )
 from worker_service.children.nursery import heard, nursery_in
+from worker_service.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.documents import (
     Answer,

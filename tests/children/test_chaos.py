@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
+from tests.length import short
 from worker_service.children import processes
 from worker_service.children.messages import Ended, Order, Started
 
@@ -18,11 +19,11 @@ KINDS = """
     talks_nonsense waits stops_when_asked ignores_sigterm leaves_a_runaway
 """.split()
 ENDLESS = {"talks_nonsense", "waits", "stops_when_asked", "ignores_sigterm"}
-ORDERS = 120
+ORDERS = short(120, full=1200)
 AT_ONCE = 6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(short(1, full=3)))
 def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     desk = make_desk(grace_seconds=0.05)

@@ -51,6 +51,25 @@ def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_desk: M
     assert [path.name for path in (tmp_path / "staging").iterdir()] == ["2-1"]
 
 
+def test_a_home_is_used_again_where_it_was_left_empty_and_no_child_finds_what_another_left(
+    make_desk: MakeDesk, tmp_path: Path
+) -> None:
+    desk = make_desk()
+
+    def homes() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "staging").iterdir())
+
+    desk.run("silent")
+    desk.run("silent")
+    assert homes() == ["child-1"]
+
+    desk.run("writes_too_much")
+    # What is in it is removed beside them.
+    while "child-1" in homes():
+        desk.run("silent")
+    assert homes() == ["child-4"]
+
+
 @pytest.mark.parametrize(
     ("job_type", "how", "code", "word"),
     [

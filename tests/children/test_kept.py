@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.children.conftest import PATIENCE_SECONDS, Desk, MakeDesk
+from tests.children.conftest import PATIENCE_SECONDS, Desk, MakeDesk, opened_desk
 from tests.saboteurs.kept import LEFT, REUSE
 from worker_service.children import processes
 from worker_service.children.messages import Asked, Checkpointed, Ended, How, Progressed, Started
@@ -22,9 +22,19 @@ from worker_service.jobs.documents import KnownDigests
 KEPT = ("tests.saboteurs.kept:handlers",)
 
 
+@pytest.fixture(scope="module")
+def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    place = tmp_path_factory.mktemp("nursery")
+    with opened_desk(place, extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as made:
+        yield made
+
+
 @pytest.fixture
-def desk(make_desk: MakeDesk) -> Desk:
-    return make_desk(extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS)
+def desk(desk: Desk) -> Iterator[Desk]:
+    """No test finds the child of another: it is replaced by one that nobody looks at."""
+    yield desk
+    desk.clear()
+    run(desk, "counts")
 
 
 @pytest.fixture
@@ -65,12 +75,14 @@ def test_one_child_serves_as_many_attempts_as_its_handler_says_and_is_then_repla
 
 
 def test_each_attempt_finds_its_staging_empty_and_its_own_name_in_the_environment(desk: Desk) -> None:
-    told = results(desk, "tells", ["", "", ""])
+    orders = [desk.launch("tells", wish("")) for _ in range(3)]
+    told = [json.loads(desk.ended(order).result or "") for order in orders]
 
+    numbers = [order.job_id for order in orders]
     assert [one["found"] for one in told] == [[], [], []]
     assert [one["home"] for one in told] == [True, True, True]
-    assert [one["attempt"] for one in told] == ["1-1", "2-1", "3-1"]
-    assert [one["key"] for one in told] == ["1", "2", "3"]
+    assert [one["attempt"] for one in told] == [f"{number}-1" for number in numbers]
+    assert [one["key"] for one in told] == [f"{number}" for number in numbers]
 
 
 def test_each_attempt_is_told_of_as_one_of_its_own(desk: Desk) -> None:
@@ -132,15 +144,13 @@ def test_after_any_other_end_it_is_replaced(desk: Desk, how: str, code: str) -> 
     assert not is_there(int(before.result or 0))
 
 
-def test_a_published_file_lies_in_a_place_of_its_own_and_the_next_attempt_finds_nothing(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_a_published_file_lies_in_a_place_of_its_own_and_the_next_attempt_finds_nothing(desk: Desk) -> None:
     first, second = (run(desk, "says_how", "file") for _ in range(2))
     [told] = results(desk, "tells", [""])
 
     for ended in (first, second):
         [published] = ended.published
-        assert published.path == tmp_path / "staging" / f"{ended.job_id}-1" / "file.txt"
+        assert published.path.parts[-3:] == ("staging", f"{ended.job_id}-1", "file.txt")
         assert (published.name, published.path.read_text()) == ("file.txt", "text")
     assert first.result == second.result
     assert told["found"] == []
@@ -330,7 +340,8 @@ def test_when_the_nursery_dies_its_children_die_and_their_attempts_end(make_desk
     until_gone(idle)
 
 
-def test_an_idle_child_leaves_with_its_nursery_and_nothing_of_it_stays(desk: Desk, tmp_path: Path) -> None:
+def test_an_idle_child_leaves_with_its_nursery_and_nothing_of_it_stays(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk(extra_handlers=KEPT)
     pid = int(run(desk, "quick").result or 0)
 
     desk.nursery.close()

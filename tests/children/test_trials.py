@@ -116,3 +116,65 @@ def test_those_of_one_distribution_share_a_trial_unless_something_is_wrong_with_
         # Together once, and then each alone.
         assert len(trials) == 4
         assert len(set(trials)) == 3
+
+
+def of_the_house(tmp_path: Path, second: str) -> tuple[Nursery, Path]:
+    """A nursery where two handlers are shipped, and who has imported them, line by line: the second does this after."""
+    path, told = tmp_path / "path", tmp_path / "told"
+    install(path, "pagemill", {"first": "first_of_house:handler", "second": "second_of_house:handler"})
+    source = f"import os\nopen({str(told)!r}, 'a').write(f'{{os.getpid()}}\\n')\nfrom tests.saboteurs.twice import "
+    (path / "first_of_house.py").write_text(f"{source}first as handler\n")
+    (path / "second_of_house.py").write_text(f"{source}handler\n{second}\n")
+    return Nursery(Begin(tmp_path / "s", tmp_path / "k", import_seconds=2.0), extra_path=[path]), told
+
+
+def test_the_shipped_handlers_are_imported_once_by_the_nursery_itself(tmp_path: Path) -> None:
+    nursery, told = of_the_house(tmp_path, "")
+
+    described = by_name(nursery.start())
+
+    assert told.read_text().split() == [str(nursery.pid)] * 2
+    nursery.close()
+    assert {name: one.set_aside for name, one in described.items()} == {"first": None, "silent": None}
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        ("raise RuntimeError('the library is too old')", "the library is too old"),
+        ("os.abort()", "SIGABRT"),
+        ("import time; time.sleep(600)", "still being imported after 2 s"),
+    ],
+)
+def test_a_shipped_handler_that_ends_or_holds_up_the_nursery_is_set_aside_as_any_other(
+    tmp_path: Path, second: str, reason: str
+) -> None:
+    nursery, told = of_the_house(tmp_path, second)
+
+    described = by_name(nursery.start())
+
+    desk = Desk(nursery)
+    assert described["first"].set_aside is None
+    assert reason in (described["second"].set_aside or "")
+    assert desk.run("first").how is How.DONE
+    nursery.close()
+    # By the first nursery, together in a trial, and alone; what is sound by the second nursery as well.
+    assert len(told.read_text().split()) == 7
+
+
+def test_what_a_shipped_handler_starts_at_its_import_is_not_left_in_the_nursery(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    second = (
+        "import subprocess, threading, time\n"
+        f"open({str(pid)!r}, 'a').write(f\"{{subprocess.Popen(['sleep', '600']).pid}}\\n\")\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+    nursery, _ = of_the_house(tmp_path, second)
+
+    nursery.start()
+
+    assert nursery.threads == 1
+    nursery.close()
+    started = pid.read_text().split()
+    assert len(started) == 3
+    assert not [one for one in started if Path("/proc", one).exists()]

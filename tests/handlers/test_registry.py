@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from worker_service.entry_points import EntryPoint
 from worker_service.handlers import Context, Done, Handler, Limits, Snooze, registry
-from worker_service.handlers.registry import FoundEntry
 
 Install = Callable[..., None]
 
@@ -33,14 +33,14 @@ def test_entry_points_are_found_and_not_imported(install: Install, tmp_path: Pat
     found = registry.find(["extra.module:handler"], path=[str(tmp_path)])
 
     assert found == [
-        FoundEntry("extra.module:handler", "extra.module:handler", "extra"),
-        FoundEntry("fetch", "module.that.is.not.there:handler", "one"),
-        FoundEntry("read", "another:handler", "two"),
+        EntryPoint("extra.module:handler", "extra.module:handler", "extra"),
+        EntryPoint("fetch", "module.that.is.not.there:handler", "one"),
+        EntryPoint("read", "another:handler", "two"),
     ]
 
 
 def test_the_shipped_handlers_come_in_by_the_same_door() -> None:
-    assert FoundEntry("command", "job_handlers.command:commands", "pagemill") in registry.find()
+    assert EntryPoint("command", "job_handlers.command:commands", "pagemill") in registry.find()
 
 
 def test_a_name_that_two_distributions_provide_is_refused_with_both(install: Install, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_name_that_two_distributions_provide_is_refused_with_both(install: Ins
 
 
 def test_an_entry_point_may_hold_several_handlers() -> None:
-    offer = registry.load(FoundEntry("steps", "tests.saboteurs.steps:several", "extra"), {})
+    offer = registry.load(EntryPoint("steps", "tests.saboteurs.steps:several", "extra"), {})
 
     assert [handler.job_type for handler in offer.handlers] == ["one_of_several"]
 
@@ -67,7 +67,7 @@ def test_each_table_of_a_family_is_a_job_type_or_a_sentence() -> None:
         "slow": {"argv": ["/bin/true"], "timeout": "x"},
     }
 
-    offer = registry.load(FoundEntry("command", "job_handlers.command:commands", "pagemill"), {"commands": tables})
+    offer = registry.load(EntryPoint("command", "job_handlers.command:commands", "pagemill"), {"commands": tables})
 
     assert [handler.job_type for handler in offer.handlers] == ["good"]
     assert set(offer.refused) == {"bad", "slow"}

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from worker_service.children import processes
-from worker_service.children.child import EXIT_OUT_OF_MEMORY, Bring, Room, live
+from worker_service.children.child import EXIT_OUT_OF_MEMORY, WHOLE, Bring, Room, live
 from worker_service.children.messages import (
     FRAME_BYTES_MAX,
     LINE_CHARACTERS_MAX,
@@ -66,13 +66,15 @@ _ASKS_PER_SECOND = 100
 class Child:
     """The process, and the near ends of its pipes."""
 
-    def __init__(self, number: int, launch: Launch, begin: Begin, bring: Bring, *, job_class: str, reuse: int) -> None:
+    def __init__(
+        self, number: int, home: Path, launch: Launch, begin: Begin, bring: Bring, *, job_class: str, reuse: int
+    ) -> None:
         self.number = number
         """Of this nursery's; what its processes are marked with."""
         self.job_type = launch.order.job_type
         self.job_class = job_class
         self.attempts_left = reuse
-        self.home = begin.staging_root / f"child-{number}"
+        self.home = home
         """What it may write; the attempt's own directory lies in it."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.printed = Printed()
@@ -84,17 +86,15 @@ class Child:
         self.served = 0
         """How many attempts, the one that it runs now included."""
         self.sandbox = ""
-        """As it says."""
+        """As it says, its start too."""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
         """Of those of its attempts that have ended."""
         self.was_full = False
         """The pipe that was read last had more than one bite."""
-        _make_empty(self.home)
-        self.staging.mkdir(mode=0o700)
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
         self._fork(launch, begin, bring)
-        self.pid_started = processes.started_at(self.pid)
+        self.pid_started = 0
         self.pipes = (self.said, self.output)
         self.open_pipes = {*self.pipes}
 
@@ -130,6 +130,13 @@ class Child:
     @property
     def staging(self) -> Path:
         return self.home / "staging"
+
+    @property
+    def has_left_nothing(self) -> bool:
+        """Its home is as it came into it: of one that serves a single attempt only the staging directory was open."""
+        with contextlib.suppress(OSError):
+            return self._begun is None and self.sandbox == WHOLE and not os.listdir(self.staging)  # noqa: PTH208
+        return False
 
     @property
     def has_begun_the_last(self) -> bool:
@@ -304,7 +311,7 @@ class RunningAttempt:
             if isinstance(said, Started):
                 if said.pid != self.child.pid:
                     raise Garbled("it says that it is another")
-                self.child.sandbox = said.sandbox
+                self.child.sandbox, self.child.pid_started = said.sandbox, said.pid_started
             yield framed(body)
 
     def _take_printed(self, received: bytes) -> None:
@@ -435,15 +442,6 @@ class Printed:
 def _shown(line: bytes) -> bytes:
     """As a terminal would leave it: what stands before a carriage return was written over."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
-
-
-def _make_empty(directory: Path) -> None:
-    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        directory.mkdir(mode=0o700)
-    except FileExistsError:
-        shutil.rmtree(directory)
-        directory.mkdir(mode=0o700)
 
 
 def _signal_name(number: int) -> str:

@@ -209,7 +209,8 @@ def _settle(room: Room) -> None:
     os.dup2(room.output, 2)
     lock = [] if room.begin.lock_fd is None else [room.begin.lock_fd]
     jail.close_all_but({0, 1, 2, room.said, room.output, room.answers, *jail.held(), *lock})
-    jail.set_environment({**jail.basic_environment(), "HOME": str(room.staging), **room.launch.environment})
+    # The nursery has the basic environment, and nothing else.
+    os.environ.update({"HOME": str(room.staging), **room.launch.environment})
     os.umask(0o077)
     os.chdir(room.staging)
     # Where a library may have looked for it while the nursery loaded it.

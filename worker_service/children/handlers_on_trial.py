@@ -1,8 +1,11 @@
 """What the nursery knows of handlers: found, tried, loaded. Done once, before it serves anybody.
 
-Each entry point is imported in a trial child first, with a limit of time: what hangs, crashes, or starts threads at
-import does so there. Those of one distribution share a trial, as they share their libraries; only where something is
-wrong with it does each get one of its own.
+The shipped ones are loaded at once. If one of them is not sound the nursery ends, by its own hand or as that one ends
+it, and the daemon begins another, which tries all.
+
+Each other entry point is imported in a trial child first, with a limit of time: what hangs, crashes, or starts threads
+at import does so there. Those of one distribution share a trial, as they share their libraries; only where something
+is wrong with it does each get one of its own.
 """
 
 from __future__ import annotations
@@ -35,15 +38,17 @@ from worker_service.children.messages import (
     frame,
     from_trial,
 )
+from worker_service.entry_points import EntryPoint
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
-from worker_service.handlers.registry import FoundEntry
-from worker_service.jobs.model import HandlerFacts
+from worker_service.jobs.model import HandlerFacts, wants
 from worker_service.jobs.values import dataclass
 
+SHIPPED = "pagemill"
+"""The distribution whose handlers need no trial, as long as nothing is wrong with them."""
 _LEAVING_SECONDS = 2.0
 _SHARE_TOGETHER = 0.25
-"""Of the time that an import may take: for a trial after which there may be another."""
+"""Of the time that an import may take: where several are imported, and may be tried once more."""
 
 Verdict = Tried | str
 """What an entry point holds, or the sentence about why it cannot be used."""
@@ -59,10 +64,14 @@ class KnownHandler:
 def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Introduced]]:
     settings: dict[str, registry.Commands] = {"commands": begin.commands}
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
-    verdicts = _try_all(found, settings, seconds=begin.import_seconds, control=control)
+    # Where not all are wanted, a trial keeps the others out of the nursery.
+    trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
+    verdicts: dict[EntryPoint, Verdict] = {**_trust(trusted, settings, seconds=begin.import_seconds * _SHARE_TOGETHER)}
+    others = [one for one in found if one not in verdicts]
+    verdicts |= _try_all(others, settings, seconds=begin.import_seconds, control=control)
     introduced: dict[str, Introduced] = {}
     brings: dict[str, Bring] = {}
-    claims: list[tuple[str, FoundEntry]] = []
+    claims: list[tuple[str, EntryPoint]] = []
     for one in found:
         verdict = verdicts[one]
         if isinstance(verdict, str):
@@ -87,18 +96,24 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Int
     return known, list(introduced.values())
 
 
-def wants(types: Sequence[str], job_type: str) -> bool:
-    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
-    if f"!{job_type}" in types:
-        return False
-    named = [word for word in types if not word.startswith("!")]
-    return not named or job_type in named
+def _trust(
+    found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], *, seconds: float
+) -> dict[EntryPoint, Tried]:
+    """Imported here, and described. Ends the nursery unless all are good."""
+    # It ends whatever hangs, in C as well.
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    tried = {one: _tried(one, settings) for one in found}
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if not all(one.threads == 1 and not one.reason for one in tried.values()):
+        _end_strangers()
+        os._exit(1)
+    return tried
 
 
 def _try_all(
-    found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
-) -> dict[FoundEntry, Verdict]:
-    by_distribution: defaultdict[str, list[FoundEntry]] = defaultdict(list)
+    found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
+) -> dict[EntryPoint, Verdict]:
+    by_distribution: defaultdict[str, list[EntryPoint]] = defaultdict(list)
     for one in found:
         by_distribution[one.distribution].append(one)
     several = [group for group in by_distribution.values() if len(group) > 1]
@@ -113,12 +128,12 @@ def _is_good(verdict: Verdict | None) -> bool:
 
 
 def _try(
-    groups: Sequence[Sequence[FoundEntry]],
+    groups: Sequence[Sequence[EntryPoint]],
     settings: Mapping[str, registry.Commands],
     *,
     seconds: float,
     control: int,
-) -> dict[FoundEntry, Verdict]:
+) -> dict[EntryPoint, Verdict]:
     """All at once. Ends the nursery when the daemon hangs up meanwhile."""
     trials = [_Trial(group, settings) for group in groups]
     poll = select.poll()
@@ -141,7 +156,7 @@ def _try(
     return {one: trial.verdict(one, seconds if trial in late else None) for trial in trials for one in trial.found}
 
 
-def _load(found: FoundEntry, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
+def _load(found: EntryPoint, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
     try:
         return {handler.job_type: handler for handler in registry.load(found, settings).handlers}
     except Exception as error:  # it passed its trial; each child will try again
@@ -149,7 +164,7 @@ def _load(found: FoundEntry, settings: dict[str, registry.Commands]) -> dict[str
         return {}
 
 
-def _importing(found: FoundEntry, settings: dict[str, registry.Commands], job_type: str) -> Bring:
+def _importing(found: EntryPoint, settings: dict[str, registry.Commands], job_type: str) -> Bring:
     def bring() -> Handler[Any]:
         for handler in registry.load(found, settings).handlers:
             if handler.job_type == job_type:
@@ -159,7 +174,7 @@ def _importing(found: FoundEntry, settings: dict[str, registry.Commands], job_ty
     return bring
 
 
-def _introduce(handler: Handler[Any], found: FoundEntry) -> Introduced:
+def _introduce(handler: Handler[Any], found: EntryPoint) -> Introduced:
     missing = handler.missing() if handler.missing is not None else None
     facts = HandlerFacts(
         handler.job_type,
@@ -194,7 +209,7 @@ def _introduce(handler: Handler[Any], found: FoundEntry) -> Introduced:
     return Introduced(described, tuple(handler.environment))
 
 
-def _set_aside(job_type: str, reason: str, found: FoundEntry | None = None) -> Introduced:
+def _set_aside(job_type: str, reason: str, found: EntryPoint | None = None) -> Introduced:
     distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
     return Introduced(Described(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec))
 
@@ -214,7 +229,7 @@ def _schema(handler: Handler[Any]) -> str | None:
 class _Trial:
     """Of one entry point, or of several in turn."""
 
-    def __init__(self, found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands]) -> None:
+    def __init__(self, found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]) -> None:
         self.found = found
         self.pipe, far_end = os.pipe()
         self._inbox = Inbox(FRAME_BYTES_MAX)
@@ -236,7 +251,7 @@ class _Trial:
             self._garbled = str(error)
         return not received or len(self._tried) >= len(self.found) or bool(self._garbled)
 
-    def verdict(self, one: FoundEntry, late_after: float | None) -> Verdict:
+    def verdict(self, one: EntryPoint, late_after: float | None) -> Verdict:
         name = f"{one.name} ({one.spec})"
         if late_after is not None:
             return f"{name} was still being imported after {late_after:g} s"
@@ -248,7 +263,7 @@ class _Trial:
         return self._tried[number].reason or self._tried[number]
 
 
-def _live(found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
+def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
     code = 1
     try:
         # Soon over: to look for what can be freed takes longer than it gains.
@@ -266,7 +281,7 @@ def _live(found: Sequence[FoundEntry], settings: Mapping[str, registry.Commands]
         os._exit(code)
 
 
-def _tried(found: FoundEntry, settings: Mapping[str, registry.Commands]) -> Tried:
+def _tried(found: EntryPoint, settings: Mapping[str, registry.Commands]) -> Tried:
     try:
         offer = registry.load(found, settings)
         introduced = [_introduce(handler, found) for handler in offer.handlers]
@@ -288,7 +303,11 @@ def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
                 _stop(trial)
             time.sleep(0.001)
         os.close(trial.pipe)
-    # What they left behind came to us.
+    _end_strangers()
+
+
+def _end_strangers() -> None:
+    """What was left behind came to us."""
     while strangers := processes.children_of(os.getpid()):
         for stranger in strangers:
             processes.stop_at_once(stranger)

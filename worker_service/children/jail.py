@@ -201,10 +201,9 @@ def basic_environment() -> dict[str, str]:
 def calm_signals() -> None:
     """As a program expects them at its start, whatever the nursery did with them."""
     signal.set_wakeup_fd(-1)
-    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGXCPU):
-        wanted = signal.SIG_IGN if one is signal.SIGPIPE else signal.SIG_DFL
-        if signal.getsignal(one) is not wanted:
-            signal.signal(one, wanted)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
+        signal.signal(one, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
@@ -260,7 +259,15 @@ def prepare() -> None:
             _seccomp_program(network, starts_programs)
     for network in (False, True):
         if network not in _held:
-            _held[network] = [rule for path in _readable(network) for rule in _open_rule(path, _READING)]
+            _held[network] = [
+                rule for path in _without_what_lies_within(_readable(network)) for rule in _open_rule(path, _READING)
+            ]
+
+
+def _without_what_lies_within(paths: Iterable[Path]) -> list[Path]:
+    """A rule for a directory is one for all that is in it, and each of them costs every child."""
+    real = {path.resolve() for path in paths}
+    return sorted(path for path in real if real.isdisjoint(path.parents))
 
 
 def held() -> list[int]:
@@ -301,7 +308,9 @@ def _code_paths(path: Iterable[str]) -> list[Path]:
 
 
 def _is_code(path: Path) -> bool:
-    return path.suffix in {".py", ".so", ".dist-info", ".egg-info"} or (path / "__init__.py").is_file()
+    # The libraries that came with a wheel lie beside its package, in NAME.libs; a namespace is a folder of packages.
+    is_named = path.suffix in {".py", ".so", ".libs", ".dist-info", ".egg-info"}
+    return is_named or any(any(path.glob(inside)) for inside in ("__init__.*", "*/__init__.py"))
 
 
 def _renounce_privileges(door: Door) -> bool:

@@ -1,7 +1,7 @@
 """The daemon's side of the children: one nursery, started by exec, buried when it dies, and started again.
 
 Every order that was launched gets exactly one `Ended`, whatever happens to the child, to the nursery or to what they
-say. The staging directory of an attempt is removed with its `Ended`, unless that names files: then whoever
+say. The staging directory of an attempt is empty or removed with its `Ended`, unless that names files: then whoever
 publishes them removes it.
 """
 
@@ -12,6 +12,7 @@ import math
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -66,6 +67,10 @@ _LEAVING_SECONDS = 2.0
 _BITE_BYTES = 1 << 16
 _BITES = 64
 """In one look; what is more waits for the next."""
+
+
+class _EndedEarly(ChildError):
+    """It has described no handlers."""
 
 
 @dataclass(slots=True)
@@ -135,12 +140,7 @@ class Nursery:
         it imports them; it says in how many seconds to do it again."""
         if self._line is not None:
             raise ChildError("the nursery is there already")
-        line = self._line = self._open()
-        try:
-            hello = self._await_hello(line, meanwhile or (lambda: math.inf))
-        except ChildError:
-            self._forget(line)
-            raise
+        hello = self._greeted(self._begin, meanwhile or (lambda: math.inf))
         self._environment = {each.described.facts.job_type: each.environment for each in hello.handlers}
         return [each.described for each in hello.handlers]
 
@@ -261,7 +261,23 @@ class Nursery:
 
     # --- the line ---
 
-    def _open(self) -> _Line:
+    def _greeted(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
+        line = self._line = self._open(begin)
+        try:
+            return self._await_hello(line, meanwhile)
+        except _EndedEarly:
+            self._forget(line)
+            # What a handler has started at its import.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(line.process.pid, signal.SIGKILL)
+            if begin.tries_all or begin.gateway is not None:
+                raise
+            return self._greeted(msgspec.structs.replace(begin, tries_all=True), meanwhile)
+        except ChildError:
+            self._forget(line)
+            raise
+
+    def _open(self, begin: Begin) -> _Line:
         near, far = socket.socketpair()
         near.setblocking(False)
         lock = self._begin.lock_fd
@@ -286,7 +302,7 @@ class Nursery:
             far.close()
         line = _Line(process, near)
         self._epoll.register(near, select.EPOLLIN)
-        self._send(line, self._begin)
+        self._send(line, begin)
         return line
 
     def _surroundings(self) -> dict[str, str]:
@@ -317,7 +333,7 @@ class Nursery:
                     code = line.process.wait(_LEAVING_SECONDS)
                 except subprocess.TimeoutExpired as error:
                     raise ChildError("the nursery talks nonsense, or has closed its line and stays") from error
-                raise ChildError(f"the nursery ended before it had described its handlers (exit code {code})")
+                raise _EndedEarly(f"the nursery ended before it had described its handlers (exit code {code})")
         return line.hello
 
     def _send(self, line: _Line, message: ToNursery) -> None:

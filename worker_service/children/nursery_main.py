@@ -52,6 +52,7 @@ from worker_service.children.messages import (
     to_nursery,
 )
 from worker_service.clock import boot_clock
+from worker_service.jobs import values
 from worker_service.jobs.model import Usage
 from worker_service.jobs.values import dataclass
 
@@ -112,6 +113,8 @@ class _Nursery:
         self._resting: dict[int, tuple[Child, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
+        self._homes: list[Path] = []
+        """Those that children have left empty: to make one takes longer than to look whether it is."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._leash = math.inf
@@ -268,6 +271,7 @@ class _Nursery:
         gc.disable()
         self._known, introduced = handlers_on_trial.learn(self._begin, self._control.fileno())
         jail.prepare()
+        values.compile_now()
         # What no child may see is no longer here when it is forked; what it starts with takes nothing to set.
         jail.set_environment(jail.basic_environment())
         # Once, so that children do not copy pages only because a collection wrote to them.
@@ -337,7 +341,13 @@ class _Nursery:
         self._forks += 1
         try:
             child = Child(
-                self._forks, one.launch, self._begin, one.known.bring, job_class=one.job_class, reuse=one.reuse
+                self._forks,
+                self._home(),
+                one.launch,
+                self._begin,
+                one.known.bring,
+                job_class=one.job_class,
+                reuse=one.reuse,
             )
         except OSError as error:
             self._refuse(one.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
@@ -347,6 +357,14 @@ class _Nursery:
         # A short attempt is over before anybody has listened: then all that it said is heard at once, at its end.
         for pipe in child.pipes:
             self._resting[pipe] = (child, time.monotonic() + _FIRST_REST_SECONDS)
+
+    def _home(self) -> Path:
+        if self._homes:
+            return self._homes.pop()
+        home = self._begin.staging_root / f"child-{self._forks}"
+        _make_empty(home)
+        (home / "staging").mkdir(mode=0o700)
+        return home
 
     def _idle_for(self, one: _Waiting) -> Child | None:
         if one.reuse == 1:
@@ -514,9 +532,21 @@ class _Nursery:
     def _forget(self, child: Child) -> None:
         self._unwatch(child)
         child.close()
+        if child.has_left_nothing:
+            self._homes.append(child.home)
+            return
         cleaner = _discard(child.home)
         if cleaner is not None:
             self._cleaners.add(cleaner)
+
+
+def _make_empty(directory: Path) -> None:
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        shutil.rmtree(directory)
+        directory.mkdir(mode=0o700)
 
 
 def _discard(directory: Path) -> int | None:

@@ -20,7 +20,7 @@ import click
 from worker_service.errors import PagemillError, did_you_mean
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from worker_service.entry_points import EntryPoint
 
 BROUGHT = "worker_service.verbs"
 """The group of the entry points of other verbs."""
@@ -100,9 +100,9 @@ EXIT_INTERRUPTED = 130
 def brought() -> Mapping[str, EntryPoint]:
     """The verbs that come in by the door, by what people type. To look for them takes longer than most verbs need to
     begin, so that they are looked for only where none of our own is meant."""
-    from importlib.metadata import entry_points
+    from worker_service.entry_points import entry_points
 
-    return {point.name: point for point in sorted(entry_points(group=BROUGHT), key=lambda one: one.name)}
+    return {point.name: point for point in entry_points(BROUGHT)}
 
 
 class Verbs(click.Group):
@@ -152,7 +152,7 @@ def _loaded(point: EntryPoint) -> click.Command:
     try:
         command: click.Command = point.load()
     except Exception as error:  # somebody else's code, which may not spoil what is ours
-        sentence = f"{point.name} cannot be used: {point.value}: {error}"
+        sentence = f"{point.name} cannot be used: {point.spec}: {error}"
 
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
 

@@ -175,6 +175,14 @@ class HandlerFacts:
     """JSON: by the key of a payload what it may be, and how to get what is not there."""
 
 
+def wants(types: Sequence[str], job_type: str) -> bool:
+    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
+    if f"!{job_type}" in types:
+        return False
+    named = [word for word in types if not word.startswith("!")]
+    return not named or job_type in named
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One daemon, as it registers itself."""

@@ -15,12 +15,21 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
+_made_so_far: list[Any] = []
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
     def dataclass(*, frozen=False, slots=False, eq=True):
         return partial(_made, frozen=frozen, slots=slots, eq=eq)
+
+
+def compile_now() -> None:
+    """For whoever forks processes, each of which would else do it anew: to make a value of every class known so far."""
+    for made in _made_so_far:
+        made.__init__ = _init(made)
+    _made_so_far.clear()
 
 
 def _made(cls: type, *, frozen: bool, slots: bool, eq: bool) -> Any:
@@ -39,6 +48,7 @@ def _made(cls: type, *, frozen: bool, slots: bool, eq: bool) -> Any:
         made.__hash__ = _at_first_call(made, "__hash__", _hash) if frozen else None
     if frozen:
         made.__setattr__, made.__delattr__, made.__reduce__ = _set, _delete, _reduce
+    _made_so_far.append(made)
     return made
 
 

@@ -23,8 +23,9 @@ import msgspec
 
 from worker_service.children import jail
 from worker_service.children.messages import Order
+from worker_service.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
-from worker_service.handlers.registry import FoundEntry, load
+from worker_service.handlers.registry import load
 
 PORTION = "portion"
 """The role that it has for the attempt; no other file goes with it."""
@@ -37,7 +38,7 @@ _SECONDS_MOST = 10.0
 _CPU_SECONDS = 60
 """Of one child."""
 _OPEN_MOST = 8
-_IDLE_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
 _LOST_MOST = 1000
 _DONE, _WHOLE = b"1", b"0"
 
@@ -162,7 +163,7 @@ class _Shop:
     def _start(self, wish: _Wish) -> _Child:
         handler = self._handlers.get(wish.job_type)
         if handler is None:
-            offer = load(FoundEntry(wish.job_type, self._specs[wish.job_type], ""), {})
+            offer = load(EntryPoint(wish.job_type, self._specs[wish.job_type], ""), {})
             self._handlers.update({one.job_type: one for one in offer.handlers})
             handler = self._handlers[wish.job_type]
         self._number += 1

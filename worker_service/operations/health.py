@@ -12,7 +12,7 @@ from pathlib import Path
 
 from worker_service.clock import as_text, from_text
 from worker_service.config import Settings
-from worker_service.jobs.model import Gate, Pause, Status, WorkerState
+from worker_service.jobs.model import Gate, Pause, Status, WorkerState, wants
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
@@ -203,7 +203,6 @@ def _lacking(store: Store) -> Iterator[Finding]:
 
 def _described(settings: Settings) -> Iterator[Finding]:
     """The same, where no daemon tells it: the handlers are asked here."""
-    from worker_service.children.handlers_on_trial import wants
     from worker_service.children.messages import ChildError
     from worker_service.children.nursery import describe  # imports all of them, in processes of their own
 

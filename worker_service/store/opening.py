@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
@@ -82,7 +83,7 @@ def open_store(
     refuse_network_file_system(path)
     database = Database(
         path,
-        sqlite_statements(),
+        _statements(),
         clock,
         orphan_after_seconds=orphan_after_seconds,
         is_durable=is_durable,
@@ -100,6 +101,12 @@ def open_store(
     return SqliteStore(database, patience)
 
 
+@cache
+def _statements() -> dict[str, str]:
+    """Put together once: one process may open many stores, as `pagemill serve` does for each request."""
+    return sqlite_statements()
+
+
 def initialise(
     path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, on_long_wait: OnLongWait | None = None
 ) -> bool:
@@ -115,7 +122,7 @@ def initialise(
                 connection.execute(schema_sql())
             else:
                 _refuse_other_version(path, version)
-            connection.execute(sqlite_statements()["set_payload_limit"], {"most": payload_bytes_max})
+            connection.execute(_statements()["set_payload_limit"], {"most": payload_bytes_max})
     finally:
         connection.close()
     return version is None

@@ -8,7 +8,7 @@ obeys and `explain` prints.
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
 from worker_service.jobs.generations import Patience
 from worker_service.store.batches import SqliteBatches
@@ -24,6 +24,7 @@ from worker_service.store.steering import SqliteSteering
 from worker_service.store.tokens import TOKEN_COLUMNS, SqliteTokens
 from worker_service.store.upkeep import SqliteUpkeep
 
+_HERE = Path(__file__).parent
 # A fragment stands before what uses it.
 _PARTS = (
     "leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices", "tokens",
@@ -38,6 +39,7 @@ class SqliteStore:
 
     def __init__(self, database: Database, patience: Patience) -> None:
         self.database = database
+        self._patience = patience
         self.intake = SqliteIntake(database, patience)
         self.leases = SqliteLeases(database, self.intake)
         self.reading = SqliteReading(database)
@@ -54,6 +56,9 @@ class SqliteStore:
         pauses = self.database.pauses
         begins_turn = (lambda: None) if pauses is None else pauses.turn
         return FileWatch(self.database.path, self.reading.change_counter, begins_turn=begins_turn)
+
+    def hurried(self) -> SqliteStore:
+        return SqliteStore(self.database.hurried(), self._patience)
 
     def close(self) -> None:
         self.database.close()
@@ -77,7 +82,7 @@ def sqlite_statements() -> dict[str, str]:
         fragments[f"completed_rows_{room}"] = ", ".join([_row_of(COMPLETED_WIDTH)] * room)
     statements: dict[str, str] = {}
     for part in _PARTS:
-        pieces = _HEADING.split(files("worker_service.store").joinpath(f"{part}.sql").read_text("utf-8"))
+        pieces = _HEADING.split((_HERE / f"{part}.sql").read_text("utf-8"))
         for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
             filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
             (fragments if kind == "fragment" else statements)[name] = filled

@@ -10,7 +10,6 @@ table, whose rows `adopt.sql` takes over.
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 from pathlib import Path
 
 from worker_service.errors import SchemaMismatch, StoreAbsent
@@ -35,6 +34,7 @@ _GONE: tuple[str, ...] = tuple(
 _FILLED_BY = {"batch": "batches.sql", "deferred_action": "actions.sql"}
 """Of a table that is new: what fills it from rows that were there before."""
 
+_HERE = Path(__file__).parent
 _BOUND = re.compile(r"length\(CAST\((\w+) AS BLOB\)\) <= (\d+)")
 
 _ONE_OF_A_KIND = ("unique_key", "concurrency_key", "source_key", "digest")
@@ -45,10 +45,10 @@ _Made = dict[str, tuple[str, str, str]]
 
 def schema_sql() -> str:
     """The wheel carries schema.sql inside the package; a checkout has it at its root."""
-    carried = files("worker_service").joinpath("schema.sql")
+    carried = _HERE.parents[1] / "schema.sql"
     if carried.is_file():
         return carried.read_text("utf-8")
-    return (Path(__file__).parents[3] / "schema.sql").read_text("utf-8")
+    return (_HERE.parents[2] / "schema.sql").read_text("utf-8")
 
 
 def schema_version_of(connection: Connection) -> int | None:
@@ -198,7 +198,7 @@ def _columns(connection: Connection, table: str, condition: str = "1") -> list[s
 
 def _steps_from(version: int) -> list[tuple[str, list[tuple[str, str]]]]:
     """Names of the files that lead from a version to today's, and their statements, table by table."""
-    names = sorted(entry.name for entry in files(__package__).iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", entry.name))
+    names = sorted(entry.name for entry in _HERE.iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", entry.name))
     return [(name.removesuffix(".sql"), _pieces(_read(name))) for name in names if int(name[:4]) > version]
 
 
@@ -213,4 +213,4 @@ def _quoted(name: str) -> str:
 
 
 def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
+    return (_HERE / name).read_text("utf-8")

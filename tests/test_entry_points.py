@@ -1,0 +1,50 @@
+"""What distributions bring by the door, read off their files."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.installed import install, shipped
+from worker_service.entry_points import EntryPoint, entry_points
+
+
+def test_the_library_finds_the_same_entry_points_among_all_that_is_installed() -> None:
+    every = metadata.entry_points()
+
+    for group in every.groups:
+        named = {
+            EntryPoint(point.name, point.value, point.dist.name) for point in every.select(group=group) if point.dist
+        }
+        assert set(entry_points(group)) == named
+    assert {one.name for one in entry_points("worker_service.handlers")} == set(shipped())
+
+
+def test_the_first_distribution_of_a_name_on_the_path_is_the_one_that_counts(tmp_path: Path) -> None:
+    install(tmp_path / "first", "acme-pages", {"fetch": "first:handler"})
+    install(tmp_path / "second", "acme-pages", {"fetch": "second:handler", "read": "second:read"})
+    install(tmp_path / "second", "other", {}, {"somebody.elses": {"read": "other:read"}})
+
+    path = [str(tmp_path / name) for name in ("not there", "first", "second")]
+
+    assert entry_points("worker_service.handlers", path) == [EntryPoint("fetch", "first:handler", "acme-pages")]
+
+
+def test_comments_and_extras_are_no_part_of_an_entry_point(tmp_path: Path) -> None:
+    about = tmp_path / "odd.egg-info"
+    about.mkdir()
+    (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: odd\n")
+    (about / "entry_points.txt").write_text("[a]\n# x = y\n\n[ b]\n[b]\n one=os.path:join [more]\nnonsense\n")
+
+    [one] = entry_points("b", [str(tmp_path)])
+
+    assert (one.name, one.distribution) == ("one", "odd")
+    assert one.load() is __import__("os").path.join
+
+
+@pytest.mark.parametrize(("spec", "error"), [("nowhere.at.all:x", ModuleNotFoundError), ("os:nothing", AttributeError)])
+def test_what_goes_wrong_at_its_import_comes_out_as_it_is(spec: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        EntryPoint("one", spec, "").load()

@@ -1,0 +1,87 @@
+"""What distributions bring by the door: their entry points, read off the files that say so.
+
+The library looks at all that a distribution says of itself, at each of a hundred: that was a fifth of what a process
+took to begin. Here only the file that lists entry points is read, wherever a directory of the path has one. Nothing is
+imported until somebody asks for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from worker_service.jobs.values import dataclass
+
+_ABOUT = (".dist-info", ".egg-info")
+_NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """Not yet imported."""
+
+    name: str
+    spec: str
+    """module:attribute"""
+    distribution: str
+
+    def load(self) -> Any:
+        """Import it. Whatever goes wrong inside it comes out as it is."""
+        module, _, attribute = self.spec.partition("[")[0].partition(":")
+        names = filter(None, attribute.strip().split("."))
+        return reduce(getattr, names, import_module(module.strip()))
+
+
+def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
+    """Those of the group on the path (None: Python's own), by name."""
+    found: set[EntryPoint] = set()
+    seen: set[str] = set()
+    for directory in sys.path if path is None else path:
+        for about in _abouts(directory or "."):
+            known_as = re.sub(r"[-_.]+", "-", about.stem.partition("-")[0]).lower()
+            # The first one on the path is the one that is imported.
+            if known_as in seen:
+                continue
+            seen.add(known_as)
+            if points := list(_listed(about, group)):
+                found |= {EntryPoint(*point, _name(about)) for point in points}
+    return sorted(found, key=lambda one: (one.name, one.distribution))
+
+
+def _abouts(directory: str) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [Path(one.path) for one in os.scandir(directory) if one.name.endswith(_ABOUT)]
+    return []
+
+
+def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
+    """Names and specs."""
+    try:
+        text = (about / "entry_points.txt").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    section = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif section == group and not line.startswith(("#", ";")):
+            name, equals, spec = line.partition("=")
+            if equals:
+                yield name.strip(), spec.strip()
+
+
+def _name(about: Path) -> str:
+    """As it calls itself; its directory has no hyphens."""
+    for file in ("METADATA", "PKG-INFO"):
+        with contextlib.suppress(OSError):
+            named = _NAME.search((about / file).read_text(encoding="utf-8", errors="replace"))
+            if named:
+                return named[1]
+    return about.stem.partition("-")[0]
