@@ -21,7 +21,7 @@ from worker_service.commands.documents import choosing, show_documents
 from worker_service.commands.progress import await_batches, await_reading, telling_that_jobs_go_on
 from worker_service.errors import BadInput
 from worker_service.filenames import legible, path_of, written
-from worker_service.jobs.batches import BatchAdded
+from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Enqueued, Job, Status
@@ -41,6 +41,7 @@ __all__ = [
     "DocumentSelector",
     "Enqueued",
     "Function",
+    "InBatch",
     "IndexStatus",
     "Job",
     "Selector",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -69,6 +69,26 @@ def fault_of_workspace(workspace: Path, database_id: str) -> str | None:
         f"the workspace {workspace} belongs to another database, made at {found}: give this one a workspace of "
         f"its own (WORKER_WORKSPACE), or, if that database is gone for good, remove {workspace}"
     )
+
+
+# ── What a hand has taken from it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def lost(store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]) -> set[str]:
+    """Of these files, those that were read, and whose copies somebody has deleted since."""
+    copies = store.library.copies(owner, platform, source_keys) if source_keys else {}
+    return {key for key, path in copies.items() if not is_there(workspace / path)}
+
+
+def is_there(file: Path) -> bool:
+    try:
+        file.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # The daemon may see what we may not.
+        return True
+    return True
 
 
 # ── Names for people ────────────────────────────────────────────────────────────────────────────────────────────────

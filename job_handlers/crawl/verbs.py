@@ -112,7 +112,7 @@ def crawl_verb(
     of_batch = {} if added is None else {"batch": added.batch.id}
     if not desk.answered({"id": enqueued.job_id, "existing": enqueued.existing, **of_batch}):
         output.show(str(enqueued.job_id))
-    if enqueued.existing:
+    if enqueued.existing and enqueued.job_id is not None:
         _say_who_does_it(desk, enqueued.job_id, asked)
     return 0
 

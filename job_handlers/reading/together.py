@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from worker_service.handlers import NewJob
-from worker_service.verbs import BadInput, BatchAdded, Desk, Enqueued, Function, batches, enqueue, say_of_batch
+from worker_service.verbs import BadInput, BatchAdded, Desk, Enqueued, Function, InBatch, batches, enqueue, say_of_batch
 
 PRIORITY = batches.PRIORITY
 
@@ -40,7 +40,7 @@ def submitted(
     owner: str,
     priority: int | None,
     asked: Mapping[str, object],
-) -> tuple[Sequence[Enqueued], BatchAdded | None]:
+) -> tuple[Sequence[Enqueued | InBatch], BatchAdded | None]:
     """What became of each, and the batch that they are in. What is to be said of that is said."""
     if batch is None:
         return enqueue.enqueue_jobs(desk.session, [replace(one, priority=priority or PRIORITY) for one in jobs]), None

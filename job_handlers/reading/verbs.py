@@ -34,6 +34,7 @@ from worker_service.verbs import (
     DocumentSelector,
     Enqueued,
     Function,
+    InBatch,
     IndexStatus,
     await_batches,
     await_reading,
@@ -75,7 +76,11 @@ def reading_options(function: Function) -> Function:
         (
             click.option("--as-usual", is_flag=True, help="Forget how it was to be read before."),
             click.option(
-                "--lang", "languages", multiple=True, metavar="CODE", help="eng unless given; eng+deu for both."
+                "--lang",
+                "languages",
+                multiple=True,
+                metavar="CODE",
+                help="Each page's own unless given; eng+deu for both.",
             ),
             click.option("--quality", type=click.Choice(QUALITIES), help="How well to recognise, and how dearly."),
             click.option("--force-ocr", is_flag=True, help="Recognise pages that have good text as well."),
@@ -137,10 +142,9 @@ def ingest(
         return 0
     # Of two that are one file, one.
     files = [*dict.fromkeys(files)] if batch is not None else files
-    lost = set() if force else documents.lost(desk.session, owner, [*map(written, files)])
     enqueued, added = submitted(
         desk,
-        [download_job(file, read, owner=owner, is_forced=force or written(file) in lost) for file in files],
+        [download_job(file, read, owner=owner, is_forced=force) for file in files],
         batch=batch,
         owner=owner,
         priority=priority,
@@ -241,7 +245,7 @@ class Wish:
     """Of a file, which leads to it."""
 
 
-def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued]) -> list[Wish]:
+def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -> list[Wish]:
     return [
         Wish(
             legible(file),

@@ -91,11 +91,12 @@ class Shelf:
     def fail_next(self, code: str, message: str) -> None:
         self.store.leases.fail(self.next_job(["io"]).lease, Failure(code, message), retry_at=None)
 
-    def brought_in(self, *requests: DocumentRequest) -> None:
-        """As a download ends: with the wish that what it brought be read."""
+    def brought_in(self, *requests: DocumentRequest, files: Sequence[str] = ()) -> None:
+        """As a download ends: with its files, and the wish that what it brought be read."""
         job = self.next_job(["io"])
         jobs = [NewJob("ingest", platform="local", document=request) for request in requests]
-        self.store.leases.complete_many([Completion(job.lease, follow_ups=jobs)])
+        made = [self._file(job, "original", name, "bytes") for name in files]
+        self.store.leases.complete_many([Completion(job.lease, files=made, follow_ups=jobs)])
 
     def _file(self, job: Job, role: str, name: str, content: str) -> NewFile:
         path = f"objects/{job.id}-{job.fence}/{role}"

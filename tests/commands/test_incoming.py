@@ -117,17 +117,35 @@ def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_forc
     assert len(jobs(shelf, "download")) == 2
 
 
-def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_and_read_again(run: Run, shelf: Shelf) -> None:
+@pytest.mark.parametrize("words", [("ingest",), ("ingest", "--batch", "again"), ("batch", "add")])
+def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again_whatever_asks_for_it(
+    run: Run, shelf: Shelf, words: tuple[str, ...]
+) -> None:
     report, kept = papers("report.pdf", "kept.pdf")
     for path in (report, kept):
         shelf.read(path.name, "words", key=str(path), roles=("original",), revision=revision_of(path.stat()))
     [original] = shelf.store.library.files(1)
     (shelf.workspace / original.path).unlink()
 
-    found = items(run("ingest", "report.pdf", "kept.pdf", "--json"))
+    found = items(run(*words, "report.pdf", "kept.pdf", "--json"))
 
-    assert [one["decision"] for one in found] == [None, "unchanged"]
-    assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), True)]
+    assert [(one["job_id"] is None, one["decision"]) for one in found] == [(False, None), (True, "unchanged")]
+    assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), False)]
+
+
+def test_a_copy_that_is_brought_in_again_is_the_documents_though_nothing_is_read(run: Run, shelf: Shelf) -> None:
+    [report] = papers("report.pdf")
+    shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
+    [before] = shelf.store.library.files(1)
+    (shelf.workspace / before.path).unlink()
+    run("ingest", "report.pdf")
+
+    shelf.brought_in(DocumentRequest(str(report), report.name, "c1"), files=[report.name])
+
+    after, _ = shelf.store.library.files(1)
+    assert (after.role, (shelf.workspace / after.path).exists()) == ("original", True)
+    assert len(jobs(shelf, "ingest")) == 1
+    assert items(run("ingest", "report.pdf", "--json"))[0]["decision"] == "unchanged"
 
 
 def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, shelf: Shelf) -> None:
@@ -366,7 +384,8 @@ def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_j
     assert "job 1 waits: no worker has registered (WORKER_DOWN" in asking.stderr.readline()
     asking.send_signal(signal.SIGINT)
     _, err = asking.communicate(timeout=60)
-    assert asking.returncode == 130
+    # Python ends by the signal itself where that struck at certain places. A shell says 130 of both.
+    assert asking.returncode in (130, -signal.SIGINT)
     assert "the jobs go on" in err
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
+from typing import NamedTuple
 
-from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.model import Enqueued, NewJob, Status
+from worker_service.jobs.documents import Decision, IndexStatus
+from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.values import dataclass
 
 
@@ -75,10 +76,20 @@ class Batch:
         return f"batch {self.id} ({self.name})" if self.name else f"batch {self.id}"
 
 
+class InBatch(NamedTuple):
+    """What became of one of the jobs that were submitted, as `Enqueued` has it."""
+
+    job_id: int | None
+    """None: its document needs none."""
+    existing: bool = False
+    document_id: int | None = None
+    decision: Decision | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class BatchAdded:
     batch: Batch
-    jobs: Sequence[Enqueued]
+    jobs: Sequence[InBatch]
     replaced: Sequence[int] = ()
     """The owner's other batches, which were stopped for it."""
 

@@ -19,6 +19,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
+from worker_service.operations.enqueue import with_lost
 from worker_service.operations.words import read_name_of_batch, read_priority, read_statuses
 from worker_service.plurals import counted
 
@@ -225,7 +226,7 @@ def add(
         json.dumps(dict(asked or {}), ensure_ascii=False),
         json.dumps([dict(action) for action in actions], ensure_ascii=False),
     )
-    return session.store.batches.add(new, jobs, policy=_policy(session))
+    return session.store.batches.add(new, with_lost(session, jobs, owner=owner), policy=_policy(session))
 
 
 def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
@@ -233,7 +234,7 @@ def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: st
     batch = session.store.batches.get(batch_id)
     if owner and owner != batch.owner:
         raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}: leave --owner out, or begin a new batch")
-    return session.store.batches.extend(batch_id, jobs)
+    return session.store.batches.extend(batch_id, with_lost(session, jobs, owner=batch.owner))
 
 
 def stop(session: Session, batch_id: int) -> Batch:

@@ -21,7 +21,7 @@ import msgspec
 
 from worker_service.errors import BadInput, PagemillError, Refused
 from worker_service.files import whole
-from worker_service.jobs.documents import DocumentRequest, IndexStatus, PageResult, PublishedFile
+from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -39,7 +39,7 @@ from worker_service.operations.database import Session
 from worker_service.operations.jobs import placed
 from worker_service.operations.page_images import forget as forget_page_images
 from worker_service.operations.words import read_pages
-from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
+from worker_service.workspace import FORGOTTEN_AT_ONCE, is_there, link, sweep_gone
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """What people call a format, and what such a file is to its document."""
@@ -426,27 +426,7 @@ def export_of_job(session: Session, job_id: int, directory: Path, there: There) 
 def has_original(session: Session, document: Document) -> bool:
     """Whether the file that it was made from is in the workspace."""
     original = _file(session, document, "original")
-    return original is not None and _is_there(session, original)
-
-
-def lost(session: Session, owner: str, source_keys: Sequence[str]) -> set[str]:
-    """Of these files of the machine, those that were read, and whose copies somebody has deleted since by hand."""
-    selector = DocumentSelector(
-        statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=source_keys
-    )
-    originals = ((one.source_key, _file(session, one, "original")) for one in each(session, selector))
-    return {key for key, original in originals if original is not None and not _is_there(session, original)}
-
-
-def _is_there(session: Session, file: PublishedFile) -> bool:
-    try:
-        (session.settings.workspace / file.path).stat()
-    except FileNotFoundError:
-        return False
-    except OSError:
-        # The daemon may see what we may not.
-        return True
-    return True
+    return original is not None and is_there(session.settings.workspace / original.path)
 
 
 _Copy = tuple[PublishedFile, Path, str]

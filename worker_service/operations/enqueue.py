@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker_service.clock import PERIODS, period_of
@@ -14,6 +15,7 @@ from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import IDS_AT_ONCE, require
 from worker_service.operations.words import read_job
+from worker_service.workspace import lost
 
 if TYPE_CHECKING:
     from worker_service.handlers.contract import Choices
@@ -45,13 +47,31 @@ def enqueue(
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
-    return session.store.intake.enqueue(job)
+    return session.store.intake.enqueue(*with_lost(session, [job]))
 
 
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """In pieces, so that nobody waits long for the write lock."""
+    jobs = with_lost(session, jobs)
     parts = (jobs[start : start + IDS_AT_ONCE] for start in range(0, len(jobs), IDS_AT_ONCE))
     return [one for part in parts for one in session.store.intake.enqueue_many(part)]
+
+
+def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
+    """A file that is known needs no job, unless somebody has deleted its copy from the workspace by hand. `owner`:
+    whose they will be, whatever they say themselves."""
+    made = [*jobs]
+    brought: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for at, job in enumerate(jobs):
+        if job.brings is not None:
+            place = job.owner if owner is None else owner, job.platform
+            brought.setdefault(place, []).append((at, job.brings.source_key))
+    for place, some in brought.items():
+        gone = lost(session.store, session.settings.workspace, *place, {key for _, key in some})
+        for at, key in some:
+            if key in gone:
+                made[at] = replace(made[at], brings=None)
+    return made
 
 
 def refuse_unfit_action(session: Session, action: DeferredAction) -> None:

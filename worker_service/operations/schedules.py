@@ -30,6 +30,7 @@ from worker_service.jobs.model import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
+from worker_service.operations.enqueue import with_lost
 from worker_service.operations.notify import tell
 from worker_service.plurals import counted
 from worker_service.schedules import LATE, Schedule, next_slot, of_slot, slots_between, to_begin
@@ -188,7 +189,8 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
     # Nobody's batch is stopped for what nobody waits for.
     is_off = session.settings.owner_policy == OwnerPolicy.OFF
     policy = OwnerPolicy.OFF if is_off else OwnerPolicy.QUEUE
-    return BatchOfJobs(new, [replace(job, priority=schedule.priority) for job in made], policy)
+    jobs = with_lost(session, [replace(job, priority=schedule.priority) for job in made], owner=schedule.owner)
+    return BatchOfJobs(new, jobs, policy)
 
 
 def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:

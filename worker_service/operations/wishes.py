@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from worker_service.errors import PagemillError
-from worker_service.filenames import written
 from worker_service.handlers.contract import Choices
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
@@ -25,7 +24,7 @@ from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.values import dataclass
 from worker_service.operations import documents
 from worker_service.operations.database import Session
-from worker_service.operations.enqueue import lacking, refuse_unfit_action
+from worker_service.operations.enqueue import enqueue_job, lacking, refuse_unfit_action
 
 GROUP = "worker_service.wishes"
 
@@ -45,7 +44,6 @@ class Wished:
 
 
 def bring_in(session: Session, file: Path, words: Words, *, owner: str, is_forced: bool = False) -> Wished:
-    is_forced = is_forced or bool(documents.lost(session, owner, [written(file)]))
     return _wished(session, *_maker("bring")(file, words, owner=owner, is_forced=is_forced))
 
 
@@ -95,7 +93,7 @@ def _wished(session: Session, job: NewJob, asked: Mapping[str, object], actions:
     for action in actions:
         refuse_unfit_action(session, action)
     sentences = lacking(session, asked)
-    return Wished(session.store.intake.enqueue(job), sentences)
+    return Wished(enqueue_job(session, job), sentences)
 
 
 def _maker(name: str) -> Any:

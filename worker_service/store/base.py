@@ -490,6 +490,9 @@ class Library(Protocol):
     def files(self, document_id: int) -> Sequence[PublishedFile]:
         """All that were published of it, the newest first."""
 
+    def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
+        """By key, of those of these files that were read: where their copies were put below the workspace."""
+
     def search(
         self,
         query: str,
@@ -703,4 +706,8 @@ class Store(Protocol):
     def requests(self) -> Requests: ...
 
     def watch(self) -> Watch: ...
+
+    def hurried(self) -> Store:
+        """The same, for what may be lost in a power cut. It is closed with this one."""
+
     def close(self) -> None: ...

@@ -20,11 +20,12 @@ from worker_service.jobs.batches import (
     BatchFacts,
     BatchMoved,
     BatchState,
+    InBatch,
     NewBatch,
     OwnerPolicy,
 )
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.model import Enqueued, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
 from worker_service.store.database import Database, Row
@@ -115,7 +116,7 @@ class SqliteBatches:
         inserted = self._intake.insert_many([_of_batch(job, new, batch_id) for job in jobs])
         self._db.write("batch_unsettled", batch_id=batch_id)
         settle(self._db)
-        return BatchAdded(self._look(batch_id), inserted, replaced)
+        return BatchAdded(self._look(batch_id), _in_batch(inserted), replaced)
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
         with self._db.transaction():
@@ -124,7 +125,7 @@ class SqliteBatches:
                 raise Refused(f"{batch.title} is {batch.state}, and takes nothing more: begin a new one")
             inserted = self._intake.insert_many([_of_batch(job, batch, batch_id) for job in jobs])
             settle(self._db)
-            return BatchAdded(self._look(batch_id), inserted)
+            return BatchAdded(self._look(batch_id), _in_batch(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():
@@ -254,6 +255,10 @@ def _of_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
         priority=batch.priority if job.priority is None else job.priority,
         unique_key=None,
     )
+
+
+def _in_batch(inserted: Sequence[Enqueued]) -> list[InBatch]:
+    return [InBatch(one.job_id or None, *one[1:]) for one in inserted]
 
 
 def _the_one(rows: Sequence[Row], batch_id: int) -> Batch:

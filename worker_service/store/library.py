@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from worker_service.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import AskedAction, IndexStatus, OnEnd, OwnersAction, PageResult, PublishedFile
@@ -111,6 +111,10 @@ class SqliteLibrary:
 
     def files(self, document_id: int) -> Sequence[PublishedFile]:
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
+
+    def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
+        asked = {"owner": owner, "platform": platform, "source_keys": json.dumps([*source_keys])}
+        return dict(self._db.read("copies", **asked))
 
     def actions_of(self, document_id: int) -> Sequence[AskedAction]:
         rows = self._db.read("actions_of", document_id=document_id)

@@ -83,6 +83,14 @@ SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layou
 SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
   FROM file f WHERE f.document_id = :document_id ORDER BY f.id DESC;
 
+-- name: copies
+-- Of documents that were read: where the newest original of each lies.
+SELECT d.source_key, f.path
+  FROM json_each(:source_keys) w
+ CROSS JOIN document d ON d.owner = :owner AND d.platform = :platform AND d.source_key = w.value
+ CROSS JOIN file f ON f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = d.id AND n.role = 'original')
+ WHERE d.index_status = 'success';
+
 -- name: job_files
 -- A job that ran again has published again.
 SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
