@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +130,20 @@ def test_nothing_is_published_under_a_lost_lease(
     assert store.reading.get(one.job.id).status is Status.PENDING
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        NewJob("next", payload="{no json"),
+        NewJob("next", after=[2**70]),
+        NewJob("next", run_at=datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))),
+    ],
+    ids=["no JSON", "a number that no row holds", "a time that no row holds"],
+)
 def test_a_result_that_the_table_refuses_fails_its_own_job_only(
-    landing: Landing, store: Store, attempt: MakeAttempt
+    wish: NewJob, landing: Landing, store: Store, attempt: MakeAttempt
 ) -> None:
     good, bad = attempt(), attempt()
-    landing.add(bad, ended(bad, follow_ups=[NewJob("next", payload="{no json")]))
+    landing.add(bad, ended(bad, follow_ups=[wish]))
     landing.add(good, ended(good))
 
     landing.land()

@@ -17,7 +17,6 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, MovableClock, ids, new_worker
 from tests.system.conftest import wait_until
-from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import GAP
 from worker_service.clock import Clock
 from worker_service.config import load_settings
@@ -34,6 +33,7 @@ from worker_service.jobs.model import (
     Pause,
     Report,
     Status,
+    wants,
 )
 from worker_service.liveness import LifeLock, boot_id, lock_path, own_host
 from worker_service.operations.database import Session

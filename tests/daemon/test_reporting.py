@@ -18,6 +18,7 @@ from worker_service.errors import DiskFull
 from worker_service.jobs.documents import (
     Answer,
     CrawlItem,
+    CrawlMemory,
     CrawlPage,
     DocumentPages,
     DocumentRequest,
@@ -122,6 +123,22 @@ def test_pages_and_checkpoints_land_before_the_end_of_their_attempt(desk: Desk, 
     assert desk.store.reading.get(one.job.id).status is Status.COMPLETED
     assert pages_of(desk.store, one) == [1, 2]
     assert desk.store.reading.count(Selector(job_types=("leaf",))) == 1
+
+
+def test_whoever_has_nothing_more_to_say_is_not_looked_at_again(desk: Desk, reading: MakeAttempt) -> None:
+    one, other = reading(), reading()
+    desk.hear(one, page(1), progress(10))
+    desk.hear(other, progress(10))
+
+    desk.turn()
+    desk.turn()
+
+    assert not desk.slots.talking
+    desk.hear(one, page(2), done)
+    assert [*desk.slots.talking] == [one.key]
+    desk.turn()
+    assert pages_of(desk.store, one) == [1, 2]
+    assert (len(desk.slots), desk.slots.free("cpu"), len(desk.slots.talking)) == (1, 7, 0)
 
 
 def test_a_handler_reads_its_own_writes(desk: Desk, reading: MakeAttempt) -> None:
@@ -327,3 +344,24 @@ def test_a_file_that_somebody_removed_from_the_workspace_is_no_same_content(
     [(_, answer, _)] = desk.told
     assert isinstance(answer, Files)
     assert [file.name for file in answer.files] == ["there.pdf"]
+
+
+def test_a_crawl_hears_of_no_revision_of_a_file_that_was_read_and_whose_copy_somebody_removed(
+    desk: Desk, reading: MakeAttempt, attempt: MakeAttempt, tmp_path: Path
+) -> None:
+    for one in (reading(), reading()):
+        copy = NewFile("a.pdf", f"objects/{one.job.id}-1/a.pdf", "original", 4, "ab")
+        desk.store.leases.complete_many([Completion(one.lease, files=[copy], publishes=True)])
+    there = tmp_path / "workspace/objects/1-1/a.pdf"
+    there.parent.mkdir(parents=True)
+    there.write_text("text")
+    items = [CrawlItem(id, kind="file", revision="r1") for id in ("/0.pdf", "/1.pdf", "/2.pdf")]
+
+    crawler = attempt()
+    desk.hear(crawler, checkpoint("{}", crawl=CrawlPage("c", items)))
+    desk.hear(crawler, question("CrawlItems", '{"crawl":"c","ids":["/0.pdf","/1.pdf","/2.pdf"]}'))
+    desk.turn()
+
+    [(_, answer, _)] = desk.told
+    assert isinstance(answer, CrawlMemory)
+    assert [(item.id, item.revision) for item in answer.items] == [("/0.pdf", "r1"), ("/1.pdf", ""), ("/2.pdf", "r1")]

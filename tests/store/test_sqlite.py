@@ -12,7 +12,7 @@ import pytest
 
 from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
 from tests.system.conftest import locked
-from worker_service.errors import DiskFull, StoreBusy
+from worker_service.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.model import NewJob, Report
 from worker_service.store import database
 from worker_service.store.holding import holder_of, lasting_holder_of
@@ -57,6 +57,37 @@ def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: SqliteSt
 
     assert beats.database.writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
     beats.close()
+
+
+def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_durable_again(
+    sqlite: SqliteStore, path: Path, waits: list[int]
+) -> None:
+    def level() -> object:
+        [(level,)] = sqlite.database.writer.execute("PRAGMA synchronous").fetchall()
+        return level
+
+    sqlite.leases.register(new_worker())
+    sqlite.intake.enqueue(NewJob("ocr_pages"))
+    lease = claim_one(sqlite).lease
+    hurried = sqlite.hurried()
+    watch = sqlite.watch()
+    watch.has_changed()
+
+    hurried.leases.report([Report(lease, 50.0, "half")])
+    with hurried.database.transaction():
+        levels = [level()]
+    levels.append(level())
+    with pytest.raises(RuleBroken):
+        hurried.intake.enqueue(NewJob(""))
+    levels.append(level())
+    with locked(path), pytest.raises(StoreBusy):
+        hurried.leases.report([])
+    levels.append(level())
+
+    assert levels == [1, 2, 2, 2]
+    assert not watch.has_changed()
+    assert sqlite.reading.get(lease.job_id).progress_percent == 50
+    watch.close()
 
 
 def test_the_write_ahead_log_stays_under_1000_pages(sqlite: SqliteStore, path: Path) -> None:

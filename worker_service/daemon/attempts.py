@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
@@ -28,11 +28,12 @@ from worker_service.errors import (
     RuleBroken,
     StoreError,
 )
-from worker_service.jobs.documents import Answer, Files
+from worker_service.jobs.documents import Answer, CrawlMemory, Files
 from worker_service.jobs.model import Checkpoint, Child, Failure, Job, Lease, Report
 from worker_service.jobs.values import dataclass
 from worker_service.liveness import Identity
 from worker_service.store.base import Store
+from worker_service.workspace import is_there, lost
 
 if TYPE_CHECKING:
     from worker_service.events import Log
@@ -187,7 +188,11 @@ class Slots:
     serves several, or comes back."""
 
     sizes: dict[str, int]
+    talking: dict[Key, Attempt] = field(default_factory=dict)
+    """Those of which something may be left to write: with thousands of slots no turn looks at all."""
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
+    """By class."""
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -203,29 +208,34 @@ class Slots:
 
     def take(self, attempt: Attempt) -> None:
         self._attempts[attempt.key] = attempt
+        self._numbers[attempt.job_class] += 1
 
     def give_back(self, attempt: Attempt) -> None:
-        self._attempts.pop(attempt.key, None)
+        self.talking.pop(attempt.key, None)
+        if self._attempts.pop(attempt.key, None) is not None:
+            self._numbers[attempt.job_class] -= 1
+
+    def forget_silent(self) -> None:
+        self.talking = {key: one for key, one in self.talking.items() if one.has_news or one.unwritten}
 
     def taken(self, job_class: str) -> int:
-        return min(self._number(job_class), self.sizes.get(job_class, 0))
+        return min(self._numbers[job_class], self.sizes.get(job_class, 0))
 
     def free(self, job_class: str) -> int:
         return self.sizes.get(job_class, 0) - self.taken(job_class)
 
     def beyond(self, job_class: str) -> int:
         """How many were claimed ahead of a free slot."""
-        return self._number(job_class) - self.taken(job_class)
+        return self._numbers[job_class] - self.taken(job_class)
 
     def by_type(self, job_class: str) -> Counter[str]:
+        if not self._numbers[job_class]:
+            return Counter()
         return Counter(one.job.job_type for one in self._attempts.values() if one.job_class == job_class)
 
     def leases(self) -> tuple[Lease, ...]:
         """Those that are still ours, as far as we know."""
         return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)
-
-    def _number(self, job_class: str) -> int:
-        return sum(one.job_class == job_class for one in self._attempts.values())
 
 
 # ── What all parts share ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -304,25 +314,30 @@ class Reporter:
 
     @property
     def is_full(self) -> bool:
-        lines = sum(attempt.lines.characters for attempt in self.tools.slots)
+        lines = sum(attempt.lines.characters for attempt in self._talking)
         return self._unwritten_bytes + lines > BACKLOG_BYTES_MAX
 
     @property
+    def _talking(self) -> Collection[Attempt]:
+        return self.tools.slots.talking.values()
+
+    @property
     def _unwritten_bytes(self) -> int:
-        return sum(attempt.unwritten_bytes for attempt in self.tools.slots)
+        return sum(attempt.unwritten_bytes for attempt in self._talking)
 
     @property
     def next_at(self) -> float | None:
         """When something is to be written; None: nothing waits."""
-        if not any(attempt.has_news or attempt.unwritten for attempt in self.tools.slots):
+        if not any(attempt.has_news or attempt.unwritten for attempt in self._talking):
             return None
-        is_urgent = any(one.question is not None for one in self.tools.slots) or self._unwritten_bytes > _MANY_BYTES
+        is_urgent = any(one.question is not None for one in self._talking) or self._unwritten_bytes > _MANY_BYTES
         return max(0.0 if is_urgent else self._next_at, self.tools.store_again_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
         """Those whose end waits are reported at once: after it nothing lands. Raise `CannotLand` when patience ends."""
         now = self.tools.monotonic()
-        for attempt in self.tools.slots:
+        self.tools.slots.forget_silent()
+        for attempt in self._talking:
             if attempt.is_lost:
                 self._forget(attempt, "the lease is lost")
                 attempt.lines.take()
@@ -336,7 +351,7 @@ class Reporter:
             self._next_at = now + REPORT_SECONDS
         has_kept = is_due or any(attempt.unwritten for attempt in ending)
         try:
-            self._report(self.tools.slots if is_due else ending)
+            self._report(self._talking if is_due else ending)
             while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
                 self._report(left)
             while has_kept and self._save_pages() | self._write_heads():
@@ -352,7 +367,7 @@ class Reporter:
     def _postpone(self, error: StoreError) -> None:
         self.tools.store_failed(error)
         now = self.tools.monotonic()
-        waiting = sum(len(attempt.unwritten) for attempt in self.tools.slots)
+        waiting = sum(len(attempt.unwritten) for attempt in self._talking)
         if not waiting:
             self._failing_since = None
         elif self._failing_since is None:
@@ -383,7 +398,7 @@ class Reporter:
     def _save_pages(self) -> bool:
         batch: list[tuple[Attempt, PagesRead]] = []
         room, pages = _PAGE_BYTES_AT_ONCE, 0
-        for attempt in self.tools.slots:
+        for attempt in self._talking:
             for said in attempt.unwritten:
                 if not isinstance(said, PagesRead) or room <= 0:
                     break
@@ -421,7 +436,7 @@ class Reporter:
 
     def _write_heads(self) -> bool:
         has_written = False
-        for attempt in self.tools.slots:
+        for attempt in self._talking:
             head = attempt.unwritten[0] if attempt.unwritten else None
             if isinstance(head, Checkpointed):
                 self._write_checkpoint(attempt, head)
@@ -451,12 +466,20 @@ class Reporter:
         except _REFUSALS as error:
             self._refuse_question(attempt, str(error))
         else:
-            self.tell(asked, self._there(answer) if isinstance(answer, Files) else answer)
+            self.tell(asked, self._there(attempt.job, answer))
             attempt.written(asked)
 
-    def _there(self, known: Files) -> Files:
-        """Without those that somebody has removed from the workspace: they have to be brought in again."""
-        return Files([file for file in known.files if (self.tools.settings.workspace / file.path).is_file()])
+    def _there(self, job: Job, known: Answer) -> Answer:
+        """What somebody has removed from the workspace has to be brought in again: of such a file nothing is known, and
+        nobody has seen what a crawl found in this revision."""
+        store, workspace = self.tools.store, self.tools.settings.workspace
+        match known:
+            case Files(files):
+                return Files([file for file in files if is_there(workspace / file.path)])
+            case CrawlMemory(state, items):
+                gone = lost(store, workspace, job.owner, job.platform, [item.id for item in items])
+                return CrawlMemory(state, [replace(item, revision="") if item.id in gone else item for item in items])
+        return known
 
     # ── What can no longer land ──
 

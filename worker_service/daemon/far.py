@@ -40,7 +40,9 @@ class Far:
     children: Children
     types: Collection[str]
     has_taken_over: bool = False
-    """The nodes, just now: whoever had them is gone, and has left jobs. Whoever has heard of it takes it back."""
+    """The nodes, just now: whoever had them is gone, and has left jobs. Whoever has heard of it takes it back.
+    Said again with the first of them: whoever was still going at first is gone by then."""
+    _awaits_first: bool = False
     _lock: LifeLock | None = None
     _told: tuple[NodeState, ...] | None = None
     _seen: NodesSeen | None = None
@@ -76,6 +78,8 @@ class Far:
         nodes = _with_held(nodes, self.children.far.held)
         before = self.tools.slots.sizes.get(NODE, 0)
         self.tools.slots.sizes[NODE] = sum(node.slots for node in nodes)
+        if self._awaits_first and self.tools.slots.sizes[NODE]:
+            self._awaits_first, self.has_taken_over = False, True
         if self._lock is None or self.tools.must_wait_for_store:
             return False
         if now >= self._look_at:
@@ -129,7 +133,7 @@ class Far:
                 self._lock = LifeLock(lock_path(self.tools.settings.database, _LOCK))
             except BlockingIOError:
                 return False
-            self.has_taken_over = True
+            self.has_taken_over = self._awaits_first = True
         self._wished = Wishes()
         return True
 

@@ -20,7 +20,6 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from worker_service import events
-from worker_service.children.handlers_on_trial import wants
 from worker_service.children.messages import (
     ChildError,
     Described,
@@ -39,7 +38,7 @@ from worker_service.daemon.chores import Chore
 from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.errors import StoreError, WorkerUnknown
-from worker_service.jobs.model import NODE, Child, Job, Status
+from worker_service.jobs.model import NODE, Child, Job, Status, wants
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.jobs.values import dataclass
 from worker_service.store.base import Watch
@@ -52,6 +51,9 @@ if TYPE_CHECKING:
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
 FILES_SECONDS = 5.0
+GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
+"""For each attempt on a node, and for all of them: so far apart turns begin. What many say is heard and written
+together; few do not notice."""
 DRAINED_SECONDS = 60.0
 """What comes due later than this is left to the next one who drains the queue."""
 
@@ -82,6 +84,9 @@ class Loop:
     _is_state_told: bool = True
     _deadline_at: float | None = None
     _poll_at: float = 0.0
+    _turned_at: float = 0.0
+    _has_changed: bool = False
+    """Somebody has committed, as was seen while we waited."""
     _beats_told: int = -1
     _nursery_again_at: float = 0.0
     _nursery_wait: float = 0.5
@@ -116,11 +121,16 @@ class Loop:
                     return EXIT_IO if isinstance(error, StoreError) else EXIT_BUG
                 time.sleep(PAUSE_SECONDS)
             if self._exit_code is None:
-                self._wait()
+                try:
+                    self._wait()
+                except StoreError as error:
+                    # It looked in vain what others have committed, or what comes due: the next turn looks again.
+                    self.tools.store_failed(error)
         return self._exit_code
 
     def turn(self) -> None:
         """One turn of the loop. It asks; it never reacts from inside an event."""
+        self._turned_at = self.tools.monotonic()
         if not self._is_database_ours():
             return
         self._hear_signals()
@@ -191,7 +201,8 @@ class Loop:
     def _hear_others(self) -> None:
         """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
         now = self.tools.monotonic()
-        has_changed = self.watch.has_changed()
+        has_changed = self.watch.has_changed() or self._has_changed
+        self._has_changed = False
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
             self._poll_at = now + self.tools.settings.poll_interval_seconds
             self._claiming.again()
@@ -233,7 +244,8 @@ class Loop:
             self._reporter.has_committed = False
             # No hint tells of writes of our own: they may have made room, or something due.
             self._claiming.again()
-        self.heartbeat.leases = self.tools.slots.leases()
+        if landed:
+            self.heartbeat.leases = self.tools.slots.leases()
 
     # ── The nursery ──
 
@@ -314,12 +326,25 @@ class Loop:
     # ── Waiting ──
 
     def _wait(self) -> None:
+        apart = min(GATHER_SECONDS * self.tools.slots.taken(NODE), GATHER_SECONDS_MOST)
+        time.sleep(max(0.0, self._turned_at + apart - self.tools.monotonic()))
         if not self._claiming.is_deadline_known and not self.tools.must_wait_for_store:
             self._find_deadline()
-        timeout = self._seconds_to_wait()
-        fds = (self._nursery_fd(), self.watch.fileno(), self.signals.fileno(), self.heartbeat.fileno())
-        # To the microsecond: poll rounds up to whole milliseconds, and a commit is looked for again after half of one.
-        select.select([fd for fd in fds if fd is not None], [], [], max(0.0, timeout))
+        until = self.tools.monotonic() + self._seconds_to_wait()
+        hints = self.watch.fileno()
+        fds = (self._nursery_fd(), hints, self.signals.fileno(), self.heartbeat.fileno())
+        waited = [fd for fd in fds if fd is not None]
+        while True:
+            # To the microsecond: poll rounds up to whole milliseconds, and a commit is looked for again after half of
+            # one.
+            look_at = until if self.watch.look_at is None else min(self.watch.look_at, until)
+            ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.tools.monotonic()))
+            if [fd for fd in ready if fd != hints] or self.tools.monotonic() >= until:
+                return
+            # Most hints are of commits of our own: a turn costs ten times as much as this look.
+            self._has_changed = self.watch.has_changed()
+            if self._has_changed or self.watch.is_doubtful:
+                return
 
     def _nursery_fd(self) -> int | None:
         # What is not listened to would wake us for nothing.
@@ -327,7 +352,7 @@ class Loop:
 
     def _seconds_to_wait(self) -> float:
         now = self.tools.monotonic()
-        moments = [self._poll_at, self._deadline_at, self.watch.look_at, self.landing.again_at, self._reporter.next_at]
+        moments = [self._poll_at, self._deadline_at, self.landing.again_at, self._reporter.next_at]
         moments += [self.nursery.look_at, None if self.far is None else self.far.look_at]
         moments.append(self._stopping.next_at())
         moments += self._due_at.values()
@@ -357,6 +382,7 @@ def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> Non
         attempt = tools.slots.get(happening.key)
         if attempt is None:
             continue
+        tools.slots.talking[happening.key] = attempt
         if isinstance(happening, Placed):
             attempt.placed(happening.node)
         elif isinstance(happening, Progressed):

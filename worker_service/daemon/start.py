@@ -66,11 +66,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     store = open_as_set(settings, on_long_wait=told, pauses=pauses)
     stack.callback(store.close)
     refuse_the_services(settings)
-    quick_store = open_as_set(settings, is_durable=False, on_long_wait=told, pauses=pauses)
-    stack.callback(quick_store.close)
     own, notifier = own_identity(), Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
-    tools = Tools(settings, own, log, store, quick_store, slots)
+    tools = Tools(settings, own, log, store, store.hurried(), slots)
 
     take_workspace(settings.workspace, store.reading.database_id())
     staging, keep = staging_root(settings.workspace, own.worker_id), settings.workspace / "keep"

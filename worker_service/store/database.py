@@ -181,6 +181,10 @@ class Database:
         """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
         return Transaction(lambda: self.writer, self.path, self.pauses, self._together)
 
+    def hurried(self) -> Database:
+        """The same by the same connections, whose own transactions may be lost in a power cut."""
+        return _Hurried(self)
+
     @contextmanager
     def together_with(self, write: Callable[[], None]) -> Iterator[None]:
         """Each transaction that is begun in here writes this as well, as its last."""
@@ -214,6 +218,29 @@ class Database:
                 yield
             finally:
                 connection.execute("ROLLBACK")
+
+
+class _Hurried(Database):
+    """Not by a connection of its own: what that commits would look like another program's, at which the loop looks, and
+    for which SQLite forgets all pages that it holds."""
+
+    def __init__(self, durable: Database) -> None:
+        super().__init__(durable.path, durable.statements, durable.clock, pauses=durable.pauses)
+        self._durable = durable
+
+    def close(self) -> None:
+        """It has nothing of its own."""
+
+    @property
+    def writer(self) -> apsw.Connection:
+        return self._durable.writer
+
+    @property
+    def reader(self) -> apsw.Connection:
+        return self._durable.reader
+
+    def transaction(self) -> Transaction:
+        return _HurriedTransaction(lambda: self.writer, self.path, self.pauses)
 
 
 class Mended(str):
@@ -421,6 +448,8 @@ class spoken_errors:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OverflowError):
+            raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
         if isinstance(error, apsw.Error) and (spoken := _spoken(error, self._path)) is not None:
             raise spoken from error
 
@@ -472,6 +501,28 @@ class Transaction:
         # After some errors SQLite has done so itself.
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+
+class _HurriedTransaction(Transaction):
+    def __enter__(self) -> None:
+        with self._errors:
+            _synchronise(self._connect(), "NORMAL")
+        try:
+            super().__enter__()
+        except BaseException:
+            _synchronise(self._connect(), "FULL")
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            _synchronise(self._connection, "FULL")
+
+
+def _synchronise(connection: apsw.Connection, how: str) -> None:
+    # It takes effect when it is prepared.
+    connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)
 
 
 def _spoken(error: apsw.Error, path: Path) -> Exception | None:

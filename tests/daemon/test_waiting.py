@@ -1,0 +1,81 @@
+"""While the loop waits it looks whether others have committed, and a database that fails then ends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import tools_in
+from worker_service import events
+from worker_service.children.messages import Begin
+from worker_service.children.nursery import Nursery
+from worker_service.clock import wall_clock
+from worker_service.daemon.endings import Landing, Publisher
+from worker_service.daemon.heartbeat import Heartbeat, own_worker
+from worker_service.daemon.loop import Loop, Signals
+from worker_service.errors import StoreError
+from worker_service.jobs.model import NewJob
+from worker_service.liveness import own_identity
+from worker_service.store.opening import open_store
+from worker_service.store.sqlite import SqliteStore
+from worker_service.supervisor import Notifier
+
+
+@pytest.fixture
+def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
+    """A daemon without a single handler, not begun."""
+    store = open_store(database)
+    tools = tools_in(tmp_path, store, log, wall_clock, own=own_identity())
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        signals = Signals()
+        stack.callback(signals.close)
+        nursery = Nursery(Begin(tmp_path / "staging", tmp_path / "keep", sandbox="off", types=[""]))
+        stack.callback(nursery.close)
+        nursery.start()
+        heartbeat = Heartbeat(lambda: open_store(database, is_durable=False), tools.identity.worker_id, log, 30.0)
+        watch = store.watch()
+        stack.callback(watch.close)
+        landing = Landing(tools, Publisher(tmp_path / "workspace", tmp_path / "staging"))
+        made = Loop(tools, nursery, {}, landing, heartbeat, watch, signals, Notifier({}))
+        # After the watch: its hint makes the loop look again while it waits.
+        store.leases.register(own_worker(tools, []))
+        heartbeat.start()
+        stack.callback(heartbeat.close)
+        yield made
+
+
+def test_a_database_that_fails_once_while_the_loop_waits_costs_no_daemon(
+    loop: Loop, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, wait = loop.tools.store, Loop._wait
+    assert isinstance(store, SqliteStore)
+    is_waiting, failed = list[bool](), list[bool]()
+
+    def wait_with_a_hint(loop: Loop) -> None:
+        store.intake.enqueue(NewJob("nobody_knows_it"))
+        is_waiting.append(True)
+        try:
+            wait(loop)
+        finally:
+            is_waiting.pop()
+
+    def look() -> int:
+        if is_waiting and not failed:
+            failed.append(True)
+            raise StoreError("the disk does not answer")
+        loop.signals.asked_to_stop = len(failed)
+        return store.reading.change_counter()
+
+    monkeypatch.setattr(Loop, "_wait", wait_with_a_hint)
+    monkeypatch.setattr(loop.watch, "_change_counter", look)
+
+    assert loop.run() == 0
+    assert failed
+    assert [one for one in log.heard if one in (events.STORE_UNAVAILABLE, events.DAEMON_FAILED)] == [
+        events.STORE_UNAVAILABLE
+    ]
