@@ -71,6 +71,24 @@ def test_p12_without_a_node_nothing_is_claimed_and_the_gate_says_so(head: Store)
     assert claimed_ids(head, "h", 1, NODE) == [job]
 
 
+def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> None:
+    """As beside every daemon that reads documents there is one for a person's own programs."""
+    head.leases.register(Worker("commands", "here", "boot", 2, "0", 2, 2, [HandlerFacts("command")]))
+    has(head, n1=0)
+    job = enqueue(head)
+
+    for dead in ([], ["commands"]):
+        assert [gate.code for gate in head.reading.explain(job, dead=dead)] == ["NO_NODE"]
+        assert [gate.code for gate in head.reading.standstill(dead=dead)] == ["NO_NODE"]
+    assert [gate.code for gate in head.reading.explain(job, dead=["h"])] == ["WORKER_DOWN"]
+    unknown = enqueue(head, "brew_tea")
+    [gate] = head.reading.explain(unknown, dead=["commands"])
+    assert gate.detail == "worker h has no handler for brew_tea"
+    ingests = [enqueue(head, "ingest") for _ in range(3)]
+    assert claimed_ids(head, "h", 2, "cpu") == ingests[:2]
+    assert codes(head, ingests[2]) == ["SLOTS_FULL"]
+
+
 def test_the_rows_of_nodes_follow_what_was_told_last_and_a_wish_stays(head: Store, clock: MovableClock) -> None:
     head.leases.set_nodes("h", [NodeState("n1", "up", 2, 1, 3.0, "1", bytes_sent=7), NodeState("n2", "down")])
     assert head.steering.wish_of_node("n1", "drain")

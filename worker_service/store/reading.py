@@ -67,6 +67,8 @@ _STANDING = (
 """Behind these a job stands although nothing is wrong with it: until somebody does something, or a source has rested.
 Behind others it waits its turn, or for its own time."""
 
+_UNKNOWN_TYPE = "UNKNOWN_TYPE"
+
 _Ask = Callable[..., list[Row]]
 
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
@@ -297,9 +299,9 @@ class SqliteReading:
         standing: dict[Row, dict[str | None, list[Row]]] = {}
         for *lane, rank, code, detail, worker_id in rows:
             gates = standing.setdefault(tuple(lane), _of_each(workers, dead))
-            if code in _STANDING and worker_id not in dead:
+            if code == _UNKNOWN_TYPE or (code in _STANDING and worker_id not in dead):
                 gates.setdefault(worker_id, []).append((rank, code, detail))
-        found = [_nearest(gates) for gates in standing.values()]
+        found = [_nearest(gates, dead) for gates in standing.values()]
         if not all(found):
             return []
         ready = [Gate(code, detail) for rows in found for _, code, detail in rows]
@@ -310,9 +312,9 @@ class SqliteReading:
         gates = _of_each([worker_id for worker_id, _ in ask("workers_for", job_id=job_id)], dead)
         rows = ask("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, worker_id in rows:
-            if worker_id not in dead:
+            if worker_id not in dead or code == _UNKNOWN_TYPE:
                 gates.setdefault(worker_id, []).append((rank, code, detail))
-        return [Gate(code, detail) for _, code, detail in _nearest(gates)]
+        return [Gate(code, detail) for _, code, detail in _nearest(gates, dead)]
 
     def _ahead(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
         """Nothing, if one of the workers that could run it would take it next."""
@@ -415,16 +417,21 @@ def _of_each(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, 
     return {None: [], **{worker_id: down.get(worker_id, []) for worker_id in workers}}
 
 
-def _nearest(gates: dict[str | None, list[Row]]) -> list[Row]:
+def _nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
     """The gates of the job and its lane, and those of the worker that is nearest to running it, in order."""
-    of_workers = [found for worker_id, found in gates.items() if worker_id is not None]
-    nearest = min(of_workers, key=_distance, default=[(1, "WORKER_DOWN", "no worker has registered")])
+    of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
+    name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
+    nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
+    # Of one that is dead it matters no more what else it lacks.
+    nearest = nearest[:1] if name in dead else nearest
     return sorted([*gates.get(None, []), *nearest], key=lambda gate: int(gate[0]))
 
 
-def _distance(gates: list[Row]) -> tuple[int, int]:
-    """A worker without a gate is nearest; then the one that fails latest in the order of `why`."""
-    return (-gates[0][0], len(gates)) if gates else (-100, 0)
+def _distance(gates: list[Row]) -> tuple[bool, int, int]:
+    """A worker without a gate is nearest; then the one that fails latest in the order of `why`. Who does not know the
+    type is far away, however well it is."""
+    is_unknown = any(code == _UNKNOWN_TYPE for _, code, _ in gates)
+    return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)
 
 
 def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, object]:
