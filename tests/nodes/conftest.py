@@ -38,7 +38,9 @@ class Nodes:
             "patience": f"{self.patience_seconds:g}s",
         }
         lines |= more
-        told = "".join(f"{key} = {value!r}\n" for key, value in lines.items())
+        told = "".join(
+            f"{key} = {str(value).lower() if value is True else repr(value)}\n" for key, value in lines.items()
+        )
         self.settings.write_text(f"[retries.ocr_pages]\nfirst = 0.1\n[cluster]\n{told}")
 
     def command(self, name: str) -> str:

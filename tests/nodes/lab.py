@@ -226,7 +226,7 @@ class Machine:
 
     def pids(self) -> list[int]:
         """All that lives there, by the numbers that they have here."""
-        return [pid for pid in _tree(self.init) if self.init and _state(pid) not in "ZX"]
+        return [pid for pid in tree(self.init) if self.init and _state(pid) not in "ZX"]
 
     def children(self) -> dict[int, tuple[int, int]]:
         """Whatever works for an attempt there, and its marks."""
@@ -300,8 +300,8 @@ def _children_of(pid: int) -> list[int]:
     return found
 
 
-def _tree(pid: int) -> list[int]:
-    return [pid, *(one for child in _children_of(pid) for one in _tree(child))]
+def tree(pid: int) -> list[int]:
+    return [pid, *(one for child in _children_of(pid) for one in tree(child))]
 
 
 def _state(pid: int) -> str:

@@ -31,6 +31,7 @@ from worker_service.children.messages import (
     Placed,
     Progressed,
     Publication,
+    Started,
     encoded,
     to_nursery,
 )
@@ -50,6 +51,7 @@ class Liar:
     says: Sequence[Happened] = ()
     version: str = VERSION
     landlock: int = 6
+    slots: int = 4
     content: bytes = CONTENT
     garbage: bytes | None = None
     job_type: str = "ocr_pages"
@@ -72,7 +74,7 @@ class Liar:
     def _answer(self, call: calls.Call) -> calls.Answer:
         if isinstance(call, calls.Settle):
             self.settled += 1
-            return calls.Settled(f"life {self.settled}", self.version, 4, self.landlock, self._introduces())
+            return calls.Settled(f"life {self.settled}", self.version, self.slots, self.landlock, self._introduces())
         if isinstance(call, calls.Tell):
             self.commands += call.frames
             return calls.Told(call.first + len(call.frames) - 1)
@@ -90,9 +92,15 @@ class Liar:
         return encoded(Hello(1, handlers)) if self.hello is None else self.hello
 
 
-def end(key: Key, *published: Publication, files: Sequence[Kept] = (), **more: object) -> Happened:
+def end(
+    key: Key,
+    *published: Publication,
+    files: Sequence[Kept] = (),
+    usage: Usage = Usage(),  # noqa: B008  frozen
+    **more: object,
+) -> Happened:
     ended = Ended(*key, How.DONE, published=published, **more)  # type: ignore[arg-type]
-    return Happened(encoded(Gone(msgspec.Raw(encoded(ended)), Usage())), tuple(files))
+    return Happened(encoded(Gone(msgspec.Raw(encoded(ended)), usage)), tuple(files))
 
 
 def file(path: str = "page.txt", sha256: str = "") -> Publication:
@@ -118,6 +126,10 @@ def lies(key: Key) -> dict[str, Liar]:
         "more than it says": Liar([end(key, file(), files=[Kept("page.txt", 3, SHA256)])]),
         "less than it says": Liar([end(key, file(), files=[Kept("page.txt", 99, SHA256)])], content=b""),
         "a file of which it says nothing": Liar([end(key, file())]),
+        "it cost less than nothing": Liar([end(key, usage=Usage(cpu_seconds=-1e300))]),
+        "it cost more than can be counted": Liar([end(key, usage=Usage(memory_peak_bytes=2**63))]),
+        "a process that cannot be": Liar([Happened(encoded(Started(*key, 2**63, 1, "strict")))]),
+        "more at once than passes": Liar([end(key, result=f'"{"x" * RELAY_BYTES_MAX}"')]),
         "ten gigabytes": Liar([end(key, file(), files=[Kept("page.txt", 10 << 30, SHA256)])]),
     }
 

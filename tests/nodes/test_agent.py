@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +19,10 @@ from worker_service.liveness import holders
 from worker_service.nodes import calls
 from worker_service.nodes.agent import Agent
 from worker_service.nodes.calls import Get, Has, Heard, Listen, Put, Refused, Settle, Settled, Tell, There, Told
-from worker_service.nodes.files import NAMES_MOST, Brought, Inputs, key_of
+from worker_service.nodes.files import NAMES_MOST, SPARE_BYTES, Brought, Inputs, key_of
 
 TYPES = ("noop", "sleep", "chaos")
+PIECE_BYTES = 4 << 20
 
 
 def settle(**changed: object) -> Settle:
@@ -233,6 +235,20 @@ def test_a_file_goes_on_where_it_was_cut_off_by_a_crash(tmp_path: Path) -> None:
     assert (tmp_path / "inputs" / key).read_bytes() == b"abcdef"
 
 
+def test_a_file_that_lies_there_is_not_replaced_for_an_attempt_may_be_reading_it(tmp_path: Path) -> None:
+    inputs, body = Inputs(tmp_path / "inputs"), b"abcdef"
+    key = hashlib.sha256(body).hexdigest()
+    inputs.put(key, 6, 0, body)
+    before = inputs.use(key).stat()
+
+    assert inputs.put(key, 6, 0, body[:3]) == 6
+    assert inputs.put(key, 6, 0, body) == 6
+
+    # Its jail lets an attempt open this file, and not another one of the same name.
+    assert (tmp_path / "inputs" / key).stat().st_ino == before.st_ino
+    assert [one.name for one in (tmp_path / "inputs").iterdir()] == [key]
+
+
 def test_what_was_not_used_for_longest_goes_first_and_what_is_used_stays(tmp_path: Path) -> None:
     inputs = Inputs(tmp_path / "inputs", bytes_most=25)
     bodies = [bytes([number]) * 10 for number in range(4)]
@@ -248,6 +264,33 @@ def test_what_was_not_used_for_longest_goes_first_and_what_is_used_stays(tmp_pat
     inputs.leave(keys[0])
     inputs.put(keys[3], 10, 0, bodies[3])
     assert sum(inputs.has(key, 10) for key in keys) == 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """With room for three pieces beside what is spared."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    size = f"size={SPARE_BYTES + 3 * PIECE_BYTES + (1 << 20)}"
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], check=False).returncode:
+        pytest.skip("only root mounts a disk")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_on_a_small_disk_what_was_not_used_for_longest_makes_room(small_disk: Path) -> None:
+    inputs = Inputs(small_disk / "inputs")
+    bodies = [bytes([number]) * PIECE_BYTES for number in range(5)]
+    keys = [hashlib.sha256(body).hexdigest() for body in bodies]
+
+    for at, (key, body) in enumerate(zip(keys, bodies, strict=True)):
+        assert inputs.put(key, PIECE_BYTES, 0, body) == PIECE_BYTES
+        os.utime(small_disk / "inputs" / key, (at, at))
+
+    assert [inputs.has(key, PIECE_BYTES) > 0 for key in keys] == [False, False, True, True, True]
+    (small_disk / "somebody else's").write_bytes(bytes(2 << 20))
+    with pytest.raises(OSError, match="No space left"):
+        inputs.put(keys[0], 5 * PIECE_BYTES, 0, b"")
 
 
 def test_the_head_forgets_what_a_node_must_have_thrown_away(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ TYPES = ("noop", "talk", "sleep", "fail", "chaos", "fetch")
 
 
 class Desk:
-    def __init__(self, nursery: Nursery) -> None:
+    def __init__(self, nursery: Nursery, place: Path) -> None:
         self.nursery = nursery
+        self.place = place
         self.heard: list[Happening] = []
         self._number = 0
 
@@ -105,7 +106,7 @@ def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(handlers), str(ROOT)]))
         nursery = request.param(place)
-        yield Desk(nursery)
+        yield Desk(nursery, place)
         nursery.close()
 
 
@@ -135,6 +136,14 @@ def test_files_lie_in_the_staging_of_their_attempt_when_the_end_is_told(desk: De
     assert (file.path.name, file.path.parent.name) == ("page.txt", f"{order.job_id}-4")
     assert file.path.read_text() == str(order.job_id)
     assert [job.job_type for job in ended.follow_ups] == ["fetch"]
+
+
+def test_a_file_without_content_is_there_as_any_other(desk: Desk) -> None:
+    empty = desk.place / "objects" / "empty.csv"
+    empty.parent.mkdir(exist_ok=True)
+    empty.touch()
+
+    assert desk.ended(desk.launch("noop", inputs={"original": empty})).how is How.DONE
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,20 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.nodes.conftest import TYPES, Nodes, gateway_of
-from tests.nodes.lab import DISK, ROOT, Lab, Machine, reason_against
+from tests.nodes.lab import DISK, ROOT, Lab, Machine, reason_against, tree
 from tests.system import readers
 from tests.system.conftest import System, is_running, wait_until
 from tests.system.test_reading import Desk, leaf, slips
+from worker_service.clock import as_text, wall_clock
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import Status
 
@@ -68,6 +71,10 @@ class Cluster(Nodes):
 
 def _is_left(machine: Machine) -> bool:
     return not machine.agents()
+
+
+def _named(name: str, pids: Iterable[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == name]
 
 
 MakeCluster = Callable[..., Cluster]
@@ -134,12 +141,22 @@ def test_a_cut_that_is_shorter_than_the_fence_costs_nothing(make_cluster: MakeCl
     cluster.assert_nothing_is_left()
 
 
+WRONG_CLOCK = (
+    f"sed 's/return datetime.now(UTC)/return datetime.now(UTC) - timedelta(days=3650)/;"
+    f" s/return time.clock_gettime(time.CLOCK_BOOTTIME)/return 7e6 + 0.98 * time.clock_gettime(time.CLOCK_BOOTTIME)/'"
+    f" {ROOT}/worker_service/clock.py >{DISK}/clock.py",
+    f"mount --bind {DISK}/clock.py {ROOT}/worker_service/clock.py",
+)
+"""Ten years behind, started at another time, and 2 % too slow, so that it ends what it has later than it should."""
+
+
+@pytest.mark.parametrize("more", [(), WRONG_CLOCK], ids=["right clocks", "wrong clocks"])
 def test_a_node_that_is_cut_off_ends_its_children_before_the_head_gives_them_up_and_comes_back_empty(
-    make_cluster: MakeCluster,
+    more: Sequence[str], make_cluster: MakeCluster
 ) -> None:
     cluster = make_cluster(patience_seconds=3.0)
     system = cluster.system
-    cluster.add("n1", "n2")
+    cluster.add("n1", "n2", more=more)
     cluster.start()
     cluster.wait_for_all()
     job = system.enqueue("sleep")
@@ -165,6 +182,11 @@ def test_a_node_that_is_cut_off_ends_its_children_before_the_head_gives_them_up_
     cluster.wait_for(first.name)
     assert first.children() == {}
     assert system.outcomes(job)[1:] == [None]
+    # What is told of it has the times of the head.
+    since = as_text(wall_clock() - timedelta(minutes=10))
+    attempts = system.store.reading.attempts(job)
+    assert all(since < moment for one in attempts for moment in (one.started_at, one.ended_at) if moment is not None)
+    assert all(since < line.at for line in system.store.reading.logs(job))
     system.close()
     cluster.assert_nothing_is_left()
 
@@ -250,10 +272,81 @@ def test_nodes_that_are_not_fit_are_refused_in_words_and_the_others_work(
     cluster.assert_nothing_is_left()
 
 
+def test_what_was_running_where_the_disk_fills_up_goes_elsewhere_and_costs_no_retry(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    system = cluster.system
+    first, _ = cluster.add("n1", "n2", more=[f"mount -t tmpfs -o size=40m tmpfs {DISK}/state"])
+    cluster.start()
+    cluster.wait_for_all()
+    jobs = [system.enqueue("chaos", seconds=2) for _ in range(2)]
+    [on_first] = [job for job in jobs if cluster.node_that_runs(job) is first]
+
+    with suppress(OSError), Path(f"/proc/{first.init}/root{DISK}/state/full").open("wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+
+    for job in jobs:
+        system.wait_for(job, Status.COMPLETED)
+        assert system.job(job).retry_count == 0
+    assert system.outcomes(on_first) == ["requeued", "completed"]
+    assert cluster.node_of(on_first) == "n2"
+    wait_until(lambda: "its disk is full: no room" in cluster.rows()["n1"].reason, "why it rests")
+    system.close()
+    cluster.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("who", ["ssh here", "sshd there"])
+def test_a_line_that_is_killed_costs_what_ran_behind_it_and_is_there_again(who: str, make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(patience_seconds=60.0)
+    system = cluster.system
+    [machine] = cluster.add("n1")
+    daemon = cluster.start()
+    job = system.enqueue("sleep")
+    system.pids_of(job)
+    before = set(machine.children())
+    lines = _named("ssh", tree(daemon.pid)) if who == "ssh here" else _named("sshd", machine.pids()[1:])
+
+    for pid in lines:
+        os.kill(pid, signal.SIGKILL)
+    system.pids_of(job, 2)
+
+    assert lines
+    assert not any(map(is_running, before))
+    assert (system.outcomes(job), system.job(job).retry_count) == (["requeued", None], 0)
+    system.close()
+    cluster.assert_nothing_is_left()
+
+
+def test_a_node_that_is_cut_off_for_ever_is_taken_leave_of_and_nobody_waits_for_it(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(patience_seconds=3.0)
+    system = cluster.system
+    first, second = cluster.add("n1", "n2")
+    cluster.start()
+    cluster.wait_for_all()
+    jobs = [system.enqueue("chaos", seconds=1) for _ in range(2)]
+    for job in jobs:
+        cluster.node_of(job)
+
+    first.cut()
+    for job in jobs:
+        system.wait_for(job, Status.COMPLETED)
+    assert system.store.steering.wish_of_node("n1", "remove")
+    cluster.wait_for("n1", "removed")
+    later = system.enqueue("chaos")
+
+    system.wait_for(later, Status.COMPLETED)
+    assert {cluster.node_of(one) for one in (*jobs, later)} == {"n2"}
+    assert [system.job(job).retry_count for job in jobs] == [0, 0]
+    assert first.children() == {}
+    system.close()
+    wait_until(lambda: not second.agents(), "no node on n2")
+
+
 def test_who_lies_over_ssh_or_is_held_back_there_is_told_of_and_the_others_work(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     system = cluster.system
-    told = ("another job", "a path that leaves its place", "another content than it says", "ten gigabytes")
+    # All of them, by pipes: test_liars.py.
+    told = ("a path that leaves its place", "ten gigabytes")
     liars = {f"liar{number}": lie for number, lie in enumerate(told)}
     for name, lie in liars.items():
         cluster.add(name, program=f"tests.nodes.liars --job-type noop --lie '{lie}'")

@@ -7,11 +7,14 @@ import os
 import resource
 import select
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import is_running
+from tests.system.conftest import is_running, wait_until
 from worker_service.nodes import pipes
 from worker_service.nodes.engine import Lost
 from worker_service.nodes.pipes import HEADER, Line, Starter
@@ -73,6 +76,56 @@ def test_what_holds_a_node_back_is_said_in_words(script: str, sentence: str, mon
     line.close()
     starter.close()
     assert sentence in str(told.value)
+
+
+def test_a_node_that_nobody_calls_any_more_leaves_although_its_line_is_not_closed(tmp_path: Path) -> None:
+    alone = (
+        f"from worker_service.nodes import pipes; pipes._ALONE_SECONDS = 0.5; pipes.serve(Path({str(tmp_path)!r}), 1)"
+    )
+    node = [sys.executable, "-c", f"from pathlib import Path; {alone}"]
+
+    with subprocess.Popen(node, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.wait(30) == 0
+
+
+def test_a_command_that_was_started_too_late_is_not_taken_for_the_next_one() -> None:
+    starter = Starter({name: ["sh", "-c", f"echo This is what {name} says; cat >/dev/null"] for name in ("n1", "n2")})
+    # Nobody waits for this one any more.
+    starter._near.send(b"0 n1")
+
+    line = starter.start("n2")
+    with pytest.raises(Lost) as told:
+        line.call(b"", timeout=WAIT_SECONDS)
+
+    line.close()
+    starter.close()
+    assert "This is what n2" in str(told.value)
+
+
+def test_who_waits_for_a_line_that_is_closed_meanwhile_writes_to_nobody_elses() -> None:
+    (heard, said), hears, side, others = os.pipe(), os.pipe(), os.pipe(), os.pipe()
+    line = Line(said, hears[0], side[0])
+    lost = list[Lost]()
+
+    def call() -> None:
+        with pytest.raises(Lost) as told:
+            line.call(b"for n1 alone", timeout=WAIT_SECONDS)
+        lost.append(told.value)
+
+    caller = threading.Thread(target=call)
+    with line._saying:
+        caller.start()
+        wait_until(lambda: line._waiting, "it waits for its turn")
+        line.close()
+        os.dup2(others[1], said)
+    caller.join()
+
+    os.set_blocking(others[0], False)
+    with pytest.raises(BlockingIOError):
+        os.read(others[0], 100)
+    assert len(lost) == 1
+    for one in (*others, heard, said, hears[1], side[1]):
+        os.close(one)
 
 
 def test_a_node_is_spoken_to_by_descriptors_of_any_number() -> None:

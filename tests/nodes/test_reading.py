@@ -60,3 +60,25 @@ def test_a_document_is_read_over_nodes_that_leave_and_come_and_no_stored_page_is
     finally:
         desk.system.close()
         nodes.close()
+
+
+def test_where_all_see_the_workspace_no_input_is_carried(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    nodes = Nodes(desk.system, {"n1": 1})
+    nodes.write(types=["ocr_pages"], shared=True)
+    nodes.start()
+    original = paper(desk.papers / "noise.pdf", 8)
+
+    try:
+        desk.run("ingest", original)
+        wait_until(desk.stored, "some pages", seconds=PATIENCE_SECONDS)
+        desk.ended(1)
+
+        attempts = [a for job in desk.jobs(1, "ocr_pages") for a in desk.system.store.reading.attempts(job.id)]
+        assert {(attempt.node, attempt.outcome) for attempt in attempts} == {("n1", "completed")}
+        assert list((nodes.house("n1") / "inputs").iterdir()) == []
+        assert 0 < nodes.rows()["n1"].bytes_sent < original.stat().st_size
+        desk.system.assert_sound()
+    finally:
+        desk.system.close()
+        nodes.close()

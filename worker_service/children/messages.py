@@ -294,6 +294,8 @@ class GatewayBegin(msgspec.Struct, frozen=True):
     """The types that it will be asked for, and what the results of each depend on here."""
     is_shared: bool = False
     """The nodes see the same files by the same paths."""
+    seconds: Mapping[str, int] = {}
+    """How long an attempt of each may take, whose job does not say."""
     portions: Mapping[str, str] = {}
     """The types whose originals can be cut, and where the handler of each is: module:attribute."""
 
@@ -312,6 +314,8 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     """Those that will be asked for, as WORKER_TYPES has it: the others are not kept warm."""
     grace_seconds: float = 10.0
     import_seconds: float = 20.0
+    tries_all: bool = False
+    """Of the handlers the shipped ones, too: one of them has ended a nursery that loaded them without a trial."""
     idle_seconds: float = 10.0
     """After that a child that waits for another order is stopped."""
     wait_seconds: float = 0.1
@@ -483,6 +487,8 @@ def from_node(body: bytes, orders: Mapping[Key, Order]) -> tuple[FromNode, Said]
     if word.key not in orders:
         raise Garbled("it speaks of an attempt that it does not have")
     _check_said(word, orders[word.key])
+    if isinstance(said, Gone):
+        _check_numbers(said.took_seconds, said.usage.cpu_seconds, said.usage.memory_peak_bytes)
     if isinstance(word, Ended):
         for file in word.published:
             if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts:
@@ -492,6 +498,7 @@ def from_node(body: bytes, orders: Mapping[Key, Order]) -> tuple[FromNode, Said]
     elif isinstance(word, Logged):
         word = replace(word, lines=[text(line, LINE_CHARACTERS_MAX) for line in word.lines[-LOG_LINES_MOST:]])
     elif isinstance(word, Started):
+        _check_numbers(word.pid, word.pid_started)
         word = replace(word, sandbox=text(word.sandbox, _WORD_CHARACTERS_MAX))
     return said, word
 
@@ -715,6 +722,12 @@ def _check_page(page: PageResult, order: Order) -> None:
     _check_words([page.digest])
     _check_words([page.method, page.also], is_needed=False)
     _check_json(page.layout)
+
+
+def _check_numbers(*numbers: float | None) -> None:
+    """What the nursery measures, and a node only says that it has."""
+    if not all(0 <= number <= _NUMBER_MAX for number in numbers if number is not None):
+        raise Garbled("a number that is none")
 
 
 def _check_json(said: str | None) -> None:

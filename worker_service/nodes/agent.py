@@ -64,8 +64,11 @@ _LOCK_SECONDS = 10.0
 _AGAIN_SECONDS = 0.5
 _LEAVE_SECONDS = 30.0
 _ENDING = Refused("ending", "nobody was heard for too long: it ends what it runs")
+_FAILED = (How.RETRYABLE, How.PERMANENT, How.CRASHED)
 INPUT_GONE = "INPUT_GONE"
 """Code of an attempt that was not begun."""
+NODE_FULL = "NODE_FULL"
+"""Code of one that failed where there is no room to write."""
 _HOUSE_LETTERS = frozenset("0123456789abcdef")
 _FENCE_SECONDS = (0.2, 3600.0)
 _HELD_AGAIN = 1 / 12
@@ -380,6 +383,10 @@ class _House:
     def _told(self, one: Happening) -> Happened:
         if not isinstance(one, Ended):
             return Happened(encoded(one))
+        if one.how in _FAILED and self.inputs.is_disk_full:
+            one = msgspec.structs.replace(
+                one, how=How.CRASHED, code=NODE_FULL, message=f"no room: {one.message}"[:1000]
+            )
         for key in self._used.pop(one.key, ()):
             self.inputs.leave(key)
         # What it publishes stays until the head has taken it.

@@ -1,12 +1,13 @@
 """What a node keeps of input files: each by its content, carried once however many attempts read it, bounded.
 
 A name is the SHA-256, with the suffix that the file had. A file grows in pieces, goes on where it was cut off, and is
-there only once its digest was right. What nobody has used for longest goes first when all together are too large; the
-head, which goes by what it has brought there, forgets it in the same order.
+there only once its digest was right. What nobody has used for longest goes first when all together are too large, or
+the disk is nearly full; the head, which goes by what it has brought there, forgets it in the same order, and asks.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -18,6 +19,8 @@ from typing import Any
 from worker_service.children.messages import Garbled
 
 BYTES_MOST = 20 << 30
+SPARE_BYTES = 32 << 20
+"""Of the disk: attempts write as well."""
 NAMES_MOST = 1000
 """That the head remembers of a node."""
 _KEY = re.compile(r"([0-9a-f]{64})(\.[a-z0-9]{1,10})?")
@@ -53,9 +56,9 @@ class Inputs:
 
     def has(self, key: str, size: int) -> int:
         """How many bytes of it are there."""
-        whole = self.path(key)
-        if whole.is_file() and whole.stat().st_size == size:
-            os.utime(whole)
+        if self._is_whole(key, size):
+            with self._guard:
+                self._make_room(0, keep=key)
             return size
         part = self._part(key)
         there = part.stat().st_size if part.is_file() else 0
@@ -75,7 +78,10 @@ class Inputs:
         part = self._part(key)
         with self._guard:
             if at == 0:
-                self._make_room(size)
+                is_whole = self._is_whole(key, size)
+                self._make_room(0 if is_whole else size, keep=key)
+                if is_whole:
+                    return size
                 self._hashed[key] = 0, hashlib.sha256()
             known, hashed = self._hashed.get(key, (0, None))
             with part.open("r+b" if part.exists() and at else "wb") as file:
@@ -107,18 +113,36 @@ class Inputs:
         with self._guard:
             self._used[key] -= 1
 
+    def _is_whole(self, key: str, size: int) -> bool:
+        whole = self.path(key)
+        if not whole.is_file() or whole.stat().st_size != size:
+            return False
+        os.utime(whole)
+        return True
+
     def _part(self, key: str) -> Path:
         return self.path(key).with_name(key + _PART)
 
-    def _make_room(self, size: int) -> None:
+    @property
+    def is_disk_full(self) -> bool:
+        return self._free_bytes() < SPARE_BYTES
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self._place)
+        return disk.f_bavail * disk.f_frsize
+
+    def _make_room(self, size: int, *, keep: str) -> None:
         files = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in self._place.iterdir())
         total = sum(own for _, own, _ in files) + size
+        free = self._free_bytes() - size
         for _, own, file in files:
-            if total <= self._bytes_most:
+            if total <= self._bytes_most and free >= SPARE_BYTES:
                 return
-            if not self._used[file.name]:
+            if not self._used[file.name] and file.name not in (keep, keep + _PART):
                 file.unlink(missing_ok=True)
-                total -= own
+                total, free = total - own, free + own
+        if free < SPARE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
 
 
 class Brought:

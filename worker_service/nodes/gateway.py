@@ -45,6 +45,7 @@ from worker_service.children.messages import (
     Wishes,
     encoded,
     frame,
+    text,
     to_nursery,
 )
 from worker_service.cluster import LOCAL
@@ -62,7 +63,9 @@ _LOOK_SECONDS = 0.5
 _DESCRIPTORS_MOST = 1 << 16
 """A node takes four."""
 _GATHER_SECONDS = 0.1
-"""What nobody waits for: each part that the daemon hears costs it a turn."""
+"""What nobody waits for: each part costs a turn here and one of the daemon's."""
+_SOON_SECONDS, _SOON_SECONDS_MOST = 0.0002, 0.02
+"""What somebody waits for, by the attempts that run: of many, several speak in this time."""
 _LEAVING_SECONDS = 3.0
 """A node that does not answer is not waited for: its line closes with us."""
 
@@ -88,6 +91,8 @@ class Gateway:
         self._give_up_at = math.inf
         """When a node may have been silent for too long."""
         self._told: tuple[NodeState, ...] = ()
+        self._running = 0
+        """On all nodes, when they were told of last."""
         self._engine_name = self._engine_fault = ""
         """What it is called, and why it can tell of no node."""
         self._cutter: Cutter | None = None
@@ -122,6 +127,7 @@ class Gateway:
     def _is_waited_for(self) -> bool:
         """By a daemon that closes. One that was killed is replaced by another, which begins with our end."""
         self.tell(frame(Pong()))
+        self._flush_at = 0.0
         return self._flush()
 
     # --- for nodes ---
@@ -131,13 +137,12 @@ class Gateway:
 
     def tell(self, said: bytes, *, is_waited_for: bool = True) -> None:
         with self._guard:
-            is_first = not self._unsent
+            is_first, before = not self._unsent, self._flush_at
             self._unsent += said
-            if is_waited_for:
-                self._flush_at = 0.0
-            elif is_first:
-                self._flush_at = time.monotonic() + _GATHER_SECONDS
-        if is_waited_for or is_first:
+            soon = min(_SOON_SECONDS * self._running, _SOON_SECONDS_MOST) if is_waited_for else _GATHER_SECONDS
+            flush_at = time.monotonic() + soon
+            self._flush_at = flush_at if is_first else min(before, flush_at)
+        if is_first or flush_at < before:
             self._wake()
 
     def ring(self) -> None:
@@ -197,6 +202,7 @@ class Gateway:
             objects=gateway.objects,
             fit=gateway.fit,
             is_shared=gateway.is_shared,
+            seconds=gateway.seconds,
         )
         if gateway.portions:
             self._cutter = Cutter(gateway.portions, begin.staging_root / "portions", begin.sandbox)
@@ -309,6 +315,7 @@ class Gateway:
         if not nodes and self._engine_fault:
             nodes = (NodeState(self._engine_name, "down", reason=self._engine_fault),)
         now = time.monotonic()
+        self._running = sum(node.running for node in nodes)
         if now >= self._tell_at or _shape(nodes) != _shape(self._told):
             self._told, self._tell_at = nodes, now + _TELL_SECONDS
             with self._guard:
@@ -335,25 +342,25 @@ class Gateway:
                 if not is_connected:
                     self._engine.connect()
                     is_connected = True
-                there = self._engine.nodes()
+                self._take_in(self._engine.nodes())
                 self._engine_fault = ""
             except EngineAbsent as error:
-                there, self._engine_fault = {}, str(error)[:1000]
-            except Exception as error:  # whatever an engine raises
-                there, self._engine_fault = {}, f"the engine does not answer: {error}"[:1000]
-            for name, slots in there.items():
-                node = self._nodes.get(name)
-                removed = name in self._wishes.removed
-                if node is None or (node.state().state == "removed" and not removed):
-                    if removed:
-                        continue
-                    self._nodes = {**self._nodes, name: Node(self, name, slots)}
+                self._engine_fault = text(str(error), 1000)
+            except Exception as error:  # whatever an engine raises; or no note can be written of a new node
+                self._engine_fault = text(f"the engine does not answer: {error}", 1000)
             for name, node in self._nodes.items():
                 node.wish = (
                     "remove" if name in self._wishes.removed else "drain" if name in self._wishes.draining else ""
                 )
             self.ring()
             time.sleep(_LOOK_SECONDS)
+
+    def _take_in(self, there: Mapping[str, int | None]) -> None:
+        for name, slots in there.items():
+            node = self._nodes.get(name)
+            removed = name in self._wishes.removed
+            if not removed and (node is None or node.state().state == "removed"):
+                self._nodes = {**self._nodes, name: Node(self, name, slots)}
 
 
 def _gateway_begin(begin: Begin) -> GatewayBegin:

@@ -8,6 +8,7 @@ attempt alone, as large as was said, with the digest that was said.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import math
 import os
@@ -27,6 +28,7 @@ import msgspec
 
 from worker_service import VERSION
 from worker_service.children.messages import (
+    RELAY_BYTES_MAX,
     Asked,
     Checkpointed,
     Ended,
@@ -50,11 +52,11 @@ from worker_service.children.messages import (
     text,
 )
 from worker_service.clock import boot_clock
-from worker_service.cluster import FENCE_PART, LOCAL
+from worker_service.cluster import FENCE_PART, LOCAL, SLOTS_MOST
 from worker_service.jobs.model import NodeState, Usage
 from worker_service.jobs.values import dataclass
 from worker_service.nodes import calls
-from worker_service.nodes.agent import INPUT_GONE
+from worker_service.nodes.agent import INPUT_GONE, NODE_FULL
 from worker_service.nodes.calls import Happened, Heard, Kept, Listen, Refused, Settle, Settled, Tell, There
 from worker_service.nodes.engine import Handle, Lost
 from worker_service.nodes.files import Brought, digest_of, key_of
@@ -64,6 +66,8 @@ from worker_service.nodes.portions import ORIGINAL, PORTION
 
 RESULT_BYTES_MOST = 4 << 30
 """Of all that one attempt publishes."""
+_DISK_PART = 1 / 2
+"""Of what is free at the head: no more is taken at once, for the database is there as well."""
 _LISTEN_PART = 1 / 5
 """Of the patience: so often a node is heard at least."""
 _LISTEN_SECONDS = 2.0
@@ -78,14 +82,18 @@ _FULL_SECONDS = 0.2
 _SILENT_PART = 1 / 2
 _PIECE_SECONDS = 0.5
 """So long one piece of a file may take, that nothing else waits behind it for longer."""
-_PIECE_BYTES_LEAST = 64 << 10
+_PIECE_BYTES, _PIECE_BYTES_LEAST = 1 << 20, 64 << 10
+"""The first one, and the smallest."""
 _PORTIONS_MOST = 1.2
 """Of a file, to one node: what its pages share comes with each portion, and all of it comes once."""
 _TOLD_AT_ONCE = 64
+_ENVELOPE_BYTES = 1 << 12
 _DISBELIEVED_SECONDS = 600.0
 """Else each of its attempts would be lost, and a job may be lost a few times only."""
+_MARGIN_SECONDS = 30.0
+"""For a node to end what has to end, beside the grace."""
 _REST_SECONDS = 30.0
-"""Of a node that takes no file."""
+"""Of a node whose disk is full."""
 _WRONG_MOST = 3
 _QUESTIONS = ("KnownPages", "DocumentPages", "IsCurrent")
 """What a node may ask of the database: what its own job is about."""
@@ -104,6 +112,10 @@ class NoRoom(Exception):
     """It cannot write what it is brought."""
 
 
+class Changed(Exception):
+    """A file of ours is not what it was when it was published."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for all nodes of a gateway."""
@@ -117,6 +129,8 @@ class Terms:
     objects: Path
     fit: Mapping[str, Sequence[str]]
     is_shared: bool
+    seconds: Mapping[str, int]
+    """How long an attempt of each type may take, whose job does not say."""
 
     @property
     def fence_seconds(self) -> float:
@@ -138,6 +152,10 @@ class Errand:
     """The node may have heard of it."""
     refusal: Ended | None = None
     """How it ends, whatever it says."""
+    has_ended: bool = False
+    """There; what it publishes is on its way."""
+    ends_by: float = math.inf
+    """Else nobody ends there what has to end."""
 
     @property
     def order(self) -> Order:
@@ -184,6 +202,8 @@ class Node:
         self._has = Brought()
         """Whole inputs that lie there, or are on their way."""
         self._in_portions = Brought()
+        self._piece_bytes = _PIECE_BYTES
+        """So much goes there at once, as it went before."""
         self._handle: Handle | None = None
         self._begins: Handle | None = None
         """One that has not answered yet."""
@@ -234,13 +254,15 @@ class Node:
                 len(self._errands),
                 None if self._heard_at is None else round(now - self._heard_at, 3),
                 self._version,
-                "" if state == "up" and now >= self._rests_until else self._why_not_up(),
+                self._why_not_up(state, now),
                 self._sent,
                 self._received,
                 float(sum(pages for _, pages in self._pages)),
             )
 
-    def _why_not_up(self) -> str:
+    def _why_not_up(self, state: str, now: float) -> str:
+        if state in ("draining", "removed") or (state == "up" and now >= self._rests_until):
+            return ""
         begins = self._begins
         return (begins is not None and begins.holds_back()) or self._reason
 
@@ -275,6 +297,8 @@ class Node:
             if errand is None:
                 return
             if errand.is_told:
+                if isinstance(message, Stop):
+                    self._must_end(errand, 0.0)
                 self._outbox.put((message, self._life))
             elif isinstance(message, Stop):
                 self._end(key, Ended(*key, How.STOPPED, code="NOT_BEGUN", message="it was not begun"))
@@ -289,6 +313,13 @@ class Node:
             if self.wish == "remove" and not self._errands and not self._is_closed:
                 self.close()
             return left if self._errands else math.inf
+
+    def _must_end(self, errand: Errand, seconds: float) -> None:
+        """Within so long, and what it takes to end it."""
+        if not errand.has_ended:
+            terms = self._head.terms
+            margin = terms.grace_seconds + max(_MARGIN_SECONDS, terms.patience_seconds)
+            errand.ends_by = min(errand.ends_by, boot_clock() + seconds + margin)
 
     def close(self) -> threading.Thread:
         """Whoever waits for what it returns knows that nothing of ours runs there any more, or that nobody answers."""
@@ -346,6 +377,8 @@ class Node:
             hello = hello_from(settled.hello)
             if settled.version != VERSION:
                 raise Unfit(f"it is pagemill {text(settled.version, 40)}, and the head {VERSION}: install the same")
+            if settled.slots < 0:
+                raise Garbled(f"{settled.slots} slots")
             if terms.sandbox == "strict" and not settled.landlock:
                 raise Unfit("its kernel has no Landlock: children cannot be confined there")
             if fault := fault_of(hello, terms.fit):
@@ -361,28 +394,40 @@ class Node:
                 raise Lost("we have left it")
             # Whoever says this holds the lock that everything before it held.
             self._lose_all(f"node {self.name} has begun anew")
-            self._handle, self._life, self._slots = handle, settled.life, min(settled.slots, self._slots_said or 1000)
+            self._handle, self._life = handle, settled.life
+            self._slots = min(settled.slots, SLOTS_MOST if self._slots_said is None else self._slots_said)
             self._version, self._reason, self._is_refused = settled.version, "", False
+            self._piece_bytes = _PIECE_BYTES
             self._is_heard()
         self._head.ring()
 
     def _hear(self, heard: int, beat: int) -> tuple[int, int]:
-        handle, life = self._handle, self._life
-        if handle is None:
-            raise Lost(self._reason)
+        handle, life = self._there(), self._life
         # While the daemon does not listen, its nodes wait with it.
         is_full, wait = self._head.is_full, self._head.terms.listen_seconds
         wait = min(wait, _FULL_SECONDS) if is_full else wait
         listen = Listen(life, heard, beat, wait, takes=not is_full)
+        asked_at = time.monotonic()
         answer = self._ask(handle, listen, Heard, timeout=wait + self._patience)
         if answer.life != life:
             # It has ended everything, and begun anew.
             raise Lost("it has begun anew")
+        if is_full and answer.happened:
+            raise Garbled("it speaks although nobody listens")
+        if not answer.happened and time.monotonic() - asked_at < wait / 2:
+            # None of ours answers before there is something to say.
+            time.sleep(min(wait, _FULL_SECONDS))
         self._is_heard()
         for number, one in enumerate(answer.happened, answer.first):
             if number == heard + 1:
                 heard = number
                 self._understand(one)
+        with self._guard:
+            now = boot_clock()
+            for errand in self._errands.values():
+                if now > errand.ends_by:
+                    # It is given up, like one that is silent: it may have children yet.
+                    raise Garbled(f"job {errand.order.job_id} does not end there, although it has to")
         return heard, answer.beat
 
     def _is_heard(self) -> None:
@@ -417,6 +462,9 @@ class Node:
         self._hang_up()
         self._head.ring()
 
+    def _rest(self, reason: str) -> None:
+        self._reason, self._rests_until = reason, boot_clock() + _REST_SECONDS
+
     def _disbelieve(self, error: Exception) -> None:
         self._refuse(f"it says what no node of ours would: {error}", _DISBELIEVED_SECONDS)
 
@@ -429,6 +477,8 @@ class Node:
         if isinstance(answer, Refused):
             sentence = text(answer.message, 1000)
             if answer.code == "version":
+                # It is not what it was.
+                self._version = ""
                 raise Unfit(sentence)
             if answer.code == "disk":
                 raise NoRoom(sentence)
@@ -445,16 +495,19 @@ class Node:
         with self._guard:
             said, word = from_node(one.body, {key: errand.order for key, errand in self._errands.items()})
             errand = self._errands[word.key]
+            if errand.has_ended:
+                raise Garbled(f"job {word.job_id} has ended, and goes on")
             if not self.is_trusted and (fault := self._presumes(word)):
                 self._stop_presuming(errand, word, fault)
                 return
             if isinstance(word, PagesRead):
                 self._pages.append((boot_clock(), len(word.pages)))
             if not isinstance(word, Ended) or not isinstance(said, Gone):
-                self._head.tell(frame(word), is_waited_for=isinstance(word, Asked))
+                self._head.tell(_passable(frame(word)), is_waited_for=isinstance(word, Asked))
                 return
             usage = replace(said.usage, signal=None if said.usage.signal is None else text(said.usage.signal, 40))
-            gone = Gone(msgspec.Raw(encoded(word)), usage, said.took_seconds)
+            errand.has_ended, errand.ends_by = True, math.inf
+            gone = Gone(msgspec.Raw(_passable(encoded(word))), usage, said.took_seconds)
             if errand.refusal is not None:
                 self._end(word.key, errand.refusal, usage)
             elif word.code in _OF_SECRETS and not self.is_trusted and self._head.keeps(errand.launch):
@@ -463,6 +516,10 @@ class Node:
             elif word.code == INPUT_GONE:
                 self._is_gone(errand.inputs)
                 self._end(word.key, word)
+            elif word.code == NODE_FULL and not self.is_trusted:
+                self._rest(f"its disk is full: {text(word.message, 300)}")
+                message = f"node {self.name}: {self._reason}"
+                self._end(word.key, Ended(*word.key, How.CRASHED, code=_NODE_LOST, message=message), usage)
             elif word.published:
                 self._carried.put((self._life, partial(self._fetch, word, gone, one.files)))
             else:
@@ -489,6 +546,7 @@ class Node:
         if isinstance(word, Ended):
             self._end(word.key, errand.refusal)
         else:
+            self._must_end(errand, 0.0)
             self._outbox.put((Stop(*word.key, now=True), self._life))
 
     def _end(self, key: Key, ended: Ended, usage: Usage = Usage(), gone: Gone | None = None) -> bool:  # noqa: B008  frozen
@@ -525,11 +583,10 @@ class Node:
                 if of_life != life:
                     number, of_life = 0, life
                 # Said again after a call of which nothing is known: the numbers tell the node what it has heard.
-                handle = self._handle
                 try:
-                    if handle is None:
-                        raise Lost(self._reason)
-                    told = self._ask(handle, Tell(life, number + 1, tuple(mine)), calls.Told, timeout=_CALL_SECONDS)
+                    told = self._ask(
+                        self._there(), Tell(life, number + 1, tuple(mine)), calls.Told, timeout=_CALL_SECONDS
+                    )
                 except Exception:  # said again until its life is over: the first thread finds out why
                     time.sleep(_AGAIN_SECONDS[0])
                     continue
@@ -561,10 +618,17 @@ class Node:
         try:
             inputs = self._portion_there(errand) or self._inputs_there(errand)
         except NoRoom as error:
-            self._reason, self._rests_until = f"it takes no file: {error}", boot_clock() + _REST_SECONDS
+            self._rest(f"it takes no file: {error}")
             self._is_gone(errand.inputs)
             self._end(key, Ended(*key, How.STOPPED, code="NOT_BEGUN", message=self._reason))
             return
+        except Changed as error:
+            message = f"its input is not what was published any more: {error}"
+            self._end(key, Ended(*key, How.RETRYABLE, code="FILE_CHANGED", message=message))
+            return
+        except TimeoutError:
+            # It is an OSError, and says nothing of the file.
+            raise
         except OSError as error:
             message = f"its input cannot be read: {error.strerror}: {error.filename}"
             self._end(key, Ended(*key, How.RETRYABLE, code="FILE_ABSENT", message=message))
@@ -573,6 +637,8 @@ class Node:
         with self._guard:
             if self._errands.get(key) is errand:
                 errand.is_told = True
+                usual = self._head.terms.seconds.get(launch.order.job_type, math.inf)
+                self._must_end(errand, launch.order.timeout_seconds or usual)
                 self._outbox.put((launch, self._life))
 
     def _inputs_there(self, errand: Errand) -> Mapping[str, Path]:
@@ -604,8 +670,10 @@ class Node:
             size = path.stat().st_size
             if self._in_portions.bytes(whole) + size > errand.inputs[whole].stat().st_size * _PORTIONS_MOST:
                 return None
-            name = key_of(path, digest_of(path))
-            self._put(name, path)
+            with path.open("rb") as file:
+                first = file.read(self._piece_bytes)
+            name = key_of(path, hashlib.sha256(first).hexdigest() if len(first) == size else digest_of(path))
+            self._put(name, path, first=first)
             self._in_portions.add(whole, self._in_portions.bytes(whole) + size)
         finally:
             path.unlink(missing_ok=True)
@@ -617,27 +685,45 @@ class Node:
         name = next((name for name, path in errand.inputs.items() if path == original), None)
         return None if name is None or name in self._has or not self._head.cuts(errand.order) else name
 
-    def _put(self, name: str, path: Path) -> None:
+    def _put(self, name: str, path: Path, *, first: bytes = b"") -> None:
+        """`first`: how it begins, if it was made just now, and nobody can have brought it."""
+        handle, size = self._there(), path.stat().st_size
+        at = 0 if first else self._ask(handle, calls.Has(name, size), There, timeout=_CARRY_SECONDS).bytes
+        tries = 0
+        if not size:
+            # Of no bytes nobody can tell whether they are there.
+            self._ask(handle, calls.Put(name, size, 0, b""), There, timeout=_CARRY_SECONDS)
+        with path.open("rb") as file:
+            while at < size:
+                body = b"" if at else first
+                if not body:
+                    file.seek(at)
+                    body = file.read(min(self._piece_bytes, size - at))
+                if not body:
+                    raise Changed(path)
+                began = time.monotonic()
+                try:
+                    there = self._ask(handle, calls.Put(name, size, at, body), There, timeout=_CARRY_SECONDS).bytes
+                finally:
+                    self._went(len(body), time.monotonic() - began)
+                tries = 0 if there == at + len(body) else tries + 1
+                if not 0 <= there <= size or tries > _WRONG_MOST:
+                    if key_of(path, digest_of(path)) != name:
+                        raise Changed(path)
+                    raise Garbled("a file that does not arrive as it was sent")
+                at = there
+
+    def _went(self, size: int, seconds: float) -> None:
+        # Of a small one most of the time is the way there and back.
+        if size >= self._piece_bytes or seconds > _PIECE_SECONDS:
+            piece = size * _PIECE_SECONDS / max(seconds, 1e-3)
+            self._piece_bytes = int(min(max(piece, _PIECE_BYTES_LEAST), calls.PIECE_BYTES_MAX))
+
+    def _there(self) -> Handle:
         handle = self._handle
         if handle is None:
             raise Lost(self._reason)
-        size = path.stat().st_size
-        at, piece = self._ask(handle, calls.Has(name, size), There, timeout=_CARRY_SECONDS).bytes, 1 << 20
-        tries = 0
-        with path.open("rb") as file:
-            while at < size:
-                file.seek(at)
-                body = file.read(min(piece, size - at))
-                if not body:
-                    raise Garbled("a file that becomes shorter while it is sent")
-                began = time.monotonic()
-                there = self._ask(handle, calls.Put(name, size, at, body), There, timeout=_CARRY_SECONDS).bytes
-                took = max(time.monotonic() - began, 1e-3)
-                piece = int(min(max(piece * _PIECE_SECONDS / took, _PIECE_BYTES_LEAST), calls.PIECE_BYTES_MAX))
-                tries = 0 if there == at + len(body) else tries + 1
-                if not 0 <= there <= size or tries > _WRONG_MOST:
-                    raise Garbled("a file that does not arrive as it was sent")
-                at = there
+        return handle
 
     def _fetch(self, ended: Ended, gone: Gone, kept: Sequence[Kept]) -> None:
         """What it publishes, into the staging of its attempt; then its end is told."""
@@ -647,17 +733,30 @@ class Node:
         shutil.rmtree(place, ignore_errors=True)
         sizes = {Path(one.path): one for one in kept[: calls.FILES_MOST]}
         try:
-            if sum(one.size for one in sizes.values()) > RESULT_BYTES_MOST:
-                raise Garbled(f"results of more than {RESULT_BYTES_MOST} bytes")
+            total = sum(one.size for one in sizes.values())
+            if total > RESULT_BYTES_MOST or any(one.size < 0 for one in sizes.values()):
+                raise Garbled(f"results of more than {RESULT_BYTES_MOST} bytes, or of less than none")
+            if total > shutil.disk_usage(place.parent).free * _DISK_PART:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
             for file in ended.published:
                 one = sizes.get(file.path)
-                if one is None or one.size < 0 or (file.sha256 and file.sha256 != one.sha256):
+                if one is None or (file.sha256 and file.sha256 != one.sha256):
                     raise Garbled("a file of which it does not say what it is")
                 self._get(ended.key, one, place / file.path)
         except Garbled as error:
             shutil.rmtree(place, ignore_errors=True)
             self._end(ended.key, Ended(*ended.key, How.CRASHED, code=_NODE_LOST, message=f"node {self.name}: {error}"))
             raise
+        except (Lost, TimeoutError):
+            # It is begun anew, if at all.
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        except OSError as error:
+            # No fault of the node's: this machine's disk is full, as a rule.
+            shutil.rmtree(place, ignore_errors=True)
+            message = f"what it publishes cannot be kept at the head: {error.strerror}: {error.filename}"
+            self._end(ended.key, Ended(*ended.key, How.RETRYABLE, code="FILES_NOT_KEPT", message=message))
+            return
         handle = self._handle
         if not self._end(ended.key, ended, gone.usage, gone):
             shutil.rmtree(place, ignore_errors=True)
@@ -666,16 +765,14 @@ class Node:
                 self._ask(handle, calls.Forget(*ended.key), calls.Told, timeout=_CALL_SECONDS)
 
     def _get(self, key: Key, one: Kept, to: Path) -> None:
-        handle = self._handle
-        if handle is None:
-            raise Lost(self._reason)
+        handle = self._there()
         to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         hashed, at = hashlib.sha256(), 0
         with to.open("wb") as copy:
             while at < one.size:
                 most = min(calls.PIECE_BYTES_MAX, one.size - at)
                 body = self._ask(handle, calls.Get(*key, one.path, at, most), calls.Piece, timeout=_CARRY_SECONDS).body
-                if not body or len(body) > most:
+                if len(body) != most:
                     raise Garbled("a file that is not as large as it said")
                 copy.write(body)
                 hashed.update(body)
@@ -684,6 +781,13 @@ class Node:
             os.fsync(copy.fileno())
         if hashed.hexdigest() != one.sha256:
             raise Garbled("a file that is not what it said")
+
+
+def _passable(said: bytes) -> bytes:
+    """With its envelope, which is small."""
+    if len(said) > RELAY_BYTES_MAX - _ENVELOPE_BYTES:
+        raise Garbled(f"{len(said)} bytes at once")
+    return said
 
 
 def _until_again(away_seconds: float) -> float:

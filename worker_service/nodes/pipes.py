@@ -28,6 +28,7 @@ from typing import BinaryIO, NoReturn
 
 from worker_service.children import jail
 from worker_service.children.messages import GatewayBegin, text
+from worker_service.clock import boot_clock
 from worker_service.cluster import LOCAL, Place, place_of
 from worker_service.nodes.agent import Agent
 from worker_service.nodes.calls import ANSWER_BYTES_MAX
@@ -49,6 +50,8 @@ _COMPLAINT_CHARACTERS, _NONSENSE_CHARACTERS = 300, 80
 _COMPLAINT_SECONDS = 0.01
 """No more often is anything heard on the side: a flood costs its author."""
 _LAST_WORD_SECONDS = 0.5
+_ALONE_SECONDS = 600.0
+"""Without a call, which a head makes every two seconds: who is cut off for ever closes no line."""
 
 
 def engine(begin: GatewayBegin, lock_fd: int | None) -> Pipes:
@@ -110,16 +113,25 @@ class Starter:
         near.settimeout(_STARTING_SECONDS)
         self._near = near
         self._guard = threading.Lock()
+        self._number = 0
 
     def start(self, name: str) -> Line:
         with self._guard:
+            self._number += 1
             try:
-                self._near.send(name.encode())
-                said, descriptors, _, _ = socket.recv_fds(self._near, 4096, 3)
+                self._near.send(f"{self._number} {name}".encode())
+                while True:
+                    said, descriptors, _, _ = socket.recv_fds(self._near, 4096, 3)
+                    number, _, fault = said.decode("utf-8", "replace").partition(" ")
+                    if not said or number == str(self._number):
+                        break
+                    # Of another node, which was asked for, and came when nobody waited for it any more.
+                    for one in descriptors:
+                        os.close(one)
             except OSError as error:
                 raise Lost(f"the command cannot be started: {error}") from error
         if len(descriptors) != 3:
-            raise Lost(said.decode("utf-8", "replace") or "nobody is there who starts commands")
+            raise Lost(fault or "nobody is there who starts commands")
         return Line(*descriptors)
 
     def close(self) -> None:
@@ -135,9 +147,10 @@ def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> N
         while said := asked.recv(4096):
             # Whoever has left is waited for here.
             started = [one for one in started if one.poll() is None]
+            number, _, name = said.decode().partition(" ")
             try:
                 one = subprocess.Popen(
-                    commands[said.decode()],
+                    commands[name],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -145,14 +158,14 @@ def _start_for(asked: socket.socket, commands: Mapping[str, Sequence[str]]) -> N
                     preexec_fn=jail.calm_signals,
                 )
             except OSError as error:
-                asked.send(f"the command cannot be started: {error}".encode()[:1000])
+                asked.send(f"{number} the command cannot be started: {error}".encode()[:1000])
                 continue
             assert one.stdin is not None
             assert one.stdout is not None
             assert one.stderr is not None
             with one.stdin, one.stdout, one.stderr:
                 pipes = [one.stdin.fileno(), one.stdout.fileno(), one.stderr.fileno()]
-                socket.send_fds(asked, [b"started"], pipes)
+                socket.send_fds(asked, [number.encode()], pipes)
             started.append(one)
         code = 0
     finally:
@@ -218,6 +231,9 @@ class Line:
             self._waiting[number] = answer
         try:
             with self._saying:
+                # By the number of a pipe that was closed meanwhile somebody else may be reached.
+                if self._lost:
+                    raise Lost(self._lost)
                 self._write(HEADER.pack(len(body), number), body, deadline)
             if not answer.is_here.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 if sentence := self.holds_back():
@@ -357,6 +373,16 @@ def serve(root: Path, slots: int | None) -> NoReturn:
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(one, signal.SIG_IGN)
     agent, saying = Agent(root, slots=slots), threading.Lock()
+    heard_at = boot_clock()
+
+    def leave() -> NoReturn:
+        agent.leave()
+        os._exit(0)
+
+    def leave_when_alone() -> None:
+        while (left := heard_at + _ALONE_SECONDS - boot_clock()) > 0:
+            time.sleep(left)
+        leave()
 
     def answer(number: int, body: bytes) -> None:
         answered = agent.answer(body)
@@ -365,12 +391,14 @@ def serve(root: Path, slots: int | None) -> NoReturn:
             while left:
                 left = left[os.write(says, left) :]
 
+    threading.Thread(target=leave_when_alone, name="alone", daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:
-            threading.Thread(target=answer, args=read(hears), daemon=True).start()
+            call = read(hears)
+            heard_at = boot_clock()
+            threading.Thread(target=answer, args=call, daemon=True).start()
     # The head is gone, or the line is: nothing goes on.
-    agent.leave()
-    os._exit(0)
+    leave()
 
 
 if __name__ == "__main__":

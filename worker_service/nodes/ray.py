@@ -69,6 +69,7 @@ class OverRay:
 
     def __init__(self, begin: GatewayBegin, lock_fd: int | None) -> None:
         [self._address] = begin.places
+        self._names = ray_settings.Names()
         # This machine itself takes part by a pipe.
         self._own = Pipes(msgspec.structs.replace(begin, engine="pipe", places=()), lock_fd)
         if (fault := ray_settings.fault_of(self._address, os.environ)) is not None:
@@ -109,15 +110,7 @@ class OverRay:
         ray.shutdown()
 
     def _found(self) -> dict[str, tuple[str, int]]:
-        """By the name of the machine, and where one has several nodes, their numbers."""
-        alive = [one for one in ray.nodes() if one["Alive"] and ray_settings.RESOURCE in one["Resources"]]
-        found: dict[str, tuple[str, int]] = {}
-        for one in sorted(alive, key=lambda one: str(one["NodeID"])):
-            name = str(one["NodeManagerHostname"])
-            if name in found:
-                name = f"{name}-{str(one['NodeID'])[:6]}"
-            found[name] = (str(one["NodeID"]), int(one["Resources"][ray_settings.RESOURCE]))
-        return found
+        return self._names.ours(ray.nodes())
 
 
 def _own_address(head: str) -> str:

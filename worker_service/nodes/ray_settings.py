@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
+from worker_service.cluster import LOCAL, SLOTS_MOST, plain_name
 from worker_service.config import SERVICE_CONFIGURATION
 
 KEYS = ("cluster.ca", "cluster.cert", "cluster.key", "cluster.token")
@@ -19,6 +23,7 @@ KEYS_DIRECTORY = SERVICE_CONFIGURATION / "cluster"
 PORT = 6379
 DIRECTORY = Path("/run/pagemill-ray")
 """Where the sockets of this machine's Ray are, if its unit has started it."""
+_NAME_MOST, _DIGITS = 50, (6, 56)
 RESOURCE = "pagemill"
 """A node of Ray that has it is one of ours; how much of it: its slots."""
 
@@ -87,6 +92,41 @@ def fault_of(address: str, environ: Mapping[str, str]) -> str | None:
         f"Ray at {address} would be talked to without TLS and token, where anybody could listen and join: make keys "
         "with `pagemill cluster init ray`, on the head"
     )
+
+
+class Names:
+    """Nodes of Ray by a name. A machine says itself what it is called: one that says it were this one is not, and none
+    takes the name of another. A node keeps its name for as long as it lives, whoever comes beside it, and after that
+    only its own machine can have it again: what is called alike is taken to have begun anew, and to run nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+        """By the number of a node that lives."""
+        self._machines: dict[str, str] = {}
+        """By each name that was given: the address of whose it is."""
+        self._guard = threading.Lock()
+
+    def ours(self, told: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+        """Of the nodes that Ray tells of: the number of each and its slots."""
+        alive = {str(one["NodeID"]): one for one in told if one["Alive"] and RESOURCE in one["Resources"]}
+        with self._guard:
+            self._given = {number: name for number, name in self._given.items() if number in alive}
+            called = {number: plain_name(str(one["NodeManagerHostname"])) for number, one in alive.items()}
+            new = [number for number in alive if number not in self._given]
+            often = Counter(called[number] for number in new)
+            for number in new:
+                own, address = called[number], str(alive[number]["NodeManagerAddress"])
+                taken = ("", LOCAL, *self._given.values())
+                possible = [own] if often[own] == 1 else []
+                possible += [f"{own[:_NAME_MOST]}-{number[:digits]}".strip("-") for digits in _DIGITS]
+                name = next(one for one in possible if one not in taken and self._machines.get(one, address) == address)
+                self._given[number], self._machines[name] = name, address
+            return {name: (number, _slots_of(alive[number])) for number, name in self._given.items()}
+
+
+def _slots_of(one: Mapping[str, Any]) -> int:
+    return max(1, min(int(one["Resources"][RESOURCE]), SLOTS_MOST))
 
 
 def is_loopback(address: str) -> bool:

@@ -8,13 +8,17 @@ held, or when the patience is over, after which a node that nobody has heard has
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import select
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL
+from subprocess import TimeoutExpired
 
 from worker_service.children.messages import (
     Asked,
@@ -39,7 +43,12 @@ from worker_service.jobs.model import NODE
 from worker_service.jobs.values import dataclass
 from worker_service.nodes.heard import notes_in
 
-_WAIT_SECONDS = (0.5, 30.0)
+_FIRST_SECONDS, _MOST_SECONDS = 0.25, 30.0
+"""Between two starts, twice as long after each that brought no node."""
+_KILLED_SECONDS = 2.0
+"""At most, after one that did not end by itself."""
+_EXIT_SECONDS = 0.02
+_FIRST_WORD_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 
 
@@ -81,6 +90,8 @@ class FarNursery(Nursery):
         self._of_types = environment
         self._places: dict[Key, str] = {}
         self._held: dict[Key, _Held] = {}
+        self.was_killed = False
+        """The one before, by somebody else than us."""
         self.seen: NodesSeen | None = None
         """What the gateway said of its nodes last; None: it has not yet."""
 
@@ -89,6 +100,13 @@ class FarNursery(Nursery):
         described = super().start(meanwhile)
         self._environment = self._of_types
         return described
+
+    def begin(self) -> None:
+        """Start it, and do not wait for its first word."""
+        if self._line is None:
+            self.seen = None
+            self._line = self._open(self._begin)
+            self._environment = self._of_types
 
     @property
     def look_at(self) -> float | None:
@@ -104,6 +122,9 @@ class FarNursery(Nursery):
         return Counter(held.node for held in self._held.values())
 
     def happened(self) -> list[Happening]:
+        line = self._line
+        if line is not None and line.hello is None and time.monotonic() > line.asked_at + _FIRST_WORD_SECONDS:
+            line.is_broken = True
         return [*super().happened(), *self._proven()]
 
     def has_begun_anew(self, names: Collection[str]) -> bool:
@@ -134,6 +155,14 @@ class FarNursery(Nursery):
             self._held[one.key] = _Held(self._places.pop(one.key, None), boot_clock())
         return []
 
+    def _unregister(self, line: _Line) -> None:
+        if line.socket.fileno() >= 0:
+            # Before we end it ourselves.
+            with suppress(TimeoutExpired):
+                line.process.wait(_EXIT_SECONDS)
+            self.was_killed = line.process.returncode == -SIGKILL
+        super()._unregister(line)
+
     def _proven(self) -> Iterator[Happening]:
         """The ends of those that are gone for certain."""
         if not self._held:
@@ -162,8 +191,8 @@ class Children:
         """Somebody wants to know that a gateway has died."""
         self.may_begin: Callable[[], bool] = lambda: True
         self._was_alive = False
-        self._again_at = 0.0
-        self._wait = _WAIT_SECONDS[0]
+        self._began_at = -math.inf
+        self._wait = _FIRST_SECONDS
         self._epoll = select.epoll()
         for one in (near, far):
             self._epoll.register(one.fileno(), select.EPOLLIN)
@@ -195,7 +224,7 @@ class Children:
         if self.far.is_alive:
             self._was_alive = True
             if self.far.seen is not None and any(node.slots for node in self.far.seen.nodes):
-                self._wait = _WAIT_SECONDS[0]
+                self._wait = _FIRST_SECONDS
         elif self._was_alive:
             self._was_alive = False
             self._tell("the gateway has ended")
@@ -203,14 +232,18 @@ class Children:
             self._begin_gateway()
         return happenings
 
+    @property
+    def _again_at(self) -> float:
+        return self._began_at + (min(self._wait, _KILLED_SECONDS) if self.far.was_killed else self._wait)
+
     def restart(self) -> Sequence[Described]:
         return self.near.restart()
 
     def _begin_gateway(self) -> None:
-        self._again_at = time.monotonic() + self._wait
-        self._wait = min(self._wait * 2, _WAIT_SECONDS[1])
+        self._wait = min(self._wait * 2, _MOST_SECONDS)
+        self._began_at = time.monotonic()
         try:
-            self.far.restart()
+            self.far.begin()
         except (OSError, ChildError) as error:
             self._tell(str(error))
 
@@ -233,5 +266,6 @@ def gateway_begin(
         objects,
         {job_type: tuple(described[job_type].identity) for job_type in types},
         cluster.is_shared,
+        {job_type: described[job_type].facts.timeout_seconds for job_type in types},
         {job_type: described[job_type].spec for job_type in types if described[job_type].has_portion},
     )
