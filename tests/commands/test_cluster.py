@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import Run
-from worker_service.jobs.model import HandlerFacts, NewJob, NodeState, Worker
+from worker_service.cluster import place_of
+from worker_service.jobs.model import HandlerFacts, NewJob, NodeState, Report, Worker
 from worker_service.liveness import own_identity
 from worker_service.store.base import Store
 from worker_service.store.opening import open_store
@@ -98,6 +99,17 @@ def test_who_looks_hears_of_nodes_that_are_away(store: Store, run: Run) -> None:
     assert "nodes up" not in run("status", fails=0).stdout
 
 
+def test_an_attempt_says_on_which_node_it_was(store: Store, run: Run) -> None:
+    has(store, UP)
+    store.intake.enqueue(NewJob("ocr_pages"))
+    [job] = store.leases.claim("w1", 1, "node")
+    store.leases.report([Report(job.lease, node="n1")])
+
+    attempts = run("show", job.id).stdout.partition("attempts\n")[2].splitlines()
+    assert (attempts[0].split()[2], attempts[1].split()[2]) == ("NODE", "n1")
+    assert json.loads(run("cluster", "--json").stdout)["items"][0]["jobs"] == [job.id]
+
+
 def test_a_node_of_a_daemon_that_is_gone_is_down(store: Store, run: Run) -> None:
     has(store, UP)
     store.leases.deregister("w1")
@@ -126,6 +138,13 @@ def test_test_says_of_each_machine_whether_it_could_be_a_node(
         ("mpi:box2", "the engines are ssh, ray, pipe"),
         ("ssh:", "names no machine: write ssh:box2*8"),
         ("ssh:a*1,a*2", "names two nodes alike"),
+        ("ssh:a*1001", "'a*1001': a machine has 1 to 1000 slots"),
+        ("ssh:a*0", "'a*0': a machine has 1 to 1000 slots"),
+        ("ssh:*8", "'*8': give it a name: n2=…"),
+        ("ssh:a b*2", "'a b*2': this is no machine that ssh could call"),
+        ("ray:head", "say where Ray's head is, with its port: ray:head.example:6379"),
+        ("ray:a:1,b:1", "names Ray's own head alone, which knows its nodes"),
+        ("pipe:n1=sh -c 'exec*2", "a quotation mark in it is not closed"),
     ],
 )
 def test_a_cluster_that_is_none_is_refused_in_a_sentence(
@@ -134,6 +153,19 @@ def test_a_cluster_that_is_none_is_refused_in_a_sentence(
     monkeypatch.setenv("WORKER_CLUSTER", written)
 
     assert sentence in run("cluster", "test", fails=78).stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("box2*8", "box2"),
+        ("pagemill-node@box2*8", "box2"),
+        ("n2=pagemill-node@box2", "n2"),
+        ("ssh ann@box2 pagemill node*2", "ssh-ann-box2-pagemill-node"),
+    ],
+)
+def test_a_machine_is_called_as_it_is_whoever_calls_there(written: str, name: str) -> None:
+    assert place_of(written).name == name
 
 
 def test_the_variable_says_where_and_the_file_how(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

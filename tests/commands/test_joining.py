@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import ROOT, Run
+from tests import installed
+from tests.commands.conftest import ROOT, Process, Run
 from worker_service import VERSION
+from worker_service.commands import service
 from worker_service.config import load_settings
 from worker_service.nodes import ray_settings
 from worker_service.operations.joining import valid_until
 
 ADDRESS = "10.1.2.3"
+
+
+@pytest.fixture(autouse=True)
+def seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the Python of these tests lies: what is joined has its own."""
+    monkeypatch.setattr(service, "_HIDDEN", ())
 
 
 def init(run: Run, root: Path, *more: object) -> Path:
@@ -86,6 +96,53 @@ def test_a_machine_with_other_versions_is_refused_before_anything_is_written(
     assert "the head has pagemill 0.0.1" in refused
     assert "the head has Ray 2.59.0, and this machine 2.60.0: install the same on both" in refused
     assert list(other.iterdir()) == []
+
+
+@pytest.mark.usefixtures("ray", "commands")
+def test_a_python_that_the_unit_would_not_see_is_refused_before_anything_is_written(
+    run: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(run, root)
+    file = tmp_path / "f.join"
+    file.write_text(run("cluster", "invite", "10.1.2.4", "--root", root).stdout)
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setattr(service, "_HIDDEN", (sys.prefix,))
+
+    for words in (["init", "ray", ADDRESS], ["join", str(file)]):
+        refused = run("cluster", *words, "--root", other, fails=1).stderr
+        assert f"{sys.executable} is hidden from the service, which sees no homes" in refused
+        assert "[ray]' && " in refused
+        assert refused.endswith(f"/opt/pagemill/bin/pagemill cluster {' '.join(words)}\n")
+    assert list(other.iterdir()) == []
+    assert "fit to be a node" in run("cluster", "join").stdout, "by ssh whoever may go there runs it"
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        ("Handler('reads', reads, dict, missing=lambda: 'no tesseract')", "reads cannot be run here: no tesseract"),
+        ("Handler('reads', reads, dict, missing=lambda: 'no tesseract', travels=False)", ""),
+        ("raise ImportError('no such library')", "reads cannot be run here: ImportError: no such library"),
+    ],
+    ids=["what it needs is missing", "it runs at the head alone", "it cannot be imported"],
+)
+def test_a_machine_is_fit_where_all_that_goes_to_nodes_can_run(
+    handler: str, reason: str, tmp_path: Path, process: Process
+) -> None:
+    (tmp_path / "own_reads.py").write_text(
+        "from worker_service.handlers import Handler\n"
+        "def reads(context): ...\n"
+        f"{handler if handler.startswith('raise') else f'handlers = [{handler}]'}\n"
+    )
+    installed.keep_of_the_shipped(tmp_path)
+    installed.install(tmp_path, "own-reads", {"reads": "own_reads:handlers"})
+    path = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', ROOT)}"}
+
+    done = process("cluster", "join", fails=1 if reason else 0, env=path)
+
+    assert reason in done.stderr
+    assert ("fit to be a node" in done.stdout) is not bool(reason)
 
 
 @pytest.mark.usefixtures("ray", "commands")

@@ -72,8 +72,8 @@ def test_the_program_is_named_pagemill_however_it_was_started(process: Process) 
 
 
 @pytest.mark.parametrize("words", [["ls"], ["enqueue", "a"], [], ["cancel", "1"], ["db", "check"], ["db", "shell"]])
-def test_without_a_database_every_verb_says_init(process: Process, words: list[str], no_database: Path) -> None:
-    result = process(*words, fails=69)
+def test_without_a_database_every_verb_says_init(run: Run, words: list[str], no_database: Path) -> None:
+    result = run(*words, fails=69)
 
     assert "pagemill init" in result.stderr
     assert result.stderr.count("\n") == 1

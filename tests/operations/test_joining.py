@@ -18,8 +18,11 @@ from worker_service import VERSION
 from worker_service.clock import wall_clock
 from worker_service.errors import BadInput
 from worker_service.nodes import ray_settings
+from worker_service.nodes.ray_settings import Names
 from worker_service.operations import joining
 from worker_service.operations.joining import Joining, Member
+
+Told = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,8 @@ def test_a_head_is_not_found_at_a_loopback_address_or_where_there_is_none() -> N
         joining.address_here(["127.0.0.1"])
     with pytest.raises(BadInput, match="has no address"):
         joining.address_here(["no-such-host.invalid"])
+    with pytest.raises(BadInput, match="no address that this machine knows"):
+        joining.address_here(["ev\x9bil"])
     assert joining.address_here(["10.1.2.3"]) == "10.1.2.3"
 
 
@@ -154,6 +159,54 @@ def test_off_loopback_nobody_talks_to_ray_without_tls_and_token(machine: Callabl
     assert ray_settings.fault_of("10.0.0.1:6379", whole) is None
     (keys / "cluster.key").unlink()
     assert "RAY_TLS_SERVER_KEY names no file" in str(ray_settings.fault_of("10.0.0.1:6379", whole))
+
+
+def tells(number: str, name: str, address: str = "10.0.0.1", *, alive: bool = True, **resources: float) -> Told:
+    said = {"NodeID": number * 14, "Alive": alive, "NodeManagerHostname": name, "NodeManagerAddress": address}
+    return said | {"Resources": resources or {"pagemill": 1.0}}
+
+
+def numbers(names: Names, *told: Told) -> dict[str, str]:
+    return {name: number[:2] for name, (number, _) in names.ours(told).items()}
+
+
+def test_a_machine_of_ray_is_known_by_a_plain_name_and_never_taken_for_this_one() -> None:
+    told = [
+        tells("c1", "box2", pagemill=8.0),
+        tells("c2", "local", pagemill=4.0),
+        tells("c3", "../../\x1b[31m" + "x" * 300, pagemill=1e9),
+        tells("c4", "twin", pagemill=0.5),
+        tells("c5", "twin", "10.0.0.2"),
+        tells("c6", "\n"),
+        tells("c7", "another", CPU=8.0),
+        tells("c8", "dead", alive=False),
+    ]
+
+    assert {name: slots for name, (_, slots) in Names().ours(told).items()} == {
+        "box2": 8,
+        "local-c2c2c2": 4,
+        "..-..-31m" + "x" * 51: 1000,
+        "twin-c4c4c4": 1,
+        "twin-c5c5c5": 1,
+        "c6c6c6": 1,
+    }
+
+
+def test_a_node_of_ray_keeps_its_name_whoever_comes_beside_it() -> None:
+    names = Names()
+    assert numbers(names, tells("b1", "box2")) == {"box2": "b1"}
+
+    # What runs on the one would be taken for gone when the other one begins.
+    assert numbers(names, tells("a1", "box2"), tells("b1", "box2")) == {"box2": "b1", "box2-a1a1a1": "a1"}
+    assert numbers(names, tells("a1", "box2")) == {"box2-a1a1a1": "a1"}
+
+
+def test_the_name_of_a_node_of_ray_that_is_gone_is_its_own_machines() -> None:
+    names = Names()
+    numbers(names, tells("b1", "box2", "10.0.0.2"))
+
+    assert numbers(names, tells("b2", "box2", "10.0.0.3")) == {"box2-b2b2b2": "b2"}
+    assert numbers(names, tells("b3", "box2", "10.0.0.2")) == {"box2": "b3"}
 
 
 def test_the_keys_of_a_unit_come_first_and_what_somebody_has_said_stays(

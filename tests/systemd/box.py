@@ -1,6 +1,6 @@
 """A box: a real systemd in namespaces of its own, on a view of this machine's root that forgets what is written.
 
-It boots in about half a second and downloads nothing. In it stand this checkout, the Python that runs the tests and
+It boots in a quarter of a second and downloads nothing. In it stand this checkout, the Python that runs the tests and
 its packages, each at a path that the unit's hardening does not hide.
 """
 
@@ -65,6 +65,7 @@ class Box:
                 stderr=log,
                 start_new_session=True,
             )
+        self._begun: list[subprocess.Popen[str]] = []
         self._init: int | None = None
         try:
             self._wait_until_up()
@@ -81,11 +82,15 @@ class Box:
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """A command in the box, as root."""
-        surroundings = ["env", "-i", f"PATH={_PATH}", "LANG=C.UTF-8", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0"]
-        entering = ["nsenter", "-t", str(self._init), "-a", "--wdns=/"]
         return subprocess.run(
-            [*entering, *surroundings, *words], input=stdin, capture_output=True, text=True, timeout=60, check=False
+            [*self._entering(), *words], input=stdin, capture_output=True, text=True, timeout=60, check=False
         )
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """The same, of one that stays, until its input ends."""
+        pipe = subprocess.PIPE
+        self._begun.append(subprocess.Popen([*self._entering(), *words], stdin=pipe, stdout=pipe, text=True))
+        return self._begun[-1]
 
     def must(self, *words: str, stdin: str = "") -> str:
         done = self.run(*words, stdin=stdin)
@@ -93,19 +98,31 @@ class Box:
         return done.stdout
 
     def write(self, path: str, text: str) -> None:
-        self.must("sh", "-c", 'mkdir -p "$(dirname "$1")" && cat >"$1"', "sh", path, stdin=text)
+        file = self.seen(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def seen(self, path: str) -> Path:
+        """The same file, as seen from outside."""
+        return Path(f"/proc/{self._init}/root{path}")
 
     def cgroup(self, unit: str) -> Path:
         """Of a service, as seen from outside, where its processes have other numbers."""
         return self._group / "system.slice" / unit
 
     def close(self) -> None:
+        for one in self._begun:
+            one.communicate()
         # --kill-child: with its parent goes the box's process 1, and with that all of the box.
         self._process.kill()
         self._process.wait()
         deadline = time.monotonic() + _UP_SECONDS
         while not self._is_group_removed() and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def _entering(self) -> list[str]:
+        surroundings = ["env", "-i", f"PATH={_PATH}", "LANG=C.UTF-8", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0"]
+        return ["nsenter", "-t", str(self._init), "-a", "--wdns=/", *surroundings]
 
     def _wait_until_up(self) -> None:
         deadline = time.monotonic() + _UP_SECONDS

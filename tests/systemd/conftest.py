@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,22 @@ argv = ["/bin/sh", "-c", "echo begun >>/var/lib/pagemill/naps; sleep \\"$0\\"; e
 """
 
 
+class Person:
+    """Who types `pagemill …` in a box as the service's own user: `tests.systemd.person`."""
+
+    def __init__(self, box: Box) -> None:
+        own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={DATABASE}"]
+        self._process = box.begin("env", *own, PYTHON, "-m", "tests.systemd.person")
+
+    def does(self, **what: object) -> tuple[int, str, str]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(what)}\n")
+        self._process.stdin.flush()
+        code, told, everything = json.loads(self._process.stdout.readline())
+        return code, told, everything
+
+
 class Service:
     """The installed service, and what a person would do to it. `shipped`: the handlers that it finds; None: all."""
 
@@ -56,6 +73,7 @@ class Service:
         # The unit's own hardening stays: only where the program is, and what it takes, is the test's.
         lines = f"ExecStart=\nExecStart={PYTHON} -m worker_service\nEnvironment=PYTHONPATH={path}"
         self.drop_in("00-program", lines if types is None else f"{lines}\nEnvironment=WORKER_TYPES={types}")
+        self._person = Person(box)
         self.give("init")
 
     def settings(self, text: str) -> None:
@@ -64,6 +82,9 @@ class Service:
     def drop_in(self, name: str, lines: str) -> None:
         self.box.write(f"/etc/systemd/system/{self.unit}.d/{name}.conf", f"[Service]\n{lines}\n")
         self.box.must("systemctl", "daemon-reload")
+
+    def drop_ins(self) -> set[Path]:
+        return {*self.box.seen(f"/etc/systemd/system/{self.unit}.d").iterdir()}
 
     def systemctl(self, verb: str, *words: str) -> str:
         done = self.box.run("systemctl", verb, *words, self.unit)
@@ -82,11 +103,13 @@ class Service:
 
     def give(self, *words: str) -> str:
         """`pagemill …`, by the service's own user."""
-        return self.by("pagemill", "pagemill", PYTHON, "-m", "worker_service.commands", *words)
+        code, told, everything = self._person.does(words=words)
+        assert code == 0, everything
+        return told
 
     def tell(self, *words: str) -> str:
         """The same, for verbs whose exit code says something."""
-        return self.box.run(*_words("pagemill", "pagemill", PYTHON, "-m", "worker_service.commands", *words)).stdout
+        return self._person.does(words=words)[1]
 
     def by(self, user: str, group: str, *words: str) -> str:
         """A command by this user, who is also in the group pagemill."""
@@ -100,15 +123,16 @@ class Service:
         return found
 
     def ask(self, question: str) -> str:
-        """By `sqlite3`, which is up sooner than any Python: for those who ask again and again."""
-        return self.by("pagemill", "pagemill", "sqlite3", "-cmd", ".timeout 5000", DATABASE, question).strip()
+        """As `sqlite3` would answer, for those who ask again and again."""
+        return self._person.does(question=question)[1]
 
     def status(self, job_id: int) -> str:
         return self.ask(f"SELECT status FROM worker_job_queue WHERE id = {job_id}")
 
     def lines(self, name: str) -> list[str]:
         """What the jobs have written."""
-        return self.box.run("cat", f"{STATE}/{name}").stdout.split()
+        file = self.box.seen(f"{STATE}/{name}")
+        return file.read_text().split() if file.exists() else []
 
     def journal(self, *matches: str) -> list[dict[str, str]]:
         said = self.box.must("journalctl", "--no-pager", "-o", "json", *matches)
@@ -132,18 +156,24 @@ def chosen(box: Box, names: Iterable[str]) -> str:
     return "/opt/chosen"
 
 
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
+@contextmanager
+def booted(place: Path) -> Iterator[Box]:
     is_expected = bool(os.environ.get("CI")) and os.geteuid() == 0 and Path("/lib/systemd/systemd").exists()
     refuse = pytest.fail if is_expected else pytest.skip
     if reason := reason_against():
         refuse(reason)
     try:
-        made = Box(tmp_path)
+        made = Box(place)
     except NoBox as error:
         refuse(str(error))
-    yield made
-    made.close()
+    with closing(made):
+        yield made
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    with booted(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -20,15 +20,18 @@ SAID = {
     "drive": "Quarterly revenue rose to twelve million dollars",
     "web": "The supply of water depends on the climate",
     "local": "Shareholders approved the annual dividend",
+    "offline": "The auditors have read this without a network",
+    "later": "The committee met when all was in its place",
 }
 SHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 
 def scanned(directory: Path, name: str) -> Path:
-    """Of two pages; the second says its name as well."""
+    """Of two small pages; the second says its name as well."""
     said = SAID[name]
     images = [picture(text, dpi=200) for text in (said, f"{said}, and this is page two")]
-    return scan(directory / f"{name}.pdf", images, dpi=200)
+    heads = [image.crop((0, 0, image.width, image.height // 6)) for image in images]
+    return scan(directory / f"{name}.pdf", heads, dpi=200)
 
 
 def main(directory: Path) -> None:
@@ -37,7 +40,10 @@ def main(directory: Path) -> None:
     authority.chmod(0o644)
     with serving() as drive, serving(tls=context) as web:
         folder = drive.store.folder("reports")
-        item = drive.store.add("quarter.pdf", scanned(directory, "drive").read_bytes(), parents=[folder.id])
+        drive.store.add("quarter.pdf", scanned(directory, "drive").read_bytes(), parents=[folder.id])
+        others = {
+            name: drive.store.add(f"{name}.pdf", scanned(directory, name).read_bytes()) for name in ("offline", "later")
+        }
         table = workbook(directory / "table.xlsx", {"Regions": [["region", "revenue"], ["north", 41]]})
         drive.store.add("table.xlsx", table.read_bytes(), mime=SHEET, parents=[folder.id])
         web.plain["water.pdf"] = Plain(scanned(directory, "web").read_bytes())
@@ -47,7 +53,7 @@ def main(directory: Path) -> None:
         key.write_text(drive.tokens.service_account())
         addresses = {
             "endpoint": drive.url,
-            "drive": f"https://drive.google.com/file/d/{item.id}/view",
+            **{name: f"https://drive.google.com/file/d/{item.id}/view" for name, item in others.items()},
             "folder": f"https://drive.google.com/drive/folders/{folder.id}",
             "web": f"https://localhost:{web.port}/plain/water.pdf",
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from job_handlers.reading.ocr.tesseract import DATA
 from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
-from tests.systemd.conftest import FILES, Service
+from tests.systemd.conftest import FILES, Service, booted
 from tests.systemd.sources import SAID
 
 # In a directory that children with a network may read: there lies the authority as well.
@@ -20,9 +21,17 @@ CREDENTIAL = f"LoadCredential=drive:{PLACE}/drive.json"
 READING_SECONDS = 120.0
 
 
-@pytest.fixture
-def sources(box: Box) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """A box for the tests with sources."""
+    with booted(tmp_path_factory.mktemp("shared")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sources(shared: Box) -> dict[str, str]:
     """Where there is something to fetch: URLs, and the path of a scan."""
+    box = shared
     box.must("mkdir", "-p", PLACE)
     run = f"--unit=sources --setenv=PYTHONPATH={PYTHONPATH} {PYTHON} -m tests.systemd.sources {PLACE}"
     box.must("systemd-run", *run.split())
@@ -31,10 +40,10 @@ def sources(box: Box) -> dict[str, str]:
     return found
 
 
-@pytest.fixture
-def reader(box: Box, sources: dict[str, str]) -> Service:
+@pytest.fixture(scope="module")
+def shipped(shared: Box, sources: dict[str, str]) -> Service:
     """pagemill.service as it is shipped, with a key and the way to the sources."""
-    service = Service(box)
+    service = Service(shared)
     service.drop_in(
         "sources",
         f"{CREDENTIAL}\nEnvironment=WORKER_DRIVE_ENDPOINT={sources['endpoint']} WORKER_DOWNLOAD_ALLOW=127.0.0.0/8 "
@@ -43,26 +52,42 @@ def reader(box: Box, sources: dict[str, str]) -> Service:
     return service
 
 
+@pytest.fixture
+def reader(shipped: Service) -> Iterator[Service]:
+    """Not started; what a test changes of its unit is not there in the next."""
+    before = shipped.drop_ins()
+    yield shipped
+    shipped.systemctl("stop")
+    for file in shipped.drop_ins() - before:
+        file.unlink()
+    shipped.box.must("systemctl", "daemon-reload")
+
+
 def listed(service: Service, *words: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(service.give(*words, "--json"))["items"]
     return found
 
 
-def read(service: Service, count: int = 1) -> list[str]:
-    """The texts of the documents, once they have been read; it fails with what went wrong."""
+def read(service: Service, owner: str, count: int = 1) -> list[str]:
+    """The texts of somebody's documents, once they have been read; it fails with what went wrong."""
+    of_owner = f"owner = '{owner}'"
+    failures = (
+        f"SELECT job_type, error_code, error_message FROM worker_job_queue WHERE status = 'failed' AND {of_owner}"
+    )
+    successes = f"SELECT count(*) FROM document WHERE index_status = 'success' AND {of_owner}"
 
     def is_over() -> bool:
-        failed = service.ask("SELECT job_type, error_code, error_message FROM worker_job_queue WHERE status = 'failed'")
-        assert failed == ""
-        return service.ask("SELECT count(*) FROM document WHERE index_status = 'success'") == str(count)
+        assert service.ask(failures) == ""
+        return service.ask(successes) == str(count)
 
     wait_until(is_over, "all have been read", seconds=READING_SECONDS)
-    return [service.give("text", str(one["id"])) for one in listed(service, "documents")]
+    return [service.give("text", str(one["id"])) for one in listed(service, "documents", "--owner", owner)]
 
 
-def units_of(service: Service, job_type: str) -> set[str]:
-    """By which services the jobs of this type were started."""
-    begun = service.journal("PAGEMILL_EVENT=job.claimed", f"PAGEMILL_JOB_TYPE={job_type}")
+def units_of(service: Service, owner: str, job_type: str) -> set[str]:
+    """By which services somebody's jobs of this type were started."""
+    jobs = [f"PAGEMILL_JOB_ID={one['id']}" for one in listed(service, "ls", "--owner", owner, "--type", job_type)]
+    begun = service.journal("PAGEMILL_EVENT=job.claimed", *jobs) if jobs else []
     return {entry["_SYSTEMD_UNIT"] for entry in begun}
 
 
@@ -76,9 +101,9 @@ def test_within_its_hardening_documents_are_found_fetched_and_read(reader: Servi
     reader.systemctl("start")
 
     # Of a folder in Drive a scan and a spreadsheet, and a scan behind a URL.
-    reader.give("crawl", sources["folder"])
-    reader.enqueue("download", "--set", f"source={sources['web']}")
-    texts = read(reader, 3)
+    reader.give("crawl", sources["folder"], "--owner", "ann")
+    reader.enqueue("download", "--set", f"source={sources['web']}", "--owner", "ann")
+    texts = read(reader, "ann", 3)
 
     for name in ("drive", "web"):
         [text] = [text for text in texts if SAID[name] in text]
@@ -106,7 +131,7 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
     ask += "try:\n    a = u.urlopen('http://127.0.0.1:8470' + sys.argv[1], timeout=60)\n"
     ask += "    print(a.headers['Content-Type'], a.read()[:4])\n"
     ask += "except urllib.error.HTTPError as e:\n    print(e.read().decode())"
-    scans = [one for one in listed(service, "documents") if one["kind"] != "sheet"]
+    scans = [one for one in listed(service, "documents", "--owner", "ann") if one["kind"] != "sheet"]
     assert len(scans) == 2
     for one in scans:
         image = f"/api/documents/{one['id']}/pages/1/image?width=600"
@@ -119,25 +144,25 @@ def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
     offline = Service(reader.box, "pagemill-offline@.service", instance="ocr_pages")
     reader.drop_in("offline", "Environment=WORKER_TYPES=!@commands,!ocr_pages")
     reader.systemctl("start")
-    reader.enqueue("download", "--set", f"source={sources['drive']}")
+    reader.enqueue("download", "--set", f"source={sources['offline']}", "--owner", "bob")
 
     # The other one has done its part, and leaves this to whom it is for.
-    wait_until(lambda: units_of(reader, "ingest"), "the file is there")
-    completed = "SELECT count(*) FROM worker_job_queue WHERE status = 'completed'"
+    completed = "SELECT count(*) FROM worker_job_queue WHERE status = 'completed' AND owner = 'bob'"
     wait_until(lambda: reader.ask(completed) == "2", "the file has been looked at")
-    assert listed(reader, "ls", "--status", "pending", "--type", "ocr_pages")
-    assert units_of(reader, "ocr_pages") == set()
+    assert listed(reader, "ls", "--status", "pending", "--type", "ocr_pages", "--owner", "bob")
+    assert units_of(reader, "bob", "ocr_pages") == set()
     offline.systemctl("start")
 
-    [text] = read(reader)
-    assert text.count(SAID["drive"]) == 2
-    assert units_of(reader, "ocr_pages") == {"pagemill-offline@ocr_pages.service"}
-    assert units_of(reader, "download") | units_of(reader, "assemble") == {"pagemill.service"}
+    [text] = read(reader, "bob")
+    assert text.count(SAID["offline"]) == 2
+    assert units_of(reader, "bob", "ocr_pages") == {"pagemill-offline@ocr_pages.service"}
+    assert units_of(reader, "bob", "download") | units_of(reader, "bob", "assemble") == {"pagemill.service"}
     # Neither an interface to go out by, nor the key.
     seen = reader.box.must("nsenter", "-t", str(offline.main_pid), "-n", "cat", "/proc/self/net/dev")
     assert [line.split(":")[0].strip() for line in seen.splitlines()[2:]] == ["lo"]
     assert reader.box.run("test", "-e", "/run/credentials/pagemill-offline@ocr_pages.service").returncode == 1
     assert_exposure(reader.box, offline.unit, 5)
+    offline.systemctl("stop")
 
 
 def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
@@ -154,7 +179,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
 
     def ingest(path: str) -> int:
         """By somebody who is in the group and has no more to do with the service."""
-        words = [PYTHON, "-m", "worker_service.commands", "ingest", path, "--json"]
+        words = [PYTHON, "-m", "worker_service.commands", "ingest", path, "--owner", "eve", "--json"]
         return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
 
     def failure(job_id: int) -> tuple[str, str]:
@@ -162,7 +187,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
         return reader.job(job_id)["error_code"], reader.job(job_id)["error_message"]
 
     ingest("/srv/reports/annual.pdf")
-    [text] = read(reader)
+    [text] = read(reader, "eve")
     assert text.count(SAID["local"]) == 2
 
     code, sentence = failure(private := ingest("/srv/reports/private.pdf"))
@@ -181,20 +206,19 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
     reader.systemctl("restart")
     reader.give("retry", str(private), str(hidden), "--yes")
 
-    assert [text.count(SAID["local"]) for text in read(reader, 3)] == [2, 2, 2]
+    assert [text.count(SAID["local"]) for text in read(reader, "eve", 3)] == [2, 2, 2]
 
     # What was read elsewhere is taken over from there.
     box.must("install", "-D", "-m", "644", f"{PLACE}/drive.pdf", "/srv/elsewhere/quarter.pdf")
     box.write("/srv/elsewhere/quarter.txt", "Read by another engine\n")
-    reader.by(
-        "nobody", "nogroup", PYTHON, "-m", "worker_service.commands", *"documents adopt /srv/elsewhere --yes".split()
-    )
-    assert sum("Read by another engine" in text for text in read(reader, 4)) == 1
+    adopt = "documents adopt /srv/elsewhere --owner eve --yes"
+    reader.by("nobody", "nogroup", PYTHON, "-m", "worker_service.commands", *adopt.split())
+    assert sum("Read by another engine" in text for text in read(reader, "eve", 4)) == 1
     assert_exposure(box, reader.unit, 15)
 
 
 def test_a_key_is_read_by_the_handlers_it_is_for_and_by_nobody_else(box: Box) -> None:
-    service = Service(box, types="")
+    service = Service(box, types="", shipped=["command", "download"])
     key = "/run/credentials/pagemill.service/drive"
     service.settings(f"""
         [commands.peek]
@@ -234,11 +258,11 @@ def test_without_trained_data_pages_wait_and_who_asks_is_told_what_to_install(
     hidden = [place for place in DATA["fast"] if Path(place).is_dir()]
     reader.drop_in("data", "".join(f"TemporaryFileSystem={place}\n" for place in hidden))
     reader.systemctl("start")
-    reader.enqueue("download", "--set", f"source={sources['drive']}")
-    pages = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages'"
+    reader.enqueue("download", "--set", f"source={sources['later']}", "--owner", "fay")
+    pages = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages' AND owner = 'fay'"
     wait_until(lambda: reader.ask(pages) != "0", "the file has been looked at")
 
-    page = listed(reader, "ls", "--type", "ocr_pages")[0]
+    page = listed(reader, "ls", "--type", "ocr_pages", "--owner", "fay")[0]
     assert "apt-get install tesseract-ocr-eng" in reader.tell("why", str(page["id"]))
     told = reader.tell("doctor").splitlines()
     at = told.index("! handler ocr_pages: it starts no jobs: there is no trained data for OCR")
@@ -247,5 +271,5 @@ def test_without_trained_data_pages_wait_and_who_asks_is_told_what_to_install(
 
     reader.drop_in("data", "")
     reader.systemctl("restart")
-    [text] = read(reader)
-    assert text.count(SAID["drive"]) == 2
+    [text] = read(reader, "fay")
+    assert text.count(SAID["later"]) == 2

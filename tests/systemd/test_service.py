@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box
-from tests.systemd.conftest import STATE, Service, chosen
+from tests.systemd.conftest import STATE, Service, booted, chosen
 
 PROGRAM = "/opt/pagemill/bin/python"
 
@@ -29,9 +29,17 @@ def events(service: Service, name: str) -> list[dict[str, str]]:
     return service.journal(f"PAGEMILL_EVENT={name}")
 
 
-def test_start_returns_when_it_is_ready_and_the_status_says_what_it_does(service: Service) -> None:
-    service.systemctl("start")
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One that has been started, for those who do it no harm."""
+    with booted(tmp_path_factory.mktemp("started")) as box:
+        service = Service(box, types="", shipped=["command"])
+        service.systemctl("start")
+        yield service
 
+
+def test_start_returns_when_it_is_ready_and_the_status_says_what_it_does(started: Service) -> None:
+    service = started
     assert service.shown("ActiveState") == "active"
     assert service.shown("StatusText") == "0/1 cpu · 0/2 io · 0 pending"
     # It said that it had begun before it said that it was ready, which is what start waits for.
@@ -40,13 +48,13 @@ def test_start_returns_when_it_is_ready_and_the_status_says_what_it_does(service
     assert int(begun["_PID"]) == service.main_pid
 
 
-def test_a_job_runs_and_the_journal_can_be_asked_for_it(service: Service) -> None:
-    service.systemctl("start")
+def test_a_job_runs_and_the_journal_can_be_asked_for_it(started: Service) -> None:
+    service, before = started, started.lines("touched")
 
     job = service.enqueue("touch")
 
     wait_until(lambda: is_completed(service, job), "the job is completed")
-    assert service.lines("touched") == ["ran"]
+    assert service.lines("touched") == [*before, "ran"]
     of_job = service.journal(f"PAGEMILL_JOB_ID={job}")
     assert [entry["PAGEMILL_EVENT"] for entry in of_job] == ["job.claimed", "job.started", "job.completed"]
     assert {entry["SYSLOG_IDENTIFIER"] for entry in of_job} == {"pagemill"}
@@ -144,8 +152,8 @@ def test_wrong_settings_are_not_tried_again(service: Service) -> None:
     assert any("did you mean concurrency?" in line for line in told)
 
 
-def test_who_is_in_the_group_enqueues_by_sqlite3_and_others_see_nothing(service: Service) -> None:
-    service.systemctl("start")
+def test_who_is_in_the_group_enqueues_by_sqlite3_and_others_see_nothing(started: Service) -> None:
+    service = started
     insert = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local') RETURNING id"
 
     told = service.by("nobody", "nogroup", "sqlite3", "-cmd", ".timeout 5000", f"{STATE}/pagemill.db", insert)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -29,20 +29,25 @@ def test_the_hardened_daemon_reaches_a_node_by_ssh_with_a_key_of_its_own(box: Bo
     said = box.must("pagemill", "cluster", "init", "ssh").splitlines()
     [line] = [one for one in said if one.startswith("restrict,")]
 
-    def node() -> dict[str, Any]:
-        [found] = json.loads(box.must("pagemill", "cluster", "--json"))["items"]
-        return dict(found)
+    def node(fact: str) -> str:
+        """Nothing is known of it until the daemon has heard from its gateway."""
+        found: Sequence[dict[str, str]] = json.loads(box.must("pagemill", "cluster", "--json"))["items"]
+        return "".join(one[fact] for one in found)
 
     # Nobody has let it in yet: ssh says why, and so does the head.
     box.must("systemctl", "restart", "pagemill")
-    wait_until(lambda: "Host key verification failed" in node()["reason"], "it is not known", seconds=UP_SECONDS)
+    wait_until(lambda: "Host key verification failed" in node("reason"), "it is not known", seconds=UP_SECONDS)
     known = "ssh-keyscan 127.0.0.1 2>/dev/null | setpriv --reuid=pagemill --regid=pagemill --clear-groups"
     box.must("sh", "-c", f"{known} tee -a /var/lib/pagemill/.ssh/known_hosts")
-    wait_until(lambda: "Permission denied" in node()["reason"], "it is not let in", seconds=UP_SECONDS)
+    wait_until(lambda: "Permission denied" in node("reason"), "it is not let in", seconds=UP_SECONDS)
     box.must(*"useradd --system --create-home --shell /bin/sh pagemill-node".split())
     home = "/home/pagemill-node"
     box.write(f"{home}/.ssh/authorized_keys", f"{line}\n")
     box.must("chown", "-R", "pagemill-node:", f"{home}/.ssh")
 
-    wait_until(lambda: node()["state"] == "up", "the node is up", seconds=UP_SECONDS)
+    wait_until(lambda: node("state") == "up", "the node is up", seconds=UP_SECONDS)
+    assert node("name") == "127.0.0.1", "as it is called there, whoever calls"
+    # Root's own key and known hosts are others.
+    [tried] = json.loads(box.must("pagemill", "cluster", "test", "--json"))["items"]
+    assert (tried["is_good"], tried["reason"]) == (True, "")
     assert box.must("pgrep", "-u", "pagemill-node", "-f", "worker_service.commands node")

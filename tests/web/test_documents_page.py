@@ -346,4 +346,4 @@ def test_a_page_that_takes_for_ever_to_draw_keeps_nobody_else_waiting(site: http
 
 def _give_up_soon(address: str) -> None:
     with suppress(httpx.TimeoutException):
-        httpx.get(address, timeout=3)
+        httpx.get(address, timeout=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from worker_service.commands import output
 from worker_service.commands.desk import Desk, completions, leading, verb
 from worker_service.commands.joining import init, invite, join, start
 from worker_service.commands.output import NODE_COLUMNS, node_row
+from worker_service.config import Settings
 from worker_service.operations import machines, overview
 from worker_service.plurals import counted, size
 
@@ -90,9 +92,10 @@ def test(desk: Desk) -> int:
     WORKER_CLUSTER=ssh:box2 pagemill cluster test
 
     Start a node on each machine as the daemon would, beside the one that it has, and see whether it could be used: its
-    version, Landlock, handlers and trained data, how long an answer takes, and how fast a file goes there. Exit code 1
-    if one cannot.
+    version, Landlock, handlers and trained data, how long an answer takes, and how fast a file goes there. For the
+    service say sudo: then it is tried as the service's user, with its key. Exit code 1 if one cannot.
     """
+    _as_the_daemon(desk.settings)
     found: Sequence[machines.NodeTrial] = list(machines.try_nodes(desk.settings))
     if not desk.answered({"items": found}):
         rows = [
@@ -108,6 +111,25 @@ def test(desk: Desk) -> int:
     return 0 if all(one.is_good for one in found) else 1
 
 
+def _as_the_daemon(settings: Settings) -> None:
+    """The key, and whom it knows, are in the home of the service's user. Ray's keys are root's."""
+    if not settings.is_of_the_service or settings.cluster is None or settings.cluster.engine == "ray":
+        return
+    import pwd  # only where there is a service
+
+    try:
+        own = pwd.getpwuid(settings.database.stat().st_uid)
+    except (OSError, KeyError):
+        return
+    if os.geteuid() == 0:
+        os.initgroups(own.pw_name, own.pw_gid)
+        os.setgid(own.pw_gid)
+        os.setuid(own.pw_uid)
+        os.environ["HOME"] = own.pw_dir
+    elif os.geteuid() != own.pw_uid:
+        output.say(f"tried as you are, not as the daemon, who is {own.pw_name}: say sudo")
+
+
 def _wish(desk: Desk, verb_name: str, name: str) -> None:
     sentence = machines.wish(desk.session, verb_name, name)
     if not desk.answered({"node": name, "wish": machines.WISHES[verb_name]}):
@@ -119,8 +141,10 @@ def shown(desk: Desk) -> None:
     """\b
     pagemill cluster
     pagemill cluster --json
+    pagemill cluster init ssh           # on the head; or: init ray 10.0.0.1
+    pagemill cluster join               # on a node: is it fit? With a file of `invite`: join a cluster of Ray
     pagemill cluster test
-    pagemill cluster drain box2
+    pagemill cluster drain box2         # remove box2, use box2
 
     The machines that run attempts for this one: how each is, what it runs, and when it was heard last. RATE is in pages
     a minute, SENT what went there since its gateway began.

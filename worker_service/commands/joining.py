@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,17 @@ from worker_service import VERSION
 from worker_service.clock import wall_clock
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, Function, verb
-from worker_service.commands.service import NotAllowed, Run, Step, Write, do_steps, shipped_file, unit_text
+from worker_service.commands.service import (
+    NotAllowed,
+    Run,
+    Step,
+    Write,
+    do_steps,
+    refuse_hidden,
+    script_of,
+    shipped_file,
+    unit_text,
+)
 from worker_service.config import SERVICE_CONFIGURATION, SERVICE_STATE
 from worker_service.errors import ConfigError, Refused
 from worker_service.nodes import ray_settings
@@ -29,6 +41,8 @@ from worker_service.operations.joining import Joining, Member
 
 KEYS = ray_settings.KEYS_DIRECTORY
 _SSH_KEY = SERVICE_STATE / ".ssh" / "id_ed25519"
+_PATH_OF_SSH = "/usr/local/bin:/usr/bin:/bin"
+_TO_BE_FOUND = f"sudo ln -s {shlex.quote(str(script_of(sys.executable)))} /usr/local/bin/"
 _HEAD_UNIT, _NODE_UNIT = "pagemill-ray.service", "pagemill-node.service"
 _DROP_IN = """\
 # Written by `pagemill cluster init ray`: the daemon's way to Ray, and the keys for it.
@@ -69,6 +83,7 @@ def init(desk: Desk, engine: str, hosts: Sequence[str], dry_run: bool, root: Pat
     if engine == "ssh":
         _init_ssh(desk, dry_run=dry_run, root=root)
         return
+    refuse_hidden(extra="[ray]", then=f"cluster init {shlex.join([engine, *hosts])}")
     ray = operations.require_ray()
     address = operations.address_here(hosts or [socket.gethostname()])
     do_steps(desk, [*_head_steps(address, [address, *hosts], root)], dry_run=dry_run)
@@ -134,7 +149,10 @@ def join(desk: Desk, file: Path | None, dry_run: bool, root: Path | None) -> int
     if joining is None:
         if not desk.answered({"fit": True}):
             output.show("this machine is fit to be a node")
+            if shutil.which("pagemill", path=_PATH_OF_SSH) is None:
+                output.say(f"a head that calls by ssh does not find it: {_TO_BE_FOUND}")
         return 0
+    refuse_hidden(extra="[ray]", then=f"cluster join {shlex.quote(str(file))}")
     _refuse_unless_root(dry_run=dry_run, root=root)
     do_steps(desk, [*_node_steps(joining, root)], dry_run=dry_run)
     if not desk.as_json and not dry_run:
@@ -232,14 +250,15 @@ def _init_ssh(desk: Desk, *, dry_run: bool, root: Path | None) -> None:
         return
     line = f'restrict,command="pagemill node" {operations.ssh_line(private)} pagemill@{socket.gethostname()}'
     output.show(line)
-    output.say("that line lets the head in, for that command alone; on each node (with the same pagemill installed):")
+    output.say("that line lets the head in, for that command alone; on each node, with the same pagemill installed:")
+    output.say(f"    {_TO_BE_FOUND}    # unless `pagemill` is found there by everybody")
     output.say("    sudo useradd --system --create-home --shell /bin/sh pagemill-node")
-    output.say(
-        "    and the line into ~pagemill-node/.ssh/authorized_keys; pagemill cluster join says whether it is fit"
-    )
+    output.say("    sudo mkdir ~pagemill-node/.ssh, and the line into ~pagemill-node/.ssh/authorized_keys")
+    output.say("    sudo -u pagemill-node pagemill cluster join    # is it fit?")
     output.say("then here, to know each again, after a look at what it shows:")
     output.say(f"    ssh-keyscan box2 | sudo -u pagemill tee -a {_SSH_KEY.parent}/known_hosts")
     output.say(f'and in {SERVICE_CONFIGURATION}/pagemill.toml: cluster = "ssh:pagemill-node@box2*8"')
+    output.say("and: sudo systemctl restart pagemill && sudo pagemill cluster test && pagemill cluster")
 
 
 def _at(root: Path | None, path: Path) -> Path:

@@ -24,7 +24,8 @@ _HEADINGS = ("ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRI
 _GIVES_UP = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
 
 _ATTEMPT_COLUMNS = (
-    "FENCE", "WORKER", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB", "SANDBOX",
+    "FENCE", "WORKER", "NODE", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB",
+    "SANDBOX",
 )  # fmt: skip
 
 _LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which has not beaten for long",
@@ -176,9 +177,9 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
 def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
     peak = attempt.memory_peak_bytes
     return (
-        attempt.fence, attempt.worker_id, output.seconds(attempt.started_at), output.seconds(attempt.ended_at),
-        attempt.outcome or "open", attempt.error_code, attempt.signal, attempt.cpu_seconds,
-        None if peak is None else peak // 1_000_000, attempt.sandbox,
+        attempt.fence, attempt.worker_id, attempt.node, output.seconds(attempt.started_at),
+        output.seconds(attempt.ended_at), attempt.outcome or "open", attempt.error_code, attempt.signal,
+        attempt.cpu_seconds, None if peak is None else peak // 1_000_000, attempt.sandbox,
     )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ def node(desk: Desk, state: Path | None, slots: int | None) -> None:
     pagemill node --slots 8 --state /srv/pagemill-node
 
     Run attempts for a head that speaks to it by stdin and stdout: what `WORKER_CLUSTER=ssh:box2*8` starts on box2. It
-    needs no database and no settings. What it ran ends when the head is gone, or has not been heard for too long.
+    needs no database and no settings. What it ran ends when the head is gone, or has not been heard for too long; the
+    node itself after ten minutes of that.
 
     In an authorized_keys of this machine: restrict,command="pagemill node" ssh-ed25519 …
 

@@ -181,7 +181,7 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, with_w
     if for_user and with_web:
         raise click.UsageError("--web is for the whole machine: for yourself, start `pagemill serve`")
     if not for_user:
-        _refuse_hidden(python)
+        refuse_hidden(python)
     elif desk.settings.is_of_the_service:
         raise Refused(
             f"this machine's service is installed, and your database is {desk.settings.database}: for one of your own, "
@@ -243,7 +243,7 @@ def _install(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step
     for name, shipped in _NAMES.items():
         yield Write(at(f"/etc/{name}"), shipped_file(shipped))
     yield Write(at(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
-    script = _script(python)
+    script = script_of(python)
     if at(str(script)).exists() and not at(COMMAND).exists():
         yield Link(at(COMMAND), script)
     yield Run(["systemd-sysusers", *below, "pagemill.conf"])
@@ -284,7 +284,7 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
     written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
     yield from (Remove(etc / name) for name in written if (etc / name).exists())
     link = etc.parent / COMMAND.lstrip("/")
-    if link.is_symlink() and link.readlink() == _script(sys.executable):
+    if link.is_symlink() and link.readlink() == script_of(sys.executable):
         yield Remove(link)
     if units and root is None:
         yield Run(["systemctl", "daemon-reload"])
@@ -306,7 +306,7 @@ def _user_uninstall() -> Iterator[Step]:
     yield Run(["systemctl", "--user", "daemon-reload"])
 
 
-def _script(python: str) -> Path:
+def script_of(python: str) -> Path:
     """The command as this installation has it."""
     return Path(python).with_name("pagemill")
 
@@ -348,14 +348,15 @@ def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
         raise NotAllowed("only root can do this for the whole machine: use sudo, or --user for yourself alone")
 
 
-def _refuse_hidden(python: str | None) -> None:
-    """The unit would not see a Python, or its packages, in somebody's home."""
+def refuse_hidden(python: str | None = None, *, extra: str = "", then: str = "service install") -> None:
+    """The unit would not see a Python, or its packages, in somebody's home. `then`: what to do with one that it sees,
+    `extra`: what has to be installed with it."""
     ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, _PACKAGE)
     for path in [python] if python is not None else ours:
         if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
             raise Refused(
                 f"{path} is hidden from the service, which sees no homes: /usr/bin/python3 -m venv /opt/pagemill && "
-                f"/opt/pagemill/bin/pip install {_origin()} && /opt/pagemill/bin/pagemill service install"
+                f"/opt/pagemill/bin/pip install {shlex.quote(_origin() + extra)} && /opt/pagemill/bin/pagemill {then}"
             )
 
 
@@ -365,7 +366,7 @@ def _origin() -> str:
         given = distribution("pagemill").read_text("direct_url.json")
         if given is not None:
             url = str(json.loads(given)["url"])
-            return shlex.quote(unquote(url.removeprefix("file://")))
+            return unquote(url.removeprefix("file://"))
     return "pagemill"
 
 

@@ -91,7 +91,7 @@ def addresses_of(host: str) -> list[str]:
         pass
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise BadInput(f"{host} has no address that this machine knows: name the machine by its address") from error
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
@@ -270,17 +270,17 @@ def faults_of_machine(settings: Settings) -> Iterator[str]:
     if settings.sandbox == "strict" and not jail.landlock_version():
         yield "this kernel has no Landlock, and so no sandbox: use Linux 5.13 or newer, with lsm=landlock"
     for one in _installed(settings):
-        if not one.travels:
-            continue
         if one.set_aside is not None:
+            # Nobody can ask it whether it travels.
             yield f"{one.facts.job_type} cannot be run here: {one.set_aside.strip().splitlines()[-1]}"
-        elif one.facts.missing is not None:
+        elif one.travels and one.facts.missing is not None:
             yield f"{one.facts.job_type} cannot be run here: {one.facts.missing}"
 
 
 def offers_of_machine(settings: Settings) -> Sequence[str]:
     """What the handlers that travel have here, for a person to compare."""
-    return [f"{one.facts.job_type}: {', '.join(one.identity)}" for one in _installed(settings) if one.travels]
+    travelling = [one for one in _installed(settings) if one.travels]
+    return [f"{one.facts.job_type}: {', '.join(one.identity) or 'nothing beside pagemill'}" for one in travelling]
 
 
 def _installed(settings: Settings) -> Sequence[Described]:

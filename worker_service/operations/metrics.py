@@ -83,6 +83,8 @@ def _of_nodes(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence
     if not nodes:
         return
     yield "node_up", "1: a node takes work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
+    about = [({"node": one.name, "state": one.state, "version": one.version}, 1) for one in nodes]
+    yield "node_info", "Always 1: how a node is, and its version.", about
     yield "node_slots", "Room for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
     yield "node_running", "What a node runs.", [({"node": one.name}, one.running) for one in nodes]
     heard = [({"node": one.name}, from_text(one.heard_at).timestamp()) for one in nodes if one.heard_at]

@@ -133,7 +133,7 @@ def _furnish(session: Session) -> dict[str, list[int]]:
     [file] = [one.id for one in store.library.job_files(ingest) if one.role == "text"]
     assert hers.batch.id != added.batch.id
     return {
-        "jobs": [pending, failed, ingest, added.jobs[0].job_id],
+        "jobs": [pending, failed, ingest, added.jobs[0].job_id or 0],
         "batches": [added.batch.id],
         "documents": [document],
         "actions": [one.id for one in store.reading.actions()],

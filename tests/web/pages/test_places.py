@@ -18,7 +18,7 @@ from tests.web.pages.look import look
 from worker_service.config import Settings, load_settings
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
-from worker_service.jobs.model import Completion, NewJob, Worker
+from worker_service.jobs.model import Completion, NewJob, NodeState, Report, Worker
 from worker_service.jobs.selector import Selector
 from worker_service.liveness import own_host
 from worker_service.operations import steer, tokens
@@ -165,6 +165,31 @@ def test_errors_stand_by_code_with_what_to_do_and_a_look_at_the_jobs(
 
 
 # ── Workers and pauses ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_node_is_told_with_what_it_runs_and_why_it_is_not_up(
+    site: httpx.Client, session: Session, running: Make
+) -> None:
+    job = running()
+    session.store.leases.report([Report(job.lease, node="n1")])
+    up = NodeState("n1", "up", 8, 3, 0.4, "0.1.0", "", 31_000_000, 2_000, 42.0)
+    session.store.leases.set_nodes("w1", [up, NodeState("n2", "refused", reason=HOSTILE)])
+
+    page = look(site, "/workers")
+
+    assert f"3 of 8 slots busy: job {job.id} 42 pages a minute · 31.0 MB sent" in page.text
+    assert "version 0.1.0 · heard" in page.text
+    assert page.links[f"job {job.id}"] == f"/jobs/{job.id}"
+    assert "n2 · refused" in page.text
+    assert "<script>alert(1)</script>" in page.text, "as words"
+    assert not {"\x1b", "\u202e"} & {*page.answer.text}
+    assert "on n1, for w1" in look(site, f"/jobs/{job.id}").text
+    told = site.get("/metrics").text
+    assert 'pagemill_node_info{node="n1",state="up",version="0.1.0"} 1' in told
+    assert 'pagemill_node_running{node="n1"} 3' in told
+    assert 'pagemill_node_sent_bytes{node="n1"} 31000000' in told
+    assert 'pagemill_node_pages_per_minute{node="n1"} 42' in told
+    assert 'pagemill_node_up{node="n2"} 0' in told
 
 
 def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session, running: Make) -> None:

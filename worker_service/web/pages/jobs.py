@@ -308,7 +308,8 @@ def _course(whole: JobInWhole) -> Sequence[Step]:
     for attempt in whole.attempts:
         number_of = f"Attempt {attempt.fence}"
         kind = "running" if attempt.ended_at is None else "began"
-        steps.append(Step(attempt.started_at, f"{number_of} began", kind, [f"on {attempt.worker_id}"]))
+        where = f"on {attempt.worker_id}" if attempt.node is None else f"on {attempt.node}, for {attempt.worker_id}"
+        steps.append(Step(attempt.started_at, f"{number_of} began", kind, [where]))
         if attempt.ended_at is not None:
             steps.append(
                 Step(attempt.ended_at, f"{number_of}: {attempt.outcome}", attempt.outcome or "", _cost(attempt))
