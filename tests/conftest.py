@@ -1,7 +1,8 @@
-"""In which order the files run, and when memory is looked through.
+"""In which order the files run and are compiled, and when memory is looked through.
 
 `./run test` gives whole files to its workers, so that what a file makes once is made once. The long files come first:
-at the end none is left that keeps one worker busy while the others have nothing to do.
+at the end none is left that keeps one worker busy while the others have nothing to do. Every worker reads all files:
+where none is compiled yet, each begins elsewhere, and finds what the others have done.
 
 Modules and tests stay to the end: whoever looks for what can be freed need not look among them.
 """
@@ -9,6 +10,9 @@ Modules and tests stay to the end: whoever looks for what can be freed need not 
 from __future__ import annotations
 
 import gc
+import os
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -38,6 +42,17 @@ _OBJECTS_AT_ONCE = 20_000
 
 def pytest_sessionstart() -> None:
     gc.disable()
+
+
+def pytest_collection() -> None:
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) is None:
+        return
+    files = sorted(_HERE.rglob("test_*.py"))
+    begin = len(files) * int(worker.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for file in [*files[begin:], *files[:begin]]:
+        # What is wrong with it is told when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(file.relative_to(_HERE.parent).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

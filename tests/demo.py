@@ -55,8 +55,9 @@ def _fill(store: Store, directory: Path) -> None:
 
     pages = [f"{_CLIMATE[at % 3]}\n\n{documents.prose(at)}" for at in range(6)]
     store.add("Annual report 2025.pdf", documents.digital(made, pages).read_bytes(), parents=[reports.id])
-    pictures = [documents.picture(f"{line}\n\n{documents.prose(at)}", seed=at) for at, line in enumerate(_CLIMATE[1:])]
-    store.add("Audit, scanned.pdf", documents.scan(made, pictures).read_bytes(), parents=[reports.id])
+    texts = [f"{line}\n\n{documents.prose(at)}" for at, line in enumerate(_CLIMATE[1:])]
+    scanned = documents.scan(made, [documents.picture(text, dpi=200) for text in texts], dpi=200)
+    store.add("Audit, scanned.pdf", scanned.read_bytes(), parents=[reports.id])
     store.add(
         "Water 2024.pdf",
         documents.digital(made, [f"{_CLIMATE[2]}\n\n{documents.prose(9)}"]).read_bytes(),

@@ -1,9 +1,13 @@
-"""What a person gets who installs pagemill: the wheel, in an environment of its own, outside the checkout."""
+"""What a person gets who installs pagemill: the wheel, in an environment of its own, outside the checkout.
+
+PAGEMILL_FULL=1 downloads and installs there what is pinned; else that is linked from here, where setup has put it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +15,12 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from tests.length import IS_FULL
 from worker_service import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,11 +82,42 @@ def installed(wheel: Path, place: Path) -> Installed:
     # By the pip that is here: to put one there first takes as long as half of the rest.
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
     pip += ["install", "--quiet", "--no-compile"]
-    pins = ["--require-hashes", "--only-binary", ":all:", "-r", str(ROOT / "requirements" / "run.txt")]
     checked([sys.executable, "-m", "venv", "--without-pip", str(environment)], directory=directory)
-    checked([*pip, *pins], directory=directory)
-    checked([*pip, "--no-deps", str(wheel)], directory=directory)
+    if IS_FULL:
+        pins = ["--require-hashes", "--only-binary", ":all:", "-r", str(ROOT / "requirements" / "run.txt")]
+        checked([*pip, *pins], directory=directory)
+    else:
+        link_pinned(next((environment / "lib").glob("python*")) / "site-packages")
+    # Without an index: what the wheel needs and is not pinned is missed.
+    checked([*pip, "--no-index", str(wheel)], directory=directory)
     return Installed(environment, directory)
+
+
+def link_pinned(site: Path) -> None:
+    """What is pinned to run, and nothing else, as it was installed here."""
+    for name, version in pinned("run"):
+        distribution = metadata.distribution(name)
+        assert distribution.version == version, f"{name} {distribution.version} is here: ./run setup"
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(str(distribution.locate_file(top)))
+
+
+def pinned(purpose: str) -> dict[tuple[str, str], list[str]]:
+    """Names and versions, with the digests that may be installed of each."""
+    text = (ROOT / "requirements" / f"{purpose}.txt").read_text()
+    parts = re.split(r"^(\S+)==(\S+)", text, flags=re.MULTILINE)[1:]
+    return {
+        (name, version): re.findall(r"--hash=(\S+)", more)
+        for name, version, more in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
+
+
+def test_what_runs_is_pinned_to_the_files_that_setup_has_checked() -> None:
+    run, setup = pinned("run"), pinned("dev")
+
+    assert len(run) > 30
+    assert {pin: setup.get(pin) for pin in run} == run
 
 
 def test_the_wheel_carries_the_packages_the_schema_every_statement_and_unit(wheel: Path) -> None:

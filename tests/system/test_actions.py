@@ -29,7 +29,7 @@ def test_each_document_is_followed_once_wherever_the_daemon_is_killed(system: Sy
     wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=follows) for number in range(DOCUMENTS)]
     jobs = [NewJob("read", payload=json.dumps({"pages": 1}), document=wish) for wish in wishes]
     documents = [one.document_id for one in system.store.intake.enqueue_many(jobs)]
-    for done in range(2, DOCUMENTS, 4):
+    for done in range(2, DOCUMENTS, 6):
         daemon = system.start()
         wait_for_followed(system, done)
         daemon.signal(signal.SIGKILL)

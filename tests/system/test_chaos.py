@@ -8,7 +8,7 @@ from tests.length import short
 from tests.system.chaos import KINDS, Storm
 from tests.system.conftest import System
 
-SECONDS = short(3.0, full=10.0)
+SECONDS = short(1.5, full=10.0)
 AT_LEAST = short(1, full=3)
 SECONDS_MOST = 90.0
 """On a machine that has much else to do, it goes on until each kind has landed."""

@@ -460,7 +460,7 @@ def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Des
     with pymupdf.open() as document:
         document.new_page(width=2384, height=3370).insert_text((72, 100), "A poster of a good size.", fontsize=60)
         document.save(folder / "poster.pdf")
-    bomb(folder / "bomb.pdf")
+    bomb(folder / "bomb.pdf", 10_000_000)
     for file in folder.iterdir():
         aged(file)
 

@@ -25,6 +25,7 @@ from tests.job_handlers.reading import documents
 from tests.manual import MARK
 from tests.store.test_migrations import ORIGINAL
 from tests.system.conftest import DEADLINE_SECONDS
+from tests.system.typed import typed
 
 pymupdf: Any = partly_typed
 
@@ -174,15 +175,16 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     assert "/opt/scrapers/instagram" in table
     (here / "pagemill.toml").write_text(table.replace("/opt/scrapers/instagram", str(program)))
     (here / "credentials").mkdir(mode=0o700)
-    with serving() as drive:
+    with serving() as drive, typed(here / "bin"):
         folder = drive.store.folder("Reports", id=FOLDER_ID)
         drive.store.add("water.pdf", documents.digital(here / "made.pdf", [text]).read_bytes(), parents=[folder.id])
         key = here / "credentials" / "drive"
         key.touch(mode=0o600)
         key.write_text(drive.tokens.service_account())
+        programs = Path(sys.executable).parent
         environment = {
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([str(here / "bin"), str(programs), os.environ["PATH"]]),
             # One after the other: document 1 is the report with the table.
             "WORKER_IO_CONCURRENCY": "1",
             "WORKER_DATABASE": str(here / "pagemill.db"),
@@ -193,7 +195,11 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         begun = Walk(here, environment, "")
         begun.types("pagemill init")
         daemon = subprocess.Popen(
-            ["pagemill", "run"], cwd=here, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [programs / "pagemill", "run"],
+            cwd=here,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             # Whichever file was fetched first is document 1.

@@ -19,7 +19,7 @@ import pytest
 from job_handlers.channels import notify, webhook
 from job_handlers.sources import addresses
 from tests.job_handlers.channels.conftest import Server
-from worker_service.handlers import Permanent
+from worker_service.handlers import Done, HandlerError, Permanent, Retryable
 from worker_service.testing import How, Run, run_handler
 
 KEY = b"k" * 32
@@ -28,6 +28,7 @@ EVENT = {"type": "report.ready", "data": {"id": 42, "name": "Zürich"}}
 
 
 Post = Callable[..., Run]
+Here = Callable[..., Done | HandlerError]
 
 
 @pytest.fixture
@@ -58,6 +59,33 @@ def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
         )
 
     return post
+
+
+class Told:
+    """A context in this process."""
+
+    idempotency_key = "1"
+
+    def __init__(self, url: str) -> None:
+        self.payload = webhook.Payload(url, EVENT)
+
+    def log(self, line: str) -> None:
+        pass
+
+
+@pytest.fixture
+def here(post: Post, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The same in this process, for the many verdicts."""
+
+    def here(url: str, *, allow: str = "127.0.0.0/8") -> Done | HandlerError:
+        monkeypatch.setenv(webhook.ALLOW.variable, allow)
+        context: Any = Told(url)
+        try:
+            return webhook.run(context)
+        except HandlerError as error:
+            return error
+
+    return here
 
 
 def verdict(run: Run) -> tuple[How, str]:
@@ -167,11 +195,12 @@ def test_without_a_directory_of_credentials_there_is_no_secret(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "0.0.0.0", "[::ffff:127.0.0.1]"])
-def test_this_machine_is_refused_however_it_is_written(server: Server, post: Post, host: str) -> None:
-    run = post(f"http://{host}:{server.port}/", allow="")
+def test_this_machine_is_refused_however_it_is_written(server: Server, here: Here, host: str) -> None:
+    ended = here(f"http://{host}:{server.port}/", allow="")
 
-    assert verdict(run) == (How.PERMANENT, "ADDRESS_REFUSED")
-    assert webhook.ALLOW.variable in run.ended.message
+    assert isinstance(ended, Permanent)
+    assert ended.code == "ADDRESS_REFUSED"
+    assert webhook.ALLOW.variable in ended.message
     assert server.heard == []
 
 
@@ -226,23 +255,11 @@ class Names:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in self.answers.pop(0)]
 
 
-class Here:
-    """A context in this process, where a resolver can be exchanged."""
-
-    idempotency_key = "1"
-
-    def __init__(self, url: str) -> None:
-        self.payload = webhook.Payload(url, EVENT)
-
-    def log(self, line: str) -> None:
-        pass
-
-
 @pytest.mark.usefixtures("post")
 def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_connected_to(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context: Any = Here(f"http://hooks.example:{server.port}/")
+    context: Any = Told(f"http://hooks.example:{server.port}/")
     names = Names(["127.0.0.1"], ["10.0.0.1"])
     monkeypatch.setattr(socket, "getaddrinfo", names)
     monkeypatch.setenv(webhook.ALLOW.variable, "127.0.0.1")
@@ -255,7 +272,7 @@ def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_connected_
 
 @pytest.mark.usefixtures("post")
 def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    context: Any = Here("http://hooks.example/")
+    context: Any = Told("http://hooks.example/")
     monkeypatch.setattr(socket, "getaddrinfo", Names(["93.184.216.34", "169.254.169.254"]))
 
     with pytest.raises(Permanent) as refused:
@@ -300,30 +317,31 @@ def test_no_redirect_is_followed(server: Server, post: Post) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 201, 202])
-def test_an_answer_of_the_200s_is_done(server: Server, post: Post, status: int) -> None:
+def test_an_answer_of_the_200s_is_done(server: Server, here: Here, status: int) -> None:
     server.status, server.body = status, b"thank you"
 
-    assert post(server.url).result == {"status": status}
+    assert here(server.url) == Done({"status": status})
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_a_server_that_cannot_now_is_asked_again(server: Server, post: Post, status: int) -> None:
+def test_a_server_that_cannot_now_is_asked_again(server: Server, here: Here, status: int) -> None:
     server.status, server.headers = status, {"Retry-After": "17"}
 
-    run = post(server.url)
+    ended = here(server.url)
 
-    assert verdict(run) == (How.RETRYABLE, f"HTTP_{status}")
-    assert run.ended.after_seconds == 17
+    assert isinstance(ended, Retryable)
+    assert (ended.code, ended.after) == (f"HTTP_{status}", 17)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
-def test_an_event_that_is_refused_is_not_posted_again(server: Server, post: Post, status: int) -> None:
+def test_an_event_that_is_refused_is_not_posted_again(server: Server, here: Here, status: int) -> None:
     server.status, server.body = status, b"no such hook"
 
-    run = post(server.url)
+    ended = here(server.url)
 
-    assert verdict(run) == (How.PERMANENT, f"HTTP_{status}")
-    assert "no such hook" in run.ended.message
+    assert isinstance(ended, Permanent)
+    assert ended.code == f"HTTP_{status}"
+    assert "no such hook" in ended.message
 
 
 def test_a_date_to_try_again_is_heeded_and_nonsense_is_not(server: Server, post: Post) -> None:

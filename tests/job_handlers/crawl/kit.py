@@ -26,7 +26,8 @@ from job_handlers.sources.drive.pacer import Pacer
 from job_handlers.sources.drive.tree import DriveTree
 from job_handlers.sources.local.tree import LocalTree
 from tests.drive_server import DriveServer, Item
-from tests.job_handlers.fetching import SOON, Teller, drive_for
+from tests.job_handlers.download.impatient import SOON
+from tests.job_handlers.fetching import Teller, drive_for
 from tests.store.kit import ByHand, lay_out
 from worker_service.clock import wall_clock
 from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from job_handlers.crawl.drive_crawl import drive_crawl
+from job_handlers.crawl.wanted import Payload
 from job_handlers.sources import local
-from tests.job_handlers.fetching import drive_for, pdf
+from tests.job_handlers.fetching import Here, drive_for, pdf
+from worker_service.handlers import Permanent
 from worker_service.testing import How, run_handler
 
 
@@ -55,7 +59,10 @@ def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPat
     ids=str,
 )
 def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, payload: dict[str, object], code: str) -> None:
-    run = run_handler(drive_crawl, payload, directory=tmp_path)
+    context: Any = Here(payload=msgspec.convert(payload, Payload), directory=tmp_path)
 
-    assert (run.how, run.ended.code) == (How.PERMANENT, code)
-    assert run.ended.message != code
+    with pytest.raises(Permanent) as refused:
+        drive_crawl.run(context)
+
+    assert refused.value.code == code
+    assert refused.value.message != code
