@@ -139,7 +139,7 @@ def _book(
 
 def scans(directory: Path, count: int, pages: int, *, seed: str, place: Path = REAL) -> list[Book]:
     """So many files of the same pages, which were once on paper, the least written ones first. Nobody has read them:
-    the files are not the same."""
+    no page is quite as large as in another file."""
     directory.mkdir(parents=True)
     texts = sorted(place.glob("*.txt"), key=lambda text: text.stat().st_size)
     images = [image for text in texts for image in place.glob(f"{text.stem}.*") if image != text][:pages]
@@ -147,12 +147,13 @@ def scans(directory: Path, count: int, pages: int, *, seed: str, place: Path = R
 
 
 def _bound(path: Path, images: Sequence[Path], seed: str) -> Book:
-    """Each scan a page of the size of its paper, not a pixel changed."""
+    """Each scan a page as large as its paper, but for a hair: what is known is not read again. No pixel is changed."""
+    hair = 1 + random.Random(seed).random() / 1000
     with _new_document() as document:
         for image in images:
             with Image.open(image) as scan:
                 width, height = (72 * pixels / dpi for pixels, dpi in zip(scan.size, scan.info["dpi"], strict=True))
-            page = document.new_page(width=width, height=height)
+            page = document.new_page(width=hair * width, height=hair * height)
             page.insert_image(page.rect, filename=image)
         _save(document, path, {"title": seed})
     return Book(path, [image.with_suffix(".txt").read_text() for image in images])

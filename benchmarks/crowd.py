@@ -138,6 +138,8 @@ class Node:
         self._happened: deque[tuple[int, calls.Happened]] = deque()
         self._listens: int | None = None
         """The number of the call that waits for something to happen."""
+        self._is_heard = True
+        """Whether that takes what has happened."""
         self._attempts: dict[Key, Steps] = {}
         self._asks: dict[Key, int] = {}
         self._files: dict[str, int] = {}
@@ -209,19 +211,20 @@ class Node:
     def _listen(self, number: int, call: calls.Listen) -> None:
         while self._happened and self._happened[0][0] <= call.heard:
             self._happened.popleft()
-        self._listens = number
-        if call.takes and self._happened:
+        self._listens, self._is_heard = number, call.takes
+        if self._is_heard and self._happened:
             self._tell_happened()
         else:
             self._crowd.later(call.wait_seconds, lambda: self._tell_happened(number))
 
     def _tell_happened(self, number: int | None = None) -> None:
-        if self._listens is None or number not in (None, self._listens) or (number is None and not self._happened):
+        told = self._happened if self._is_heard else ()
+        if self._listens is None or number not in (None, self._listens) or (number is None and not told):
             return
         listens, self._listens = self._listens, None
         self._beat += 1
-        first = self._happened[0][0] if self._happened else 0
-        happened = tuple(one for _, one in self._happened)
+        first = told[0][0] if told else 0
+        happened = tuple(one for _, one in told)
         self._answer(listens, calls.Heard(self._life, self._beat, first, happened))
 
     # --- attempts ---

@@ -84,8 +84,8 @@ class Sizes:
     search_repeats: int = 5
 
 
-QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, contents_pages=1, lines=6, reports=2, report_pages=3,
-              large_pages=30, latency_repeats=1, pages_of_a_paper=2, library_pages=500, queries=20,
+QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, contents_pages=1, lines=3, reports=2, report_pages=3,
+              large_pages=10, latency_repeats=1, pages_of_a_paper=2, library_pages=500, queries=20,
               search_repeats=1)  # fmt: skip
 
 
