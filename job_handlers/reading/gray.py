@@ -76,7 +76,7 @@ class Gray:
 def gray_of(packed: bytes) -> Gray | None:
     """A picture that stands in a text. None: it is broken, or too small or too large for words."""
     try:
-        image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF"))
+        image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
             return None
         # A JPEG is never unpacked in colour: of a page of 600 dpi that is 100 MB.

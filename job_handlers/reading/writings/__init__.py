@@ -7,15 +7,16 @@ makes pages of them. Nothing that a file names outside itself is ever looked for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from job_handlers.kinds import Kind
 from job_handlers.reading.layout import TextTable
+from worker_service.handlers import counted
 
-LIBRARY = "writings 5"
+LIBRARY = "writings 6"
 """One more whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -31,6 +32,8 @@ _UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
 some encodings let a file name by themselves, and which nobody can write down."""
 _CELLS_MAX = 20_000
 """Of a table. A page holds fewer that are not empty."""
+
+_PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _MODULES = {
     Kind.TEXT: "plain",
@@ -91,6 +94,16 @@ def is_writing(kind: str) -> bool:
 def open_writing(path: Path, kind: Kind) -> Writing:
     opened: Writing = import_module(f"{__name__}.{_MODULES[kind]}").open_writing(path, kind)
     return opened
+
+
+def is_picture(name: str) -> bool:
+    """One that can be read."""
+    return name.lower().endswith(_PICTURES)
+
+
+def note_of_unread(pictures: Collection[str]) -> list[str]:
+    """Pictures of other kinds, such as drawings, by their names."""
+    return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
 def leaves(pieces: Iterable[Piece]) -> list[Leaf]:

@@ -10,14 +10,13 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from job_handlers.kinds import HEAD_BYTES, Kind
-from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Unreadable, web
+from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Unreadable, is_picture, note_of_unread, web
 from job_handlers.reading.writings.archive import Archive
 from worker_service.handlers import counted
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
-_PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif")
-_NO_CHAPTERS = (".pdf", ".webp", ".bmp", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
+_NO_CHAPTERS = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
 _FALLBACKS_MAX = 10
 
 
@@ -26,6 +25,8 @@ class Book:
         self._archive = Archive(path)
         self._names = set(self._archive.names)
         self.notes: list[str] = []
+        self._unread: dict[str, None] = {}
+        """Pictures."""
 
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._locked()
@@ -33,13 +34,14 @@ class Book:
             raise Unreadable("it is protected against copying: ask who sold it for one without")
         for chapter in chapters:
             yield NEW_PAGE
-            if _is_picture(chapter):
+            if is_picture(chapter):
                 yield Picture(chapter)
                 continue
             body = self._archive.read(chapter)
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
             # Often it is the name of a file, or the book's on each chapter.
             yield from web.pieces_of(iter([text]), partial(self._inside, chapter), has_title=False)
+        self.notes += note_of_unread(self._unread)
 
     def picture(self, key: str) -> bytes:
         return web.unpacked(key) if key.startswith("data:") else self._archive.read(key)
@@ -71,7 +73,12 @@ class Book:
 
     def _inside(self, chapter: str, address: str) -> str | None:
         name = self._beside(chapter, address)
-        return name if name in self._names and _is_picture(name) else web.inside(address)
+        if name not in self._names:
+            return web.inside(address)
+        if not is_picture(name):
+            self._unread[name] = None
+            return None
+        return name
 
     def _beside(self, name: str, href: str) -> str:
         return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), unquote(href.partition("#")[0])))[1:]
@@ -90,10 +97,6 @@ def _shown_by(item: ElementTree.Element, items: Mapping[str | None, ElementTree.
             break
         item = items[item.get("fallback")]
     return item
-
-
-def _is_picture(name: str) -> bool:
-    return name.lower().endswith(_PICTURES)
 
 
 def open_writing(path: Path, kind: Kind) -> Book:

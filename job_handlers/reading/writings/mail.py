@@ -17,7 +17,7 @@ from job_handlers.kinds import FORMATS, Kind
 from job_handlers.reading.writings import Picture, Piece, Unreadable, tables_in, web
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
-_PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif")
+_PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
 _LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
 _BOUNCE = "message/delivery-status"
 """What a mail server says of a mail that it could not deliver."""

@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 from job_handlers.encodings import decoded
 from job_handlers.kinds import Kind
-from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Row, Unreadable, web
+from job_handlers.reading.writings import NEW_PAGE, Picture, Piece, Row, Unreadable, is_picture, note_of_unread, web
 from job_handlers.reading.writings.archive import BROKEN, MEMBER_BYTES_MAX, Archive
 
 _BLOCK_BYTES = 1 << 20
@@ -29,7 +29,6 @@ _COLUMNS_MAX = 200
 """What is said of more is believed of none."""
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
-_PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".gif")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 _LOCKED = "it is locked with a password: save it without one"
@@ -107,11 +106,15 @@ class Office:
         self._kind = kind
         self._is_within = not isinstance(file, Path)
         self.notes: list[str] = []
+        self._unread: dict[str, None] = {}
+        """Pictures."""
 
     def pieces(self) -> Iterator[Piece]:
         if self._is_open:
-            return self._open_document()
-        return self._word() if self._kind is Kind.DOCX else self._slides()
+            yield from self._open_document()
+        else:
+            yield from self._word() if self._kind is Kind.DOCX else self._slides()
+        self.notes += note_of_unread(self._unread)
 
     @property
     def _is_open(self) -> bool:
@@ -194,6 +197,7 @@ class Office:
             raise Unreadable(f"there is no {name} in it")
         walk = _Walk(words, related)
         _parsed(self._archive, name, walk.begin, walk.end, walk.hear)
+        self._unread |= dict.fromkeys(walk.unread)
         for piece in walk.found:
             if not isinstance(piece, _Part):
                 yield piece
@@ -277,6 +281,10 @@ class _Walk:
     words: _Words
     related: Mapping[str, str]
     found: list[Piece | _Part] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """Pictures."""
+    _before_frame: int = 0
+    """So many of them."""
     _lines: list[list[str]] = field(default_factory=list)
     """Of the paragraphs that are open, the innermost last."""
     _beside: list[str] = field(default_factory=list)
@@ -309,10 +317,17 @@ class _Walk:
             self._rows[-1].cells += [[]] * _number(plain, "val")
         elif name in self.words.pages or (name == "br" and plain.get("type") == "page"):
             self._new_page()
+        elif name == "frame":
+            self._before_frame = len(self.unread)
         elif name in ("blip", "imagedata", "image"):
             target = self._target(plain, "embed", "id", "href")
-            if target.lower().endswith(_PICTURES):
+            if is_picture(target):
                 self.found.append(Picture(target))
+                if name == "image":
+                    # In a frame the same stands more than once, for whoever cannot draw the first.
+                    del self.unread[self._before_frame :]
+            elif posixpath.splitext(target)[1]:
+                self.unread.append(target)
         elif name in ("chart", "relIds", "altChunk", "object"):
             if target := self._target(plain, "dm", "id", "href"):
                 self.found.append(_Part(target))

@@ -36,7 +36,7 @@ _COLUMNS_MAX = 200
 """What is said of more is believed of none."""
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 _MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
-_DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?);base64,", re.IGNORECASE)
+_DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base64,", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
 Resolve = Callable[[str], str | None]

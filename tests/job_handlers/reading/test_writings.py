@@ -37,9 +37,9 @@ def packed(path: Path, members: Mapping[str, str | bytes]) -> Path:
     return path
 
 
-def png(text: str) -> bytes:
+def packed_picture(text: str, kind: str = "PNG") -> bytes:
     made = io.BytesIO()
-    picture(text, dpi=150).save(made, "PNG")
+    picture(text, dpi=150).save(made, kind)
     return made.getvalue()
 
 
@@ -147,7 +147,7 @@ def test_a_web_page_is_read_in_the_encoding_that_is_meant(tmp_path: Path, body: 
 
 
 def test_a_web_page_is_read_as_a_person_sees_it(tmp_path: Path) -> None:
-    image = base64.b64encode(png("x")).decode()
+    image = base64.b64encode(packed_picture("x")).decode()
     (tmp_path / "a.html").write_bytes(
         f"""<html><head><meta charset="iso-8859-1"><title>Climate &amp; Co</title><style>p {{}}</style></head>
         <body><h1>Gr\xf6\xdfe</h1><script>alert("not shown")</script><template>nor this</template>
@@ -608,7 +608,7 @@ for path in paths:
 
 def test_nothing_that_a_file_names_is_looked_for(tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
-    secret.write_bytes(png("secret"))
+    secret.write_bytes(packed_picture("secret"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         web, file = f"http://127.0.0.1:{server.getsockname()[1]}/a.png", secret.as_uri()
@@ -670,7 +670,7 @@ def test_a_note_is_read_at_once_and_a_picture_in_a_document_where_it_stands(libr
             tmp_path / "a.docx",
             f'{paragraph("Before")}<w:p><w:r><a:blip r:embed="rId1"/></w:r></w:p>{paragraph("behind")}'
             f"<w:tbl>{rows}</w:tbl>",
-            {"word/_rels/document.xml.rels": RELATIONS.format(related), "word/media/a.png": png(said)},
+            {"word/_rels/document.xml.rels": RELATIONS.format(related), "word/media/a.png": packed_picture(said)},
         )
     )
     assert library.methods == ["ocr"]
@@ -678,6 +678,41 @@ def test_a_note_is_read_at_once_and_a_picture_in_a_document_where_it_stands(libr
     told = json.loads(library.by_number[1].layout or "")
     assert told["tables"][0]["rows"] == [["Scope", "Scope"], ["17", "17"]]
     assert told["readers"][0].startswith("tesser")
+
+
+def test_pictures_of_every_usual_kind_are_read_and_the_others_told_of(library: Library, tmp_path: Path) -> None:
+    kinds = ("WEBP", "BMP", "GIF")
+    said = {kind: f"The {kind.lower()} shows what the board has decided." for kind in kinds}
+    names = [*(f"a.{kind.lower()}" for kind in kinds), "b.emf", "a.emf"]
+    related = "".join(f'<Relationship Id="{name}" Type="x/image" Target="media/{name}"/>' for name in names)
+    shown = "".join(f'<w:p><w:r><a:blip r:embed="{name}"/></w:r></w:p>' for name in [*names, "a.emf"])
+    made = {f"word/media/{name}": packed_picture(said[kind], kind) for name, kind in zip(names, kinds, strict=False)}
+    made |= {"word/media/a.emf": b"x", "word/media/b.emf": b"x"}
+
+    library.read(word(tmp_path / "a.docx", shown, {"word/_rels/document.xml.rels": RELATIONS.format(related), **made}))
+
+    assert library.text.split("\n") == [*said.values()]
+    counted = library.runs[0][1].ended.document
+    assert counted is not None
+    assert counted.note == "2 pictures of a kind that is not read: word/media/a.emf"
+
+
+def test_a_drawing_that_is_there_as_a_picture_as_well_is_not_told_of(tmp_path: Path) -> None:
+    frame = '<d:frame><d:image x:href="a.svg"/><d:image x:href="a.png"/></d:frame>'
+    alone = '<d:frame><d:image x:href="b.svg"/></d:frame>'
+    body = f'<o:body xmlns:o="o" xmlns:d="d" xmlns:x="x" xmlns:t="t"><t:p>{frame}{alone}</t:p></o:body>'
+    path = packed(
+        tmp_path / "a.odt",
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "content.xml": body,
+            **dict.fromkeys(("a.svg", "a.png", "b.svg"), "x"),
+        },
+    )
+    read = open_writing(path, Kind.ODT)
+
+    assert list(read.pieces()) == [Picture("a.png")]
+    assert read.notes == ["1 picture of a kind that is not read: b.svg"]
 
 
 def test_a_picture_that_is_broken_costs_no_word_of_its_page(library: Library, tmp_path: Path) -> None:
