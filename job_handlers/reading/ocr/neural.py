@@ -49,9 +49,9 @@ _GAP = 0.9
 """Of the height: characters further apart are two words, whatever stands between them."""
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
-_SIDE = 736
+_SIDE = 672
 """Of the page's shorter side, in pixels."""
-_PIXELS_MOST = 800_000
+_PIXELS_MOST = 680_000
 """Memory grows with them: 450 bytes each."""
 _TEXT, _SURE = 0.3, 0.6
 _GROWN = 0.8
