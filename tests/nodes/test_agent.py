@@ -224,15 +224,17 @@ def test_what_is_not_what_it_should_be_is_thrown_away(tmp_path: Path) -> None:
         inputs.has("../" + "a" * 61, 3)
 
 
-def test_a_file_goes_on_where_it_was_cut_off_by_a_crash(tmp_path: Path) -> None:
-    key = hashlib.sha256(b"abcdef").hexdigest()
-    Inputs(tmp_path / "inputs").put(key, 6, 0, b"abc")
+def test_a_file_goes_on_wherever_it_was_cut_off_by_a_crash(tmp_path: Path) -> None:
+    body = bytes(range(64))
+    key = hashlib.sha256(body).hexdigest()
 
-    again = Inputs(tmp_path / "inputs")
-
-    assert again.has(key, 6) == 3
-    assert again.put(key, 6, 3, b"def") == 6
-    assert (tmp_path / "inputs" / key).read_bytes() == b"abcdef"
+    for cut in range(1, len(body)):
+        place = tmp_path / f"{cut}"
+        Inputs(place).put(key, len(body), 0, body[:cut])
+        again = Inputs(place)
+        assert again.has(key, len(body)) == cut
+        assert again.put(key, len(body), cut, body[cut:]) == len(body)
+        assert [(one.name, one.read_bytes()) for one in place.iterdir()] == [(key, body)]
 
 
 def test_a_file_that_lies_there_is_not_replaced_for_an_attempt_may_be_reading_it(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from tests.nodes.conftest import MakeNodes, Nodes, gateway_of
 from tests.nodes.test_contract import by_pipes
 from tests.system.conftest import ROOT, is_running, wait_until
 from worker_service.children.messages import Ended, Happening, Order
-from worker_service.clock import boot_clock
+from worker_service.clock import boot_clock, wall_clock
 from worker_service.jobs.model import Status
 from worker_service.nodes.heard import Note
+from worker_service.store.opening import back_up, open_store
+from worker_service.store.restoring import RAISED_BY, look_at_backup, put_in_place
 
 
 def sleeping(nodes: Nodes) -> tuple[int, int]:
@@ -278,6 +280,33 @@ def test_another_daemon_waits_for_the_patience_while_a_child_on_a_node_still_run
 
     assert not is_running(pid)
     assert system.outcomes(job)[0] == "requeued"
+
+
+def test_what_a_node_ran_when_a_backup_was_brought_back_ends_and_runs_anew_under_a_fence_that_nobody_had(
+    make_nodes: MakeNodes, tmp_path: Path
+) -> None:
+    nodes = make_nodes({"n1": 1}, patience_seconds=3.0)
+    system = nodes.system
+    daemon = nodes.start()
+    job, pid = sleeping(nodes)
+    agent = nodes.agent("n1")
+    back_up(system.database, tmp_path / "copy.db")
+    # The node does not hear that the head is gone, and goes on.
+    os.kill(agent, signal.SIGSTOP)
+    daemon.signal(signal.SIGKILL)
+    daemon.ends()
+    system.store.close()
+
+    restored = put_in_place(look_at_backup(tmp_path / "copy.db"), system.database, wall_clock)
+    system.store = open_store(system.database)
+    nodes.start()
+    os.kill(agent, signal.SIGCONT)
+
+    assert restored.requeued == 1
+    system.pids_of(job, 2)
+    assert not is_running(pid)
+    assert (system.job(job).fence, system.outcomes(job)) == (1 + RAISED_BY + 1, ["requeued", None])
+    system.assert_sound()
 
 
 def test_a_cancelled_job_of_a_silent_node_is_cancelled_once_its_processes_are_proven_gone(
