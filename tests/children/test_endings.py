@@ -64,6 +64,7 @@ def test_a_home_is_used_again_where_it_was_left_empty_and_no_child_finds_what_an
     assert homes() == ["child-1"]
 
     desk.run("writes_too_much")
+    desk.run("silent")
     # What is in it is removed beside them.
     while "child-1" in homes():
         desk.run("silent")
