@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+from contextlib import suppress
 from functools import lru_cache
 
 HEAD_BYTES = 1 << 16
@@ -14,6 +16,11 @@ WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
 _LOOKED_AT_BYTES = 1 << 12
 _NULS_LEAST = 4
 _ESCAPE = b"\x1b$"
+_HIGH = bytes(range(128, 256))
+_SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_SEQUENCES_LEAST = 5
+"""To each byte that is in none. In other encodings hardly any letters look so."""
+_AS_WINDOWS = "as Windows wrote it"
 _RUN = re.compile(rb"[\x80-\xff]{3,}")
 _RUN_BYTES_LEAST = 12
 """A word or two: less tells nothing."""
@@ -32,32 +39,46 @@ _TOO_NEAR = ("slk", "slv")
 """To another language of the same letters: neither would be told."""
 
 
+def decoded(body: bytes) -> tuple[str, str]:
+    """The text, and its encoding."""
+    encoding = encoding_in(body[:HEAD_BYTES])
+    return _text_of(body, encoding), encoding
+
+
 @lru_cache(maxsize=8)
-def decoded(head: bytes) -> tuple[str, str]:
-    """The text, and its encoding. What tells nothing is what Windows writes in the west of Europe."""
+def encoding_in(head: bytes) -> str:
+    """What tells nothing is what Windows writes in the west of Europe."""
     if head.startswith(_UTF_32):
-        return head[: len(head) // 4 * 4].decode("utf-32", "replace"), "utf-32"
+        return "utf-32"
     if head.startswith(_UTF_16):
-        return head[: len(head) // 2 * 2].decode("utf-16", "replace"), "utf-16"
+        return "utf-16"
     if wide := _without_mark(head[:_LOOKED_AT_BYTES]):
-        return head[: len(head) // 2 * 2].decode(wide, "replace"), wide
+        return wide
     try:
-        # The last character may be cut.
-        text = head[: len(head) - 4 if len(head) == HEAD_BYTES else None].decode("utf-8-sig")
+        _text_of(head, "utf-8-sig", "strict")
     except UnicodeDecodeError:
-        encoding = _told_by(head)
-        return head.decode(encoding, "replace"), encoding
+        return "utf-8-sig" if _is_nearly_utf_8(head) else _told_by(head)
     if _ESCAPE in head:
-        try:
-            return _whole_lines(head).decode("iso2022_jp"), "iso2022_jp"
-        except UnicodeDecodeError:
-            pass
-    return text, "utf-8-sig"
+        with suppress(UnicodeDecodeError):
+            _text_of(head, "iso2022_jp", "strict")
+            return "iso2022_jp"
+    return "utf-8-sig"
+
+
+def errors_in(encoding: str) -> str:
+    """What becomes of bytes that are no letters in it, as `open` has it."""
+    return _AS_WINDOWS if encoding == "utf-8-sig" else "replace"
 
 
 def is_guessed(encoding: str) -> bool:
     """Somebody ought to look whether it was right."""
     return encoding in (*_NOT_LATIN, *_LATIN.values())
+
+
+def _text_of(body: bytes, encoding: str, errors: str | None = None) -> str:
+    """A letter that is cut at the end of a head is none."""
+    is_whole = len(body) != HEAD_BYTES
+    return codecs.getincrementaldecoder(encoding)(errors or errors_in(encoding)).decode(body, is_whole)
 
 
 def _without_mark(head: bytes) -> str:
@@ -74,14 +95,31 @@ def _without_mark(head: bytes) -> str:
     return "" if "\0" in text or "�" in text[:-1] else wide
 
 
+def _is_nearly_utf_8(head: bytes) -> bool:
+    """A few bytes in it are not: somebody has put two texts together, or one is broken."""
+    found = _SEQUENCE.findall(head)
+    return len(found) >= _SEQUENCES_LEAST * (_high_bytes(head) - sum(map(len, found)))
+
+
+def _high_bytes(head: bytes) -> int:
+    return len(head) - len(head.translate(None, _HIGH))
+
+
+def _as_windows_wrote_it(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
+
+
+codecs.register_error(_AS_WINDOWS, _as_windows_wrote_it)
+
+
 def _told_by(head: bytes) -> str:
     lines = _whole_lines(head)
     runs = sum(len(run) for run in _RUN.findall(lines) if len(set(run)) >= _RUN_LETTERS_LEAST)
-    high = len(lines) - len(lines.translate(None, bytes(range(128, 256))))
     if b"\0" in head:
         # It is none.
         return "cp1252"
-    if runs < _RUN_BYTES_LEAST or 2 * runs < high:
+    if runs < _RUN_BYTES_LEAST or 2 * runs < _high_bytes(lines):
         # Letters with accents stand among letters without.
         return _LATIN.get(_language_of(lines.decode("cp1252", "replace")), "cp1252")
     from charset_normalizer import from_bytes  # hardly any text needs it

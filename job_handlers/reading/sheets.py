@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import python_calamine
 
-from job_handlers.encodings import decoded
+from job_handlers.encodings import decoded, errors_in
 from job_handlers.kinds import HEAD_BYTES, Kind, delimiter_of
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
 
@@ -131,7 +131,7 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
     with path.open("rb") as file:
         text, encoding = decoded(file.read(HEAD_BYTES))
     csv.field_size_limit(_CELL_CHARACTERS_MAX)
-    with path.open(encoding=encoding, errors="replace", newline="") as lines:
+    with path.open(encoding=encoding, errors=errors_in(encoding), newline="") as lines:
         try:
             yield from csv.reader((line.replace("\0", "") for line in lines), delimiter=delimiter_of(text) or ",")
         except csv.Error as error:

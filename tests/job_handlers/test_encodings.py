@@ -58,3 +58,32 @@ def test_what_is_no_text_has_no_encoding_to_be_guessed() -> None:
     assert decoded(bytes(range(256)) * 200)[1] == "cp1252"
     assert decoded(b"plain\n") == ("plain\n", "utf-8-sig")
     assert decoded(b"a\0b") == ("a\0b", "utf-8-sig")
+
+
+@pytest.mark.parametrize("text", ["Größe der Übernahme\n", TEXTS["cp1251"], TEXTS["gb18030"], "📄 €\n"])
+def test_a_letter_that_is_cut_at_the_end_of_what_is_looked_at_spoils_none_before_it(text: str) -> None:
+    for before in range(len(text.encode())):
+        body = b"x" * before + text.encode() * HEAD_BYTES
+
+        found, told = decoded(body[:HEAD_BYTES])
+
+        assert (told, "�" in found, len(found.encode()) > HEAD_BYTES - 4) == ("utf-8-sig", False, True)
+
+
+@pytest.mark.parametrize("text", [GERMAN * 3, TEXTS["cp1251"], TEXTS["gb18030"]])
+@pytest.mark.parametrize("bad", [b"\xff", "é".encode("cp1252") + b"t"])
+def test_a_byte_that_is_no_letter_spoils_none_of_the_others(text: str, bad: bytes) -> None:
+    found, told = decoded(bad + b"\n" + text.encode())
+
+    assert (told, found.partition("\n")[2]) == ("utf-8-sig", text)
+    assert found[0] in "ÿé"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "iso2022_jp"])
+def test_a_text_as_long_as_what_is_looked_at_keeps_its_end(encoding: str) -> None:
+    end = {"iso2022_jp": "これ", "cp1252": "Größe"}.get(encoding, "END").encode(encoding)
+    body = "Größe ".encode(encoding, "ignore") + b"x" * HEAD_BYTES
+
+    found, _ = decoded(body[: HEAD_BYTES - len(end)] + end)
+
+    assert found.endswith(end.decode(encoding))

@@ -25,8 +25,10 @@ _BLOCK_BYTES = 1 << 20
 """A comment or a value that goes on is looked through anew with each."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
-_COLUMNS_MAX = 200
-"""What is said of more is believed of none."""
+_TIMES_MAX = 200
+"""What is said of more columns, or of more rows that are alike, is believed of none."""
+_ALIKE_CHARACTERS = 1 << 12
+"""That take what is written once, and stands there as often as is said."""
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
@@ -55,7 +57,8 @@ _WORD = _Words(
     ("tc",),
     ("tr",),
     ("tbl",),
-    ("del", "moveFrom", "Fallback", "instrText", "delText"),
+    # What was deleted, and how something else was before.
+    ("del", "moveFrom", "Fallback", "instrText", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
     ("t",),
     ("lastRenderedPageBreak",),
 )
@@ -265,11 +268,14 @@ class _Row:
     """So many columns has the cell that is open."""
     repeats: int = 1
     """So many cells are written as the one that is open."""
+    times: int = 1
+    """So many rows are written as this one."""
 
     def end_cell(self) -> None:
         """What has several columns stands in the first of them."""
         if self.cells:
-            self.cells += [self.cells[-1]] * (self.repeats - 1) + [[]] * (self.spans - 1)
+            times = _bearable(self.repeats, self.cells[-1])
+            self.cells += [self.cells[-1]] * (times - 1) + [[]] * (self.spans - 1)
         self.spans = self.repeats = 1
 
 
@@ -305,7 +311,7 @@ class _Walk:
         if name in self.words.paragraphs:
             self._lines.append([])
         elif name in self.words.rows:
-            self._rows.append(_Row(len(self._lines)))
+            self._rows.append(_Row(len(self._lines), times=_number(plain, "number-rows-repeated")))
         elif name in self.words.tables:
             self._begins_table = self._begins_table or not self._rows
         elif name in self.words.cells and self._rows:
@@ -316,7 +322,8 @@ class _Walk:
         elif name == "gridBefore" and self._rows:
             self._rows[-1].cells += [[]] * _number(plain, "val")
         elif name in self.words.pages or (name == "br" and plain.get("type") == "page"):
-            self._new_page()
+            if not self._new_page() and name == "br" and self._lines:
+                self._lines[-1].append("\n")
         elif name == "frame":
             self._before_frame = len(self.unread)
         elif name in ("blip", "imagedata", "image"):
@@ -346,10 +353,13 @@ class _Walk:
         elif name in self.words.cells and self._rows:
             self._rows[-1].end_cell()
         elif name in self.words.rows and self._rows:
-            row = Row((" ".join(cell) for cell in self._rows.pop().cells), begins=self._begins_table)
-            # The series of a chart are none of a table.
-            self._add(row if self.words.tables else str(row))
-            self._begins_table = self._begins_table and (bool(self._rows) or not row)
+            ended = self._rows.pop()
+            cells = [" ".join(cell) for cell in ended.cells]
+            for _ in range(_bearable(ended.times, cells)):
+                row = Row(cells, begins=self._begins_table)
+                # The series of a chart are none of a table.
+                self._add(row if self.words.tables else str(row))
+                self._begins_table = self._begins_table and (bool(self._rows) or not row)
 
     def hear(self, text: str) -> None:
         if self._lines and not self._silent and (self._texts or not self.words.texts):
@@ -361,13 +371,15 @@ class _Walk:
             (self.related[key] for name in names if (key := said.get(name, "").rstrip("/")) in self.related), ""
         )
 
-    def _new_page(self) -> None:
+    def _new_page(self) -> bool:
+        """No: within a cell, or a text box, none begins."""
         if self._rows or len(self._lines) > 1:
-            return
+            return False
         if self._lines and (text := self._text_of(self._lines[-1])):
             self.found.append(text)
             self._lines[-1].clear()
         self.found.append(NEW_PAGE)
+        return True
 
     def _text_of(self, line: Sequence[str]) -> str:
         return "".join(line).strip()
@@ -385,11 +397,15 @@ class _Walk:
             self._beside.clear()
 
 
+def _bearable(times: int, texts: Sequence[str]) -> int:
+    return min(times, 1 + _ALIKE_CHARACTERS // max(sum(map(len, texts)), 1))
+
+
 def _flat(texts: Sequence[str]) -> Iterator[str]:
     return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
 
 
-def _number(said: Mapping[str, str], name: str, most: int = _COLUMNS_MAX) -> int:
+def _number(said: Mapping[str, str], name: str, most: int = _TIMES_MAX) -> int:
     number = said.get(name, "1")[:_DIGITS_MAX]
     return min(int(number), most) if number.isdecimal() else 1
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Set
 from html.parser import HTMLParser
 from pathlib import Path
 
-from job_handlers.encodings import WIDE, decoded
+from job_handlers.encodings import WIDE, encoding_in
 from job_handlers.kinds import HEAD_BYTES, Kind
 from job_handlers.reading.writings import Picture, Piece, Row, Unreadable
 
@@ -28,12 +28,14 @@ _BLOCKS = frozenset(
 )
 _CELLS = {"td", "th"}
 _IMAGES = {"img", "image"}
-_ROW_ENDS = {"tr", "table", "thead", "tbody", "tfoot"}
+_ROW_GROUPS = {"table", "thead", "tbody", "tfoot"}
+_ROW_ENDS = {"tr", *_ROW_GROUPS}
 _ROW_PIECES_MAX = 1000
 _OPEN_CHARACTERS_MAX = 1 << 16
 _CELL_LINES_MAX = 10
 _COLUMNS_MAX = 200
 """What is said of more is believed of none."""
+_ROWS_MOST = 1 << 20
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 _MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base64,", re.IGNORECASE)
@@ -54,6 +56,7 @@ class Page(HTMLParser):
         self._cells: list[list[Piece]] = []
         """Of the row that is open."""
         self._in_row = 0
+        self._is_row_open = False
         self._column = 0
         """Of the cell that is open; those after it are its own as well."""
         self._from_above: dict[int, int] = {}
@@ -81,6 +84,9 @@ class Page(HTMLParser):
             self._end_line()
         if tag in _ROW_ENDS:
             self._end_row()
+            self._is_row_open = tag == "tr"
+        if tag in _ROW_GROUPS:
+            self._from_above.clear()
         if tag == "table":
             self._begin_table()
         if tag in _CELLS:
@@ -105,6 +111,8 @@ class Page(HTMLParser):
                 self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
             if tag in _ROW_ENDS:
                 self._end_row()
+            if tag in _ROW_GROUPS:
+                self._from_above.clear()
             if tag == "table":
                 self._begin_table()
 
@@ -148,15 +156,18 @@ class Page(HTMLParser):
     def _begin_table(self) -> None:
         """Or go on with what is around it."""
         self._begins_table, self._has_heads = True, False
-        self._from_above.clear()
 
     def _begin_cell(self, said: dict[str, str | None]) -> None:
         """What has several columns stands in the first of them, what has several rows in the first of those."""
         if len(self._cells) >= _ROW_PIECES_MAX:
             self._end_row()
+        self._is_row_open = True
         self._fill_from_above()
         self._column = len(self._cells)
         columns, rows = _number(said.get("colspan")), _number(said.get("rowspan"))
+        if (said.get("rowspan") or "").strip() == "0":
+            # As far as its part of the table goes.
+            rows = _ROWS_MOST
         self._cells += [[] for _ in range(columns)]
         if rows > 1:
             reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
@@ -168,10 +179,12 @@ class Page(HTMLParser):
 
     def _end_row(self) -> None:
         self._end_line()
+        if self._is_row_open:
+            self._from_above = {column: rows - 1 for column, rows in self._from_above.items() if rows > 1}
+        self._is_row_open = False
         if not self._cells:
             return
         cells, self._cells, self._in_row = self._cells, [], 0
-        self._from_above = {column: rows - 1 for column, rows in self._from_above.items() if rows > 1}
         lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
         if max(map(len, lines)) <= (_CELL_LINES_MAX if self._has_heads else 1):
             if row := Row((" ".join(cell) for cell in lines), begins=self._begins_table):
@@ -209,7 +222,7 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
 
 def encoding_of(head: bytes) -> str:
     """By its mark, else as it says, else as a text."""
-    text_like = decoded(head)[1]
+    text_like = encoding_in(head)
     if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like
     found = _CHARSET.search(head)

@@ -183,6 +183,9 @@ def test_a_web_page_is_read_as_a_person_sees_it(tmp_path: Path) -> None:
             ["Fruit\tPrice", "Bananas\tcheap wrapped"],
         ),
         ("<tr><td colspan=-1>a<td colspan=x>b<td rowspan=99999999>c", ["a\tb\tc"]),
+        ("<tr><td rowspan=2>a<td rowspan=2>b</tr><tr></tr><tr><td>c<td>d", ["a\tb", "c\td"]),
+        ("<thead><tr><th rowspan=2>A<th>B</thead><tbody><tr><td>1<td>2", ["A\tB", "1\t2"]),
+        ("<tr><td rowspan=0>a<td>b<tr><td>c<tr><td>d<tbody><tr><td>e<td>f", ["a\tb", "\tc", "\td", "e\tf"]),
     ],
 )
 def test_a_row_of_a_web_page_is_one_line_and_what_is_only_laid_out_as_one_is_not(
@@ -272,6 +275,33 @@ def test_a_cell_over_several_columns_moves_none_of_those_after_it(tmp_path: Path
 
     assert pages_of(docx) == ["a\t\tb\n\tc\td\ne\tf"]
     assert pages_of(odt) == ["a\t\t\tb"]
+
+
+def test_how_a_cell_was_before_it_was_changed_moves_no_other(tmp_path: Path) -> None:
+    was = "<w:tcPr><w:tcPrChange><w:tcPr><w:gridSpan w:val='3'/></w:tcPr></w:tcPrChange></w:tcPr>"
+    rows = f"<w:tr><w:tc>{was}{paragraph('a')}</w:tc><w:tc>{paragraph('b')}</w:tc></w:tr>"
+
+    assert pages_of(word(tmp_path / "a.docx", f"<w:tbl>{rows}</w:tbl>")) == ["a\tb"]
+
+
+def test_a_page_that_begins_within_a_cell_parts_its_words(tmp_path: Path) -> None:
+    broken = '<w:p><w:r><w:t>Total</w:t><w:br w:type="page"/><w:t>revenue</w:t></w:r></w:p>'
+
+    assert pages_of(word(tmp_path / "a.docx", f"<w:tbl><w:tr><w:tc>{broken}</w:tc></w:tr></w:tbl>")) == [
+        "Total revenue"
+    ]
+
+
+def test_rows_that_are_alike_are_as_many_as_is_said_and_no_more_than_are_bearable(tmp_path: Path) -> None:
+    def table(cell: str) -> Path:
+        rows = f"<b:table-row b:number-rows-repeated='2'><b:table-cell b:number-columns-repeated='3'><t:p>{cell}</t:p>"
+        names = "xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b'"
+        content = f"<o:d {names}><b:table>{rows}</b:table-cell></b:table-row></b:table></o:d>"
+        kind = {"mimetype": "application/vnd.oasis.opendocument.text"}
+        return packed(tmp_path / "a.odt", {**kind, "content.xml": content})
+
+    assert pages_of(table("a")) == ["a\ta\ta\na\ta\ta"]
+    assert pages_of(table("a" * 5000)) == ["a" * 5000]
 
 
 def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path) -> None:
