@@ -140,14 +140,18 @@ def _done_with(
         got = fetch.fetch(asking, context.keep, wanted, context, patience)
     except _Known as known:
         return _again(known.facts, known.file, reference, context)
-    return _fresh(got, reference, context)
+    return _fresh(got, None if asking.has_asked else _same(got, context), reference, context)
 
 
-def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Done:
-    payload = context.payload
-    name = safe_name(payload.name or got.facts.name, got.kind.suffixes)
-    target = context.staging / name
-    fetch.moved_to(got, target)
+def _same(got: Fetched, context: Context[Payload]) -> PublishedFile | None:
+    """Where the source told no digest, it is known only now whether somebody has it: one that cannot be read is tried
+    again by each who asks for it, and one copy of it is enough."""
+    known = context.ask(SameContent(sha256=got.digests.sha256, size=got.size)).files
+    return next((one for one in known if (one.sha256, one.size) == (got.digests.sha256, got.size)), None)
+
+
+def _fresh(got: Fetched, known: PublishedFile | None, reference: Reference, context: Context[Payload]) -> Done:
+    name = safe_name(context.payload.name or got.facts.name, got.kind.suffixes)
     result = {
         "name": name,
         "kind": got.kind.name,
@@ -159,7 +163,15 @@ def _fresh(got: Fetched, reference: Reference, context: Context[Payload]) -> Don
         "restarts": got.restarts,
         **({"note": got.note} if got.note else {}),
     }
-    file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5, note=got.note)
+    file: File | SameFile
+    if known is not None:
+        fetch.drop(got)
+        result["same_as"] = known.id
+        file = SameFile(known.id, role="original", name=name)
+    else:
+        target = context.staging / name
+        fetch.moved_to(got, target)
+        file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5, note=got.note)
     # What an earlier attempt has left was read when nobody had asked whether the file had settled.
     revision = got.facts.key if got.facts.is_settled and got.bytes_fetched == got.size else ""
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context, revision))
@@ -211,16 +223,17 @@ class _Known(Exception):
 class _Asking:
     """The source; the first time that it tells digests of its own, somebody may have the file already."""
 
+    has_asked = False
+
     def __init__(self, source: SourceFile, context: Context[Payload], wanted: FileWanted) -> None:
         self._source, self._context, self._wanted = source, context, wanted
-        self._has_asked = False
         self.pour, self.close = source.pour, source.close
 
     def facts(self) -> Facts:
         facts = self._source.facts()
         # What the payload says of the content proves nothing: who knows a digest may not read the file.
-        if not self._has_asked and (facts.sha256 or facts.md5) and facts.size:
-            self._has_asked = True
+        if not self.has_asked and (facts.sha256 or facts.md5) and facts.size:
+            self.has_asked = True
             question = SameContent(sha256=facts.sha256, md5=facts.md5, size=facts.size)
             for file in self._context.ask(question).files:
                 is_expected = self._wanted.sha256 in ("", file.sha256) and self._wanted.md5 in ("", file.md5)

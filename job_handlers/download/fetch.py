@@ -104,8 +104,13 @@ def moved_to(fetched: Fetched, target: Path) -> None:
         shutil.copyfile(fetched.part, unfinished)
         sync(unfinished)
         unfinished.rename(target)
-        fetched.part.unlink()
     sync(target.parent)
+    drop(fetched)
+
+
+def drop(fetched: Fetched) -> None:
+    """What was kept of it."""
+    fetched.part.unlink(missing_ok=True)
     sidecar_in(fetched.part.parent).unlink(missing_ok=True)
 
 

@@ -149,13 +149,27 @@ def test_a_file_that_somebody_has_is_published_again_without_a_byte(server: Driv
 
 
 def test_what_only_the_payload_says_of_the_content_proves_nothing(server: DriveServer, run: Download) -> None:
-    """Who knows the digest of a file must not get the file."""
+    """Who knows the digest of a file must not get the file without having fetched it."""
     server.plain["a.pdf"] = Plain(CONTENT)
     known = PublishedFile(7, 3, "original", "old.pdf", "objects/3-1/old.pdf", len(CONTENT), SHA256, MD5)
 
     done = run(f"{server.url}/plain/a.pdf", expected_sha256=SHA256, answers={SameContent: Files([known])})
 
-    assert (done.how, len(done.files), list(done.published_again)) == (How.DONE, 1, [])
+    assert (done.how, done.result["bytes_fetched"]) == (How.DONE, len(CONTENT))
+
+
+def test_of_a_file_without_digests_that_somebody_has_no_second_copy_is_kept(
+    server: DriveServer, run: Download, tmp_path: Path
+) -> None:
+    server.plain["a.pdf"] = Plain(CONTENT)
+    known = PublishedFile(7, 3, "original", "old.pdf", "objects/3-1/old.pdf", len(CONTENT), SHA256, MD5)
+
+    done = run(f"{server.url}/plain/a.pdf", answers={SameContent: Files([known])})
+
+    assert [(one.file_id, one.role, one.name) for one in done.published_again] == [(7, "original", "a.pdf")]
+    assert done.result["same_as"] == 7
+    assert [done.files, *(tmp_path / "run" / "keep").rglob("*.*")] == [[]]
+    assert [one.document.content for one in done.follow_ups if one.document] == [SHA256]
 
 
 # --- it goes on where it was stopped ------------------------------------------------------------------
