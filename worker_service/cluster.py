@@ -107,6 +107,8 @@ def read_cluster(raw: object, label: str) -> Cluster:
 
 def _fault_of(engine: str, word: str) -> str | None:
     """Why this is nothing that the engine could start."""
+    if word.partition(":")[0] in ENGINES:
+        return f"there is one engine, and it is named once: {engine}:a*1,b*2"
     place = place_of(word)
     least = 0 if place.address == LOCAL else 1
     if place.slots is not None and not least <= place.slots <= SLOTS_MOST:

@@ -20,6 +20,8 @@ _LINE_ENDS = re.compile(r"[\r\n\t][\r\n\t ]*")
 _JOINERS = "\u200c\u200d"
 _BYTES = range(0xDC80, 0xDD00)
 # What a spreadsheet takes for the beginning of a formula, in whichever width.
+_SIGNED = re.compile(r"[+-](?:[ .,]?\d+)*%?")
+"""A number, or the dash that stands for none."""
 _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -42,6 +44,8 @@ def harmless_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = harmless(value)
+    if _SIGNED.fullmatch(value):
+        return text
     return f"'{text}" if value.startswith(_BEGINS_FORMULA) or text.startswith(_BEGINS_FORMULA) else text
 
 

@@ -144,6 +144,8 @@ def test_test_says_of_each_machine_whether_it_could_be_a_node(
         ("ssh:a b*2", "'a b*2': this is no machine that ssh could call"),
         ("ray:head", "say where Ray's head is, with its port: ray:head.example:6379"),
         ("ray:a:1,b:1", "names Ray's own head alone, which knows its nodes"),
+        ("ssh:a*1,ssh:b*1", "'ssh:b*1': there is one engine, and it is named once: ssh:a*1,b*2"),
+        ("pipe:n1=true*1,ssh:b*1", "there is one engine, and it is named once"),
         ("pipe:n1=sh -c 'exec*2", "a quotation mark in it is not closed"),
     ],
 )

@@ -65,7 +65,7 @@ def test_tables_without_places_are_tables_and_of_a_spreadsheet_it_is_told_that_i
 
 
 def test_no_cell_of_a_table_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:
-    shelf.with_tables("a.pdf", [["=1+1", "@SUM(A1)"], ["-cmd|' /C calc'!A0", "+2"]])
+    shelf.with_tables("a.pdf", [["=1+1", "@SUM(A1)"], ["-cmd|' /C calc'!A0", "+2+3"]])
     book = tmp_path / "tables.xlsx"
 
     run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book)
@@ -76,6 +76,15 @@ def test_no_cell_of_a_table_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: 
         sheet = archive.read("xl/worksheets/sheet1.xml").decode()
     assert "<f>" not in sheet
     assert set(re.findall(r"<c r=.[A-B]\d.([^>]*)>", sheet)) == {' s="1" t="inlineStr"'}
+
+
+def test_a_number_with_a_sign_stays_as_it_stands_on_the_page(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    cells = ["-3.5", "+5", "-", "-1,204.50", "-1 234", "-12%"]
+    shelf.with_tables("a.pdf", [cells, cells])
+
+    run("tables", 1, "--csv", tmp_path)
+
+    assert [*csv.reader(io.StringIO((tmp_path / "page-1-table-1.csv").read_text()))] == [cells, cells]
 
 
 def test_a_document_without_tables_says_so(run: Run, shelf: Shelf) -> None:

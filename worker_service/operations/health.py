@@ -263,7 +263,7 @@ def audit(session: Session) -> Iterator[Finding]:
 def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
     for pause in pauses:
         what = title_of_pause(pause.scope, pause.name)
-        words = {"all": "", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
+        words = {"all": " --all", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
         yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
 
 
