@@ -54,6 +54,7 @@ FILES_SECONDS = 5.0
 GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
 """For each attempt on a node, and for all of them: so far apart turns begin. What many say is heard and written
 together; few do not notice."""
+NAMED_SECONDS = 0.25
 DRAINED_SECONDS = 60.0
 """What comes due later than this is left to the next one who drains the queue."""
 
@@ -246,6 +247,10 @@ class Loop:
             self._claiming.again()
         if landed:
             self.heartbeat.leases = self.tools.slots.leases()
+        named_at = self._due_at.get("name_documents")
+        if named_at is not None and any(attempt.job.document_id is not None for attempt in landed):
+            # Somebody waits for it, and then looks for its name.
+            self._due_at["name_documents"] = min(named_at, self.tools.monotonic() + NAMED_SECONDS)
 
     # ── The nursery ──
 
