@@ -1,4 +1,6 @@
-"""What a daemon may rely on of its children, whoever runs them: its own nursery, or a gateway and a node behind it."""
+"""What a daemon may rely on of its children, whoever runs them: its own nursery, or a gateway and a node behind it, by
+pipes or by Ray.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests import installed
+from tests.nodes.ray_machines import Machines, needs_ray
 from tests.system.conftest import ROOT, is_running
 from worker_service.children.messages import (
     Begin,
@@ -29,6 +33,7 @@ from worker_service.children.nursery import Nursery
 from worker_service.nodes.routes import FarNursery
 
 PATIENCE_SECONDS = 30.0
+SLOTS = 4
 TYPES = ("noop", "talk", "sleep", "fail", "chaos", "fetch")
 
 
@@ -76,27 +81,48 @@ def begin_of(place: Path, **more: object) -> Begin:
     return Begin(place / "staging", place / "keep", grace_seconds=0.5, **more)  # type: ignore[arg-type]
 
 
-def by_pipes(place: Path) -> FarNursery:
+@contextmanager
+def at_home(place: Path) -> Iterator[Nursery]:
+    with closing(Nursery(begin_of(place))) as nursery:
+        nursery.start()
+        yield nursery
+
+
+@contextmanager
+def by_pipes(place: Path) -> Iterator[FarNursery]:
+    node = f"n1={sys.executable} -P -m worker_service.nodes.pipes {place / 'n1'} {SLOTS}"
+    with _over(place, "pipe", node) as nursery:
+        yield nursery
+
+
+@contextmanager
+def over_ray(place: Path) -> Iterator[FarNursery]:
+    with closing(Machines(place / "ray", dict(os.environ))) as machines, pytest.MonkeyPatch.context() as patched:
+        machines.start_head()
+        machines.start_node("n1", SLOTS)
+        patched.setenv("CREDENTIALS_DIRECTORY", str(machines.keys))
+        with _over(place, "ray", machines.where) as nursery:
+            yield nursery
+
+
+@contextmanager
+def _over(place: Path, engine: str, where: str) -> Iterator[FarNursery]:
     (place / "objects").mkdir()
-    node = f"n1={sys.executable} -P -m worker_service.nodes.pipes {place / 'n1'} 4"
-    gateway = GatewayBegin("ab", "pipe", (node,), 0, 10.0, place / "objects", dict.fromkeys(TYPES, ()))
-    nursery = FarNursery(begin_of(place, gateway=gateway), {})
-    nursery.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not nursery.has_begun_anew(["n1"]):
-        assert time.monotonic() < deadline, nursery.seen
-        select.select([nursery], [], [], 0.1)
-        nursery.happened()
-    return nursery
+    gateway = GatewayBegin("ab", engine, (where,), 0, 10.0, place / "objects", dict.fromkeys(TYPES, ()))
+    with closing(FarNursery(begin_of(place, gateway=gateway), {})) as nursery:
+        nursery.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (nursery.seen and nursery.seen.nodes and nursery.has_begun_anew([nursery.seen.nodes[0].name])):
+            assert time.monotonic() < deadline, nursery.seen
+            select.select([nursery], [], [], 0.1)
+            nursery.happened()
+        yield nursery
 
 
-def at_home(place: Path) -> Nursery:
-    nursery = Nursery(begin_of(place))
-    nursery.start()
-    return nursery
+WAYS = [at_home, by_pipes, pytest.param(over_ray, marks=needs_ray)]
 
 
-@pytest.fixture(scope="module", params=[at_home, by_pipes], ids=lambda one: str(one.__name__))
+@pytest.fixture(scope="module", params=WAYS, ids=lambda one: str(one.__name__))
 def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """One for all of them: none of them kills anybody but children."""
     place = tmp_path_factory.mktemp("children")
@@ -105,9 +131,8 @@ def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     installed.keep_of_the_shipped(handlers)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(handlers), str(ROOT)]))
-        nursery = request.param(place)
-        yield Desk(nursery, place)
-        nursery.close()
+        with request.param(place) as nursery:
+            yield Desk(nursery, place)
 
 
 def test_an_order_begins_says_how_far_it_is_and_ends_once(desk: Desk) -> None:

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -226,7 +225,7 @@ def test_what_nobody_has_placed_is_not_gone_before_each_node_has_begun_anew_that
 ) -> None:
     installed.install(tmp_path / "installed", "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "installed"), str(ROOT)]))
-    with closing(by_pipes(tmp_path)) as far:
+    with by_pipes(tmp_path) as far:
         # The gateway had two, of which the next one finds one.
         Note(tmp_path / "staging", "n2").write(boot_clock())
         assert far.pid is not None
