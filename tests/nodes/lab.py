@@ -28,7 +28,9 @@ DISK = Path("/mnt")
 """Where a machine has its own disk."""
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "ssh", "ssh-keygen")
 _BOOT_SECONDS = 60.0
-_HEAD = "10.77.0.254"
+HEAD = "10.77.0.254"
+ADDRESSES = [f"10.77.0.{number}" for number in range(1, 100)]
+"""Of the machines, in their order."""
 
 _BOOT = """\
 # Until it has a network: sshd wants its address.
@@ -96,7 +98,7 @@ class Lab:
         self.switch = subprocess.Popen(_dies_with_us("unshare", "--net", "sleep", "infinity"))
         _wait_until(lambda: _is_in_another_network(self.switch.pid))
         self.ip("link", "add", "br0", "type", "bridge")
-        self.ip("addr", "add", f"{_HEAD}/24", "dev", "br0")
+        self.ip("addr", "add", f"{HEAD}/24", "dev", "br0")
         self.ip("link", "set", "br0", "up")
         self.ip("link", "set", "lo", "up")
         self._ssh = place / "ssh"
@@ -120,7 +122,7 @@ class Lab:
     ) -> Machine:
         """A machine that runs. `more`: what is done there before anybody may come in; `program`: the node's."""
         machine = self.machines[name] = Machine(
-            self, name, f"10.77.0.{len(self.machines) + 1}", wire=wire, more=more, program=program
+            self, name, ADDRESSES[len(self.machines)], wire=wire, more=more, program=program
         )
         host = (self._ssh / "host_key.pub").read_text()
         with (self._ssh / "config").open("a") as config, (self._ssh / "known_hosts").open("a") as known:
@@ -233,7 +235,9 @@ class Machine:
         return {pid: marks for pid in self.pids() if (marks := marks_on(pid)) is not None and all(marks)}
 
     def agents(self) -> list[int]:
-        return [pid for pid in self.pids() if f"--state\0{DISK}/state".encode() in _command_of(pid)]
+        """What `pagemill node` has started there, or Ray."""
+        marks = f"--state\0{DISK}/state".encode(), b"ray::Host"
+        return [pid for pid in self.pids() if any(mark in _command_of(pid) for mark in marks)]
 
     def _find_init(self) -> bool:
         assert self._outer is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import installed
-from tests.nodes.ray_machines import Machines, needs_ray
+from tests.nodes.ray_machines import Machines, needs_ray, with_keys
 from tests.system.conftest import ROOT, is_running
 from worker_service.children.messages import (
     Begin,
@@ -97,11 +97,10 @@ def by_pipes(place: Path) -> Iterator[FarNursery]:
 
 @contextmanager
 def over_ray(place: Path) -> Iterator[FarNursery]:
-    with closing(Machines(place / "ray", dict(os.environ))) as machines, pytest.MonkeyPatch.context() as patched:
+    with closing(Machines(place / "ray", os.environ)) as machines:
         machines.start_head()
         machines.start_node("n1", SLOTS)
-        patched.setenv("CREDENTIALS_DIRECTORY", str(machines.keys))
-        with _over(place, "ray", machines.where) as nursery:
+        with with_keys(machines.keys), _over(place, "ray", machines.where) as nursery:
             yield nursery
 
 

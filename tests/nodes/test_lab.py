@@ -58,6 +58,18 @@ class Cluster(Nodes):
     def node_that_runs(self, job_id: int) -> Machine:
         return self.lab.machines[self.node_of(job_id)]
 
+    def when_gone_and_given_up(self, machine: Machine, job_id: int) -> tuple[float, float]:
+        """When nothing worked there any more, and when the head gave up what it ran."""
+        gone_at = given_up_at = 0.0
+        while not (gone_at and given_up_at):
+            # In this order: what is seen to be given up was gone at the look before.
+            given_up = self.system.job(job_id).fence > 1 or self.system.status(job_id) is Status.PENDING
+            now = time.monotonic()
+            gone_at = gone_at or (0.0 if machine.children() else now)
+            given_up_at = given_up_at or (now if given_up else 0.0)
+            time.sleep(0.005)
+        return gone_at, given_up_at
+
     def assert_nothing_is_left(self) -> None:
         """The head has gone: nobody works for it any more."""
         for machine in self.lab.machines.values():
@@ -165,14 +177,7 @@ def test_a_node_that_is_cut_off_ends_its_children_before_the_head_gives_them_up_
     [pid] = [pid for pid in first.children() if is_running(pid)][:1]
 
     first.cut()
-    gone_at = given_up_at = 0.0
-    while not (gone_at and given_up_at):
-        # In this order: what is seen to be given up was gone at the look before.
-        given_up = system.job(job).fence > 1 or system.status(job) is Status.PENDING
-        now = time.monotonic()
-        gone_at = gone_at or (0.0 if first.children() else now)
-        given_up_at = given_up_at or (now if given_up else 0.0)
-        time.sleep(0.005)
+    gone_at, given_up_at = cluster.when_gone_and_given_up(first, job)
 
     assert gone_at < given_up_at
     assert not is_running(pid)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.length import short
 from tests.nodes.conftest import gateway_of
-from tests.nodes.ray_machines import Machines, needs_ray
+from tests.nodes.ray_machines import Machines, needs_ray, with_keys
 from tests.system.conftest import Daemon, System, is_running, wait_until
 from worker_service.jobs.model import Status
 from worker_service.nodes import ray_settings
@@ -46,11 +46,8 @@ class Head:
         )
 
     def start(self, keys: Path | None = None) -> Daemon:
-        os.environ["CREDENTIALS_DIRECTORY"] = str(keys or self.machines.keys)
-        try:
+        with with_keys(keys or self.machines.keys):
             return self.system.start(config=self.settings)
-        finally:
-            del os.environ["CREDENTIALS_DIRECTORY"]
 
     def up(self) -> set[str]:
         return {row.name for row in self.system.store.reading.nodes() if row.state == "up"}
