@@ -23,10 +23,12 @@ FENCE_PART = 2 / 3
 
 SLOTS_MOST = 1000
 """Of one node, whatever it says of itself."""
+AUTOSCALE_MOST = 1000
 
-_KEYS = ("engine", "types", "patience", "local", "shared")
+_KEYS = ("engine", "types", "patience", "local", "shared", "autoscale")
 _PATIENCE = replace(length_of_time(0.5, 3600), what="a length of time from 0.5s to 1h, such as 9s")
 _SLOTS = whole_number(f"a number of slots from 0 to {SLOTS_MOST}", 0, SLOTS_MOST)
+_AUTOSCALE = whole_number(f"a number of attempts at once from 0 to {AUTOSCALE_MOST}", 0, AUTOSCALE_MOST)
 _SLOTS_BEHIND = re.compile(r"(.*?)\*(\d{1,18})", re.DOTALL)
 _SUCH_AS = {"ssh": "ssh:box2*8", "ray": "ray:head.example:6379", "pipe": "pipe:n2=COMMAND*8"}
 _SSH_ADDRESS = re.compile(r"[^\s*-][^\s*]*")
@@ -57,6 +59,8 @@ class Cluster:
     """A node that was not heard for so long is given up, and what it ran begins elsewhere."""
     is_shared: bool = False
     """All nodes see the workspace by the same path."""
+    autoscale: int = 0
+    """For so many attempts at once, at most, Ray's autoscaler is asked for machines; 0: nobody is asked."""
 
     def written(self) -> str:
         local = [] if self.local_slots is None else [f"{LOCAL}*{self.local_slots}"]
@@ -91,6 +95,9 @@ def read_cluster(raw: object, label: str) -> Cluster:
     shared = table.get("shared", False)
     if not isinstance(shared, bool):
         raise ConfigError(f"{label}: shared is true or false, not {shared!r}")
+    autoscale = _AUTOSCALE.read(table.get("autoscale", 0), f"{label}: autoscale")
+    if autoscale and engine != "ray":
+        raise ConfigError(f"{label}: autoscale asks Ray for machines, and the engine is {engine}: leave it out")
     try:
         types = parse_words(types)
     except ValueError as error:
@@ -102,6 +109,7 @@ def read_cluster(raw: object, label: str) -> Cluster:
         tuple(types),
         _PATIENCE.read(table.get("patience", "9s"), f"{label}: patience"),
         shared,
+        autoscale,
     )
 
 

@@ -158,6 +158,35 @@ def test_a_cluster_that_is_none_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
+    ("engine", "autoscale", "sentence"),
+    [
+        ("ssh:a*1", "64", "autoscale asks Ray for machines, and the engine is ssh: leave it out"),
+        ("ray:a:1", "'many'", "autoscale"),
+        ("ray:a:1", "1001", "a number of attempts at once from 0 to 1000"),
+    ],
+)
+def test_machines_are_asked_for_of_ray_alone(
+    engine: str, autoscale: str, sentence: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(f'[cluster]\nengine = "{engine}"\nautoscale = {autoscale}\n')
+    monkeypatch.setenv("WORKER_CONFIG", str(file))
+
+    assert sentence in run("cluster", "test", fails=78).stderr
+
+
+@pytest.mark.usefixtures("store")
+def test_where_machines_are_asked_for_no_node_is_no_fault(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text('[cluster]\nengine = "ray:a:1"\nautoscale = 8\n')
+    monkeypatch.setenv("WORKER_CONFIG", str(file))
+
+    assert "machines are asked for when something waits" in run("cluster").stderr
+
+
+@pytest.mark.parametrize(
     ("written", "name"),
     [
         ("box2*8", "box2"),

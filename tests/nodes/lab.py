@@ -237,7 +237,7 @@ class Machine:
     def agents(self) -> list[int]:
         """What `pagemill node` has started there, or Ray."""
         marks = f"--state\0{DISK}/state".encode(), b"ray::Host"
-        return [pid for pid in self.pids() if any(mark in _command_of(pid) for mark in marks)]
+        return [pid for pid in self.pids() if any(mark in command_of(pid) for mark in marks)]
 
     def _find_init(self) -> bool:
         assert self._outer is not None
@@ -315,7 +315,7 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def _command_of(pid: int) -> bytes:
+def command_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -75,8 +75,9 @@ class Machines:
         """As settings say it."""
         return f"{self.address}:{self.port}"
 
-    def start_head(self) -> None:
-        self._start("head", Member(self.where, self.address, is_head=True))
+    def start_head(self, *words: str, **surroundings: str) -> None:
+        """`words`: more of them for `ray start`."""
+        self._start("head", Member(self.where, self.address, is_head=True), *words, **surroundings)
         wait_until(self._answers, "Ray's head is there", seconds=STARTING_SECONDS)
 
     def start_node(self, name: str, slots: int) -> None:
@@ -96,7 +97,7 @@ class Machines:
             f"(cd {DISK} && exec {command}) >>{DISK}/ray.log 2>&1 </dev/null &",
         )
 
-    def _start(self, name: str, member: Member) -> None:
+    def _start(self, name: str, member: Member, *more: str, **surroundings: str) -> None:
         if (before := self._started.pop(name, None)) is not None:
             before.wait()
         state = self.place / name
@@ -105,10 +106,10 @@ class Machines:
         words = [with_any_port(word) for word in ray_words(member) if not word.startswith("--temp-dir")]
         if member.is_head:
             words.append(f"--temp-dir={self.short}")
-        own = {"STATE_DIRECTORY": str(state), _MARK: str(state)}
+        own = {"STATE_DIRECTORY": str(state), _MARK: str(state), **surroundings}
         with (state / "ray.log").open("ab") as log:
             self._started[name] = subprocess.Popen(
-                [*self._before, *_ENDED_IT_IS_STARTED_AGAIN, *_RAY, *words],
+                [*self._before, *_ENDED_IT_IS_STARTED_AGAIN, *_RAY, *words, *more],
                 env={**self.environment, **own, **ray_settings.surroundings(self.keys)},
                 cwd=self.place,
                 stdin=subprocess.DEVNULL,

@@ -37,12 +37,13 @@ handlers = [Handler("paper", paper, dict)]
 class Head:
     """A daemon over Ray."""
 
-    def __init__(self, system: System, machines: Machines) -> None:
+    def __init__(self, system: System, machines: Machines, *, more: str = "") -> None:
+        """`more`: lines of `[cluster]`."""
         self.system, self.machines = system, machines
         self.settings = system.place / "cluster.toml"
         self.settings.write_text(
             f'[cluster]\nengine = "ray:{machines.where},local*0"\n'
-            f'types = ["paper", "sleep"]\npatience = "{PATIENCE_SECONDS:g}s"\n'
+            f'types = ["paper", "sleep"]\npatience = "{PATIENCE_SECONDS:g}s"\n{more}\n'
         )
 
     def start(self, keys: Path | None = None) -> Daemon:

@@ -89,6 +89,53 @@ def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> No
     assert codes(head, ingests[2]) == ["SLOTS_FULL"]
 
 
+def test_what_could_begin_is_what_waits_for_room_alone(head: Store, clock: MovableClock) -> None:
+    def could() -> int:
+        return head.reading.could_begin("h", NODE, most=6)
+
+    assert could() == 0
+    pages = [enqueue(head) for _ in range(4)]
+    enqueue(head, "ingest")
+    head.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(60)))
+    assert could() == 4
+    clock.advance(61)
+    assert could() == 5, "nobody has claimed since it came due"
+    has(head, n1=1)
+    assert claimed_ids(head, "h", 1, NODE) == pages[:1]
+    assert could() == 4
+    for _ in range(4):
+        enqueue(head, "send")
+    assert could() == 6, "nobody counts further"
+    head.leases.set_worker_state("h", draining=True, disk_low=False)
+    assert could() == 0
+
+
+def test_what_could_begin_keeps_within_each_limit_and_passes_over_what_is_paused(head: Store) -> None:
+    def could() -> int:
+        return head.reading.could_begin("h", NODE, most=100)
+
+    for owner in ("ann", "bob"):
+        for job_type in ("ocr_pages", "send"):
+            head.intake.enqueue_many([NewJob(job_type, owner=owner) for _ in range(5)])
+    has(head, n1=1)
+    [job] = claimed_ids(head, "h", 1, NODE)
+    assert head.reading.get(job).job_type == "ocr_pages"
+    assert could() == 19
+
+    head.leases.set_limits("type", {"ocr_pages": 3})
+    assert could() == 2 + 10
+    head.leases.set_limits("class", {NODE: 5})
+    assert could() == 4
+    head.leases.set_limits("class", {})
+    head.leases.set_limits("owner", {"bob": 2})
+    assert could() == 2 + 5 + 2
+    head.leases.set_limits("type", {})
+    head.steering.pause("type", "send")
+    assert could() == 4 + 2
+    head.steering.pause("all", "")
+    assert could() == 0
+
+
 def test_the_rows_of_nodes_follow_what_was_told_last_and_a_wish_stays(head: Store, clock: MovableClock) -> None:
     head.leases.set_nodes("h", [NodeState("n1", "up", 2, 1, 3.0, "1", bytes_sent=7), NodeState("n2", "down")])
     assert head.steering.wish_of_node("n1", "drain")

@@ -298,6 +298,8 @@ class GatewayBegin(msgspec.Struct, frozen=True):
     """How long an attempt of each may take, whose job does not say."""
     portions: Mapping[str, str] = {}
     """The types whose originals can be cut, and where the handler of each is: module:attribute."""
+    autoscale: int = 0
+    """For so many attempts at most the engine is asked for machines. 0: it is not, and all nodes are kept."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
@@ -353,10 +355,12 @@ class Leash(msgspec.Struct, tag=True, frozen=True):
 
 
 class Wishes(msgspec.Struct, tag=True, frozen=True):
-    """Of people, for a gateway: nodes that get nothing new, and nodes that are to be left alone."""
+    """For a gateway. Of people: nodes that get nothing new, and nodes that are to be left alone."""
 
     draining: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    attempts: int = 0
+    """Of the queue: so many could be on nodes at once, if there were room; told where somebody starts machines."""
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):

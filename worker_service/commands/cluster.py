@@ -18,6 +18,9 @@ from worker_service.plurals import counted, size
 
 _ALONE = "this machine runs all by itself: WORKER_CLUSTER=ssh:box2*8, or [cluster] in the settings, names others"
 
+_NONE_YET = "no node is known yet: `pagemill status` tells whether a daemon is up"
+_NONE_IS_NEEDED = "no node is used: machines are asked for when something waits, if a daemon is up: `pagemill status`"
+
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
     names = completions(ctx, lambda desk: [one.name for one in overview.nodes(desk.session)])
@@ -32,9 +35,8 @@ def _ls(desk: Desk) -> None:
     if desk.answered({"items": found}):
         return
     if not found:
-        output.say(
-            "no node is known yet: `pagemill status` tells whether a daemon is up" if desk.settings.cluster else _ALONE
-        )
+        cluster = desk.settings.cluster
+        output.say(_ALONE if cluster is None else _NONE_IS_NEEDED if cluster.autoscale else _NONE_YET)
         return
     now = desk.session.clock()
     output.show_table(NODE_COLUMNS, [node_row(one, now) for one in found])

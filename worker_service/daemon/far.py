@@ -32,6 +32,8 @@ _LOCK = "nodes"
 _DIED = "its gateway has ended, and is started again"
 _COMING_SECONDS = 60.0
 """So long after its start a daemon that works the queue off waits for a first node."""
+_MACHINE_SECONDS = 900.0
+"""So long it waits for a first machine that was asked for."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class Far:
     tools: Tools
     children: Children
     types: Collection[str]
+    autoscale: int = 0
+    """For so many attempts at once, at most, machines are asked for."""
     has_taken_over: bool = False
     """The nodes, just now: whoever had them is gone, and has left jobs. Whoever has heard of it takes it back.
     Said again with the first of them: whoever was still going at first is gone by then."""
@@ -51,6 +55,8 @@ class Far:
     _look_at: float = 0.0
     _wished: Wishes = field(default_factory=Wishes)
     _began_at: float = 0.0
+    _asked_at: float | None = None
+    """Since when there is no node, and machines are asked for."""
 
     def __post_init__(self) -> None:
         self.children.may_begin = self._has_lock
@@ -100,7 +106,8 @@ class Far:
     @property
     def may_still_come(self) -> bool:
         """No node is there yet, and the first ones are only beginning."""
-        return not self.tools.slots.sizes[NODE] and self.tools.monotonic() < self._began_at + _COMING_SECONDS
+        until = self._began_at + _COMING_SECONDS if self._asked_at is None else self._asked_at + _MACHINE_SECONDS
+        return not self.tools.slots.sizes[NODE] and self.tools.monotonic() < until
 
     def has_begun_anew(self, node: str) -> bool:
         """Whether it is ours now: nothing of anybody before us is left there."""
@@ -122,10 +129,23 @@ class Far:
             wished = Wishes(
                 tuple(row.name for row in rows if row.wish == "drain"),
                 tuple(row.name for row in rows if row.wish == "remove"),
+                self._attempts(),
             )
             if wished != self._wished and self.children.far.is_alive:
                 self._wished = wished
                 self.children.far.wish(wished)
+
+    def _attempts(self) -> int:
+        """How many could be on nodes at once, if there were room."""
+        if not self.autoscale:
+            return 0
+        could = self.tools.store.reading.could_begin(self.tools.identity.worker_id, NODE, most=self.autoscale)
+        attempts = min(self.tools.slots.taken(NODE) + could, self.autoscale)
+        if not attempts or self.tools.slots.sizes[NODE]:
+            self._asked_at = None
+        elif self._asked_at is None:
+            self._asked_at = self.tools.monotonic()
+        return attempts
 
     def _has_lock(self) -> bool:
         if self._lock is None:
@@ -179,4 +199,4 @@ def far_of(
         tools.log.error(events.GATEWAY_DIED, reason=reason)
 
     tools.slots.sizes[NODE] = 0
-    return Far(tools, Children(near, FarNursery(begin, environment), types, tell), types)
+    return Far(tools, Children(near, FarNursery(begin, environment), types, tell), types, cluster.autoscale)

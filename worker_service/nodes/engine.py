@@ -50,6 +50,9 @@ class Engine(Protocol):
     def nodes(self) -> Mapping[str, int | None]:
         """Those that are there, and their slots; None: as many as they say. Raises whatever it likes."""
 
+    def ask_for(self, attempts: int) -> None:
+        """Machines for so many attempts at once, of whoever starts some; until it is asked for another number."""
+
     def host(self, node: str) -> Handle:
         """A new agent on that node. Raise `Lost` where that cannot be."""
 

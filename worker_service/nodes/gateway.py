@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,6 +50,7 @@ from worker_service.children.messages import (
 )
 from worker_service.cluster import LOCAL
 from worker_service.jobs.model import NodeState, Usage
+from worker_service.nodes import scaling
 from worker_service.nodes.engine import Engine, EngineAbsent, Handle, engine_of
 from worker_service.nodes.files import digest_of, key_of
 from worker_service.nodes.node import Node, Terms
@@ -68,6 +69,10 @@ _SOON_SECONDS, _SOON_SECONDS_MOST = 0.0002, 0.02
 """What somebody waits for, by the attempts that run: of many, several speak in this time."""
 _LEAVING_SECONDS = 3.0
 """A node that does not answer is not waited for: its line closes with us."""
+_IDLE_PART = 2.0
+"""Of the patience: so long a node has had nothing to run that is let go."""
+_MAY_RUN = ("up", "silent", "down")
+_ASKED = "its autoscaler was asked for machines, and none is there yet"
 
 
 class Gateway:
@@ -97,6 +102,12 @@ class Gateway:
         """What it is called, and why it can tell of no node."""
         self._cutter: Cutter | None = None
         """None: nothing is cut."""
+        self._autoscale = 0
+        self._there: Mapping[str, int | None] = {}
+        """The nodes that the engine has told of last."""
+        self._uses_all_until = 0.0
+        """At first: whoever was here before us may have left something on any of them, which ends with a new agent."""
+        self._leaves = threading.Event()
         self.terms: Terms
         self._engine: Engine
 
@@ -112,13 +123,17 @@ class Gateway:
             self._flush()
             sys.exit(str(error))
         self._control.setblocking(False)
-        threading.Thread(target=self._look_for_nodes, name="engine", daemon=True).start()
+        looking = threading.Thread(target=self._look_for_nodes, name="engine", daemon=True)
+        looking.start()
         for body in rest:
             self._obey(body)
         while self._turn():
             pass
         # The daemon is gone, or wants us to go: as with a nursery, nothing goes on.
+        self._leaves.set()
         leaving = [node.close() for node in self._nodes.values()]
+        if self._autoscale:
+            leaving.append(looking)
         deadline = time.monotonic() + (_LEAVING_SECONDS if self._is_waited_for() else 0.0)
         for one in leaving:
             one.join(max(0.0, deadline - time.monotonic()))
@@ -190,7 +205,7 @@ class Gateway:
         return begin, bodies[1:]
 
     def _make_ready(self, begin: Begin, gateway: GatewayBegin) -> None:
-        self._engine_name = gateway.engine
+        self._engine_name, self._autoscale = gateway.engine, gateway.autoscale
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.terms = Terms(
             house=gateway.house,
@@ -204,6 +219,7 @@ class Gateway:
             is_shared=gateway.is_shared,
             seconds=gateway.seconds,
         )
+        self._uses_all_until = time.monotonic() + self._idle_seconds
         if gateway.portions:
             self._cutter = Cutter(gateway.portions, begin.staging_root / "portions", begin.sandbox)
         self._engine = engine_of(gateway, self._lock_fd)
@@ -233,6 +249,8 @@ class Gateway:
         if (now := time.monotonic()) >= min(self._look_at, self._give_up_at):
             self._look_at = now + _LOOK_SECONDS
             self._give_up_at = now + min((node.look() for node in self._nodes.values()), default=math.inf)
+            if self._autoscale:
+                self._let_go()
             self._tell_of_nodes()
         if self._waiting:
             self._place()
@@ -312,8 +330,8 @@ class Gateway:
     def _tell_of_nodes(self) -> None:
         """At once where something has changed, else every second."""
         nodes = tuple(node.state() for node in self._nodes.values())
-        if not nodes and self._engine_fault:
-            nodes = (NodeState(self._engine_name, "down", reason=self._engine_fault),)
+        if not nodes and (reason := self._engine_fault or (_ASKED if self._wanted else "")):
+            nodes = (NodeState(self._engine_name, "down", reason=reason),)
         now = time.monotonic()
         self._running = sum(node.running for node in nodes)
         if now >= self._tell_at or _shape(nodes) != _shape(self._told):
@@ -337,12 +355,14 @@ class Gateway:
 
     def _look_for_nodes(self) -> None:
         is_connected = False
-        while True:
+        while not self._leaves.is_set():
             try:
                 if not is_connected:
                     self._engine.connect()
                     is_connected = True
                 self._take_in(self._engine.nodes())
+                if self._autoscale:
+                    self._engine.ask_for(self._wanted)
                 self._engine_fault = ""
             except EngineAbsent as error:
                 self._engine_fault = text(str(error), 1000)
@@ -353,14 +373,61 @@ class Gateway:
                     "remove" if name in self._wishes.removed else "drain" if name in self._wishes.draining else ""
                 )
             self.ring()
-            time.sleep(_LOOK_SECONDS)
+            self._leaves.wait(_LOOK_SECONDS)
+        if self._autoscale and is_connected:
+            # What was asked for is kept until somebody asks for less.
+            with contextlib.suppress(Exception):
+                self._engine.ask_for(0)
 
     def _take_in(self, there: Mapping[str, int | None]) -> None:
+        self._there = there
+        needed = self._needed() if self._autoscale else there
         for name, slots in there.items():
             node = self._nodes.get(name)
             removed = name in self._wishes.removed
-            if not removed and (node is None or node.state().state == "removed"):
-                self._nodes = {**self._nodes, name: Node(self, name, slots)}
+            if not removed and (name in needed if node is None else node.state().state == "removed"):
+                one = Node(self, name, slots)
+                with self._guard:
+                    self._nodes = {**self._nodes, name: one}
+
+    # --- where machines are started ---
+
+    @property
+    def _wanted(self) -> int:
+        """So many attempts at once, beside those that this machine can take."""
+        if not self._autoscale:
+            return 0
+        local = self._nodes.get(LOCAL)
+        own = 0 if local is None else local.state().slots
+        here = len(self._waiting) + sum(len(node.keys) for node in self._nodes.values())
+        return max(0, min(max(self._wishes.attempts, here) - own, self._autoscale))
+
+    def _needed(self) -> Collection[str]:
+        """With those that are drained, whose rows say so."""
+        possible = {name: slots for name, slots in self._started().items() if name not in self._wishes.removed}
+        wanted = math.inf if time.monotonic() < self._uses_all_until else self._wanted
+        return {LOCAL, *self._wishes.draining, *scaling.to_use(possible, self._used(), wanted)}
+
+    def _started(self) -> dict[str, int]:
+        return {name: slots or 1 for name, slots in self._there.items() if name != LOCAL}
+
+    def _used(self) -> dict[str, scaling.Used]:
+        return {
+            name: scaling.Used(node.state().state in _MAY_RUN, node.idle_seconds)
+            for name, node in self._nodes.items()
+            if name != LOCAL
+        }
+
+    @property
+    def _idle_seconds(self) -> float:
+        return self.terms.patience_seconds * _IDLE_PART
+
+    def _let_go(self) -> None:
+        for name in scaling.to_let_go(self._started(), self._used(), self._wanted, idle_most=self._idle_seconds):
+            with self._guard:
+                node = self._nodes[name]
+                self._nodes = {other: one for other, one in self._nodes.items() if other != name}
+            node.forget()
 
 
 def _gateway_begin(begin: Begin) -> GatewayBegin:

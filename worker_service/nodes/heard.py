@@ -19,10 +19,18 @@ _MOMENT = struct.Struct("=d")
 
 class Note:
     def __init__(self, place: Path, node: str) -> None:
-        self._file = os.open(place / f"{_PREFIX}{node}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = place / f"{_PREFIX}{node}"
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, moment: float) -> None:
         os.pwrite(self._file, _MOMENT.pack(moment), 0)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def forget(self) -> None:
+        """Nothing of ours is there any more, and nobody need wait for it."""
+        self._path.unlink(missing_ok=True)
 
 
 def notes_in(place: Path) -> Mapping[str, float]:

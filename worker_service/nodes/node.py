@@ -217,8 +217,10 @@ class Node:
         self._is_closed = False
         self._sent = self._received = 0
         self._pages: deque[tuple[float, int]] = deque()
-        self._outbox: queue.SimpleQueue[tuple[Launch | Stop | Reply, str]] = queue.SimpleQueue()
-        self._carried: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
+        self._idle_since = boot_clock()
+        self._outbox: queue.SimpleQueue[tuple[Launch | Stop | Reply, str] | None] = queue.SimpleQueue()
+        """None: nobody says anything any more."""
+        self._carried: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
         for work in (self._listen, self._speak, self._carry):
             threading.Thread(target=work, name=f"{name}: {work.__name__}", daemon=True).start()
 
@@ -233,6 +235,12 @@ class Node:
     def keys(self) -> Sequence[Key]:
         with self._guard:
             return list(self._errands)
+
+    @property
+    def idle_seconds(self) -> float:
+        """0: it runs something."""
+        with self._guard:
+            return 0.0 if self._errands else max(boot_clock() - self._idle_since, 1e-3)
 
     def room(self) -> Room | None:
         """None: nothing new is to go there."""
@@ -326,9 +334,17 @@ class Node:
         with self._guard:
             self._is_closed = True
             handle, self._handle = self._handle, None
+            self._life = ""
+            self._outbox.put(None)
+            self._carried.put(None)
         leaving = threading.Thread(target=_leave, args=(handle,), name=f"{self.name}: leaves", daemon=True)
         leaving.start()
         return leaving
+
+    def forget(self) -> None:
+        """It runs nothing, and nobody speaks of it any more."""
+        self.close()
+        self._note.forget()
 
     # --- the first thread: it listens ---
 
@@ -357,6 +373,7 @@ class Node:
                 continue
             self._head.ring()
             time.sleep(_until_again(boot_clock() - self._away_since))
+        self._note.close()
 
     def _settle(self) -> None:
         terms = self._head.terms
@@ -554,6 +571,7 @@ class Node:
         with self._guard:
             if self._errands.pop(key, None) is None:
                 return False
+            self._idle_since = boot_clock()
             self._head.tell(frame(gone or Gone(msgspec.Raw(encoded(ended)), usage)))
         if self.wish or boot_clock() < self._rests_until:
             # It has fewer slots now.
@@ -574,10 +592,12 @@ class Node:
 
     def _speak(self) -> None:
         number, of_life = 0, ""
-        while True:
-            several = [self._outbox.get()]
+        while (first := self._outbox.get()) is not None:
+            several = [first]
             while len(several) < _TOLD_AT_ONCE and not self._outbox.empty():
-                several.append(self._outbox.get())
+                if (one := self._outbox.get()) is None:
+                    return
+                several.append(one)
             while mine := [frame(message) for message, life in several if life and life == self._life]:
                 life = self._life
                 if of_life != life:
@@ -598,8 +618,8 @@ class Node:
     # --- the third thread: it carries files ---
 
     def _carry(self) -> None:
-        while True:
-            life, errand = self._carried.get()
+        while (carried := self._carried.get()) is not None:
+            life, errand = carried
             while life and life == self._life:
                 try:
                     errand()

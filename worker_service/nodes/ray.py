@@ -25,6 +25,7 @@ from worker_service.nodes.pipes import Pipes
 # Ray reads its environment when it is imported.
 KEYS = ray_settings.take(os.environ)
 import ray  # noqa: E402
+from ray.autoscaler.sdk import request_resources  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 _CALLS_AT_ONCE = 8
@@ -70,6 +71,8 @@ class OverRay:
     def __init__(self, begin: GatewayBegin, lock_fd: int | None) -> None:
         [self._address] = begin.places
         self._names = ray_settings.Names()
+        self._asked: int | None = None
+        """What the gateway before us has asked for is asked for until we ask."""
         # This machine itself takes part by a pipe.
         self._own = Pipes(msgspec.structs.replace(begin, engine="pipe", places=()), lock_fd)
         if (fault := ray_settings.fault_of(self._address, os.environ)) is not None:
@@ -93,6 +96,11 @@ class OverRay:
 
     def nodes(self) -> Mapping[str, int | None]:
         return {**self._own.nodes(), **{name: slots for name, (_, slots) in self._found().items()}}
+
+    def ask_for(self, attempts: int) -> None:
+        if attempts != self._asked:
+            request_resources(bundles=[{ray_settings.RESOURCE: 1}] * attempts)
+            self._asked = attempts
 
     def host(self, node: str) -> Handle:
         if node in self._own.nodes():

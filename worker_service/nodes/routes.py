@@ -268,4 +268,5 @@ def gateway_begin(
         cluster.is_shared,
         {job_type: described[job_type].facts.timeout_seconds for job_type in types},
         {job_type: described[job_type].spec for job_type in types if described[job_type].has_portion},
+        cluster.autoscale,
     )

@@ -436,6 +436,10 @@ class Reading(Protocol):
     def next_deadline(self) -> datetime | None:
         """When a held job, a pause or a rest next runs out."""
 
+    def could_begin(self, worker_id: str, job_class: str, *, most: int) -> int:
+        """How many more jobs of this class the worker could start now, if it had room for them; counted up to `most`.
+        What is due counts."""
+
     def comes_due(self, worker_id: str, until: datetime) -> bool:
         """Whether a job that this worker can run waits for nothing but a time, and that one comes by then."""
 

@@ -252,6 +252,11 @@ class SqliteReading:
         [(at,)] = self._db.read("next_deadline", now=self._db.now())
         return from_text(at) if at else None
 
+    def could_begin(self, worker_id: str, job_class: str, *, most: int) -> int:
+        asked = {"worker_id": worker_id, "job_class": job_class, "most": most, "now": self._db.now()}
+        [(jobs,)] = self._db.read("could_begin", **asked)
+        return int(jobs)
+
     def comes_due(self, worker_id: str, until: datetime) -> bool:
         return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
