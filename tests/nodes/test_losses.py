@@ -369,6 +369,37 @@ def test_a_node_that_is_drained_finishes_what_it_has_and_gets_nothing_new(make_n
     nodes.wait_for(other)
 
 
+@pytest.mark.parametrize("wish", ["drain", "remove"])
+@pytest.mark.parametrize("what", ["gateway", "daemon"])
+def test_what_was_wished_of_a_node_holds_for_the_next_gateway_and_daemon(
+    make_nodes: MakeNodes, what: str, wish: str
+) -> None:
+    nodes = make_nodes({"n1": 1, "n2": 8})
+    system, state = nodes.system, {"drain": "draining", "remove": "removed"}[wish]
+    daemon = nodes.start()
+    for name in ("n1", "n2"):
+        nodes.wait_for(name)
+    assert system.store.steering.wish_of_node("n2", wish)
+    nodes.wait_for("n2", state)
+
+    if what == "gateway":
+        os.kill(gateway_of(daemon), signal.SIGKILL)
+    else:
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        nodes.start()
+    jobs = [system.enqueue("noop") for _ in range(4)]
+    for job in jobs:
+        system.wait_for(job, Status.COMPLETED)
+
+    # The daemon may have claimed before it noticed: what it has given to nobody was nowhere.
+    assert {attempt.node for job in jobs for attempt in system.store.reading.attempts(job)} - {None} == {"n1"}
+    nodes.wait_for("n2", state)
+    assert nodes.rows()["n2"].wish == wish
+    assert system.store.steering.wish_of_node("n2", "")
+    nodes.wait_for("n2")
+
+
 def test_slots_follow_nodes_that_come_and_go(make_nodes: MakeNodes) -> None:
     nodes = make_nodes({"n1": 2, "n2": 3})
     nodes.root("n2").with_suffix(".off").touch()

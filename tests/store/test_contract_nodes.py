@@ -146,6 +146,12 @@ def test_the_rows_of_nodes_follow_what_was_told_last_and_a_wish_stays(head: Stor
     [n1] = head.reading.nodes()
     assert (n1.state, n1.slots, n1.wish, n1.worker_id) == ("silent", 1, "drain", "h")
     assert [worker.node_slots for worker in head.reading.workers()] == [1]
+    assert head.steering.wish_of_node("n1", "remove")
+    head.leases.set_nodes("h", [])
+    assert [(one.state, one.slots, one.wish) for one in head.reading.nodes()] == [("removed", 0, "remove")]
+    assert head.steering.wish_of_node("n1", "")
+    head.leases.set_nodes("h", [])
+    assert head.reading.nodes() == []
     with pytest.raises(WorkerUnknown):
         head.leases.set_nodes("nobody", [])
 

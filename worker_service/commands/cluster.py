@@ -70,8 +70,8 @@ def remove(desk: Desk, name: str) -> None:
     """\b
     pagemill cluster remove box2
 
-    Give a node nothing new, and leave it alone once it has finished what it runs. To forget it, take it out of the
-    settings as well; `pagemill cluster use box2` takes it back.
+    Give a node nothing new, and leave it alone once it has finished what it runs. `pagemill cluster use box2`
+    takes that back; and forgets the node, if it was taken out of the settings.
     """
     _wish(desk, "remove", name)
 

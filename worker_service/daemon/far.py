@@ -154,7 +154,8 @@ class Far:
             except BlockingIOError:
                 return False
             self.has_taken_over = self._awaits_first = True
-        self._wished = Wishes()
+        # The next gateway begins without, and is told before it has a node.
+        self._wished, self._look_at = Wishes(), 0.0
         return True
 
 

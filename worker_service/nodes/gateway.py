@@ -275,6 +275,7 @@ class Gateway:
             self.tell(frame(Pong()))
         elif isinstance(message, Wishes):
             self._wishes = message
+            self._heed_wishes()
             self._look_at = self._tell_at = 0.0
         elif isinstance(message, Stop | Reply):
             key = (message.job_id, message.fence)
@@ -368,16 +369,17 @@ class Gateway:
                 self._engine_fault = text(str(error), 1000)
             except Exception as error:  # whatever an engine raises; or no note can be written of a new node
                 self._engine_fault = text(f"the engine does not answer: {error}", 1000)
-            for name, node in self._nodes.items():
-                node.wish = (
-                    "remove" if name in self._wishes.removed else "drain" if name in self._wishes.draining else ""
-                )
+            self._heed_wishes()
             self.ring()
             self._leaves.wait(_LOOK_SECONDS)
         if self._autoscale and is_connected:
             # What was asked for is kept until somebody asks for less.
             with contextlib.suppress(Exception):
                 self._engine.ask_for(0)
+
+    def _heed_wishes(self) -> None:
+        for name, node in self._nodes.items():
+            node.wish = "remove" if name in self._wishes.removed else "drain" if name in self._wishes.draining else ""
 
     def _take_in(self, there: Mapping[str, int | None]) -> None:
         self._there = there

@@ -164,7 +164,9 @@ class SqliteLeases:
             slots = sum(node.slots for node in nodes)
             if not self._db.write("set_node_slots", worker_id=worker_id, slots=slots):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
-            self._db.write("forget_nodes", names=json.dumps([node.name for node in nodes]))
+            names = json.dumps([node.name for node in nodes])
+            self._db.write("forget_nodes", names=names)
+            self._db.write("leave_wished_nodes", worker_id=worker_id, names=names)
             now = self._db.clock()
             for node in nodes if only is None else [node for node in nodes if node.name in only]:
                 heard = None if node.heard_seconds is None else as_text(now - timedelta(seconds=node.heard_seconds))

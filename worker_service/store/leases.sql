@@ -39,8 +39,15 @@ VALUES (:name, :worker_id, :state, :slots, :running, :heard_at, :version, :reaso
        pages_per_minute = excluded.pages_per_minute;
 
 -- name: forget_nodes
--- Those that nobody tells of any more.
-DELETE FROM node WHERE name NOT IN (SELECT value FROM json_each(:names));
+-- Those that nobody tells of any more, and of which nobody wishes anything.
+DELETE FROM node WHERE wish = '' AND name NOT IN (SELECT value FROM json_each(:names));
+
+-- name: leave_wished_nodes
+-- A gateway begins without any, and whoever left one alone tells of it no more: what was wished holds nevertheless.
+UPDATE node SET worker_id = :worker_id, state = iif(wish = 'remove', 'removed', 'down'), slots = 0, running = 0,
+       reason = iif(wish = 'remove', '', 'nobody tells of it')
+ WHERE wish <> '' AND name NOT IN (SELECT value FROM json_each(:names))
+   AND (worker_id, state, slots, running) IS NOT (:worker_id, iif(wish = 'remove', 'removed', 'down'), 0, 0);
 
 -- name: leave_nodes
 -- Whoever told of them is gone.
