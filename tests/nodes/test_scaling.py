@@ -6,7 +6,7 @@ import math
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -62,13 +62,15 @@ def test_whoever_is_idle_and_not_needed_is_let_go_and_whose_machine_has_gone(
     assert to_let_go(THERE, used, wanted, idle_most=10.0) == gone
 
 
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    """Two nodes of two slots, which are used when there is something for them."""
+@pytest.fixture(params=[()])
+def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """Two nodes of two slots, which are used when there is something for them. `mute`: those that never say a word."""
+    mute: Collection[str] = request.param
     installed.install(tmp_path / "installed", "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "installed"), str(ROOT)]))
     (tmp_path / "objects").mkdir()
-    nodes = tuple(f"{one}={sys.executable} -P -m worker_service.nodes.pipes {tmp_path / one} 2*2" for one in "ab")
+    node = f"{sys.executable} -P -m worker_service.nodes.pipes {tmp_path}"
+    nodes = tuple(f"{one}=sleep 3600*2" if one in mute else f"{one}={node}/{one} 2*2" for one in "ab")
     fit = dict.fromkeys(TYPES, ())
     gateway = GatewayBegin("ab", "pipe", nodes, 0, 1.0, tmp_path / "objects", fit, autoscale=4)
     with closing(FarNursery(begin_of(tmp_path, gateway=gateway), {})) as far:
@@ -101,6 +103,18 @@ def test_a_gateway_uses_all_nodes_at_first_then_those_that_are_wanted(desk: Desk
     far.stop(*order.key, now=True)
     desk.ended(order)
     wait_until(lambda: names(far) == [], "nobody is needed")
+
+
+@pytest.mark.parametrize("desk", [("a",)], indirect=True)
+def test_where_a_machine_never_comes_up_another_one_is_used(desk: Desk) -> None:
+    far = desk.nursery
+    assert isinstance(far, FarNursery)
+
+    wait_until(lambda: names(far) == [("a", "down"), ("b", "up")], "one is there")
+    wait_until(lambda: names(far) == [("a", "down")], "nobody is needed")
+    far.wish(Wishes(attempts=2))
+
+    wait_until(lambda: names(far) == [("a", "down"), ("b", "up")], "the other one is used")
 
 
 def test_no_thread_is_left_in_a_gateway_of_a_node_that_it_has_left(make_nodes: MakeNodes) -> None:

@@ -71,7 +71,6 @@ _LEAVING_SECONDS = 3.0
 """A node that does not answer is not waited for: its line closes with us."""
 _IDLE_PART = 2.0
 """Of the patience: so long a node has had nothing to run that is let go."""
-_MAY_RUN = ("up", "silent", "down")
 _ASKED = "its autoscaler was asked for machines, and none is there yet"
 
 
@@ -414,10 +413,11 @@ class Gateway:
         return {name: slots or 1 for name, slots in self._there.items() if name != LOCAL}
 
     def _used(self) -> dict[str, scaling.Used]:
+        nodes = {name: (node.state().state, node.idle_seconds) for name, node in self._nodes.items() if name != LOCAL}
         return {
-            name: scaling.Used(node.state().state in _MAY_RUN, node.idle_seconds)
-            for name, node in self._nodes.items()
-            if name != LOCAL
+            # One that nobody hears may be coming, or may come back; after a while others are used in its place.
+            name: scaling.Used(state == "up" or (state in ("silent", "down") and idle < self._idle_seconds), idle)
+            for name, (state, idle) in nodes.items()
         }
 
     @property
