@@ -32,6 +32,18 @@ def test_the_first_distribution_of_a_name_on_the_path_is_the_one_that_counts(tmp
     assert entry_points("worker_service.handlers", path) == [EntryPoint("fetch", "first:handler", "acme-pages")]
 
 
+def test_what_an_upgrade_has_left_half_removed_counts_no_more(tmp_path: Path) -> None:
+    install(tmp_path, "acme-pages", {"fetch": "new:handler"})
+    left = tmp_path / "~cme_pages-0.9.dist-info"
+    left.mkdir()
+    (left / "METADATA").write_text("Name: acme-pages\n")
+    (left / "entry_points.txt").write_text("[worker_service.handlers]\nfetch = old:handler\n")
+
+    found = entry_points("worker_service.handlers", [str(tmp_path)])
+
+    assert found == [EntryPoint("fetch", "new:handler", "acme-pages")]
+
+
 def test_comments_and_extras_are_no_part_of_an_entry_point(tmp_path: Path) -> None:
     about = tmp_path / "odd.egg-info"
     about.mkdir()

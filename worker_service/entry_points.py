@@ -57,7 +57,9 @@ def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoi
 
 def _abouts(directory: str) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [Path(one.path) for one in os.scandir(directory) if one.name.endswith(_ABOUT)]
+        found = [Path(one.path) for one in os.scandir(directory) if one.name.endswith(_ABOUT)]
+        # What pip has begun to remove has another first letter.
+        return [one for one in found if not one.name.startswith("~")]
     return []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import time
 from pathlib import Path
 
@@ -69,6 +70,15 @@ def test_a_home_is_used_again_where_it_was_left_empty_and_no_child_finds_what_an
     while "child-1" in homes():
         desk.run("silent")
     assert homes() == ["child-4"]
+
+
+def test_a_home_that_somebody_has_swept_away_costs_no_attempt(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk()
+    desk.run("silent")
+
+    shutil.rmtree(tmp_path / "staging" / "child-1")
+
+    assert desk.run("silent").how is How.DONE
 
 
 @pytest.mark.parametrize(

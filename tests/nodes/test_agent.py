@@ -293,6 +293,8 @@ def test_on_a_small_disk_what_was_not_used_for_longest_makes_room(small_disk: Pa
     (small_disk / "somebody else's").write_bytes(bytes(2 << 20))
     with pytest.raises(OSError, match="No space left"):
         inputs.put(keys[0], 5 * PIECE_BYTES, 0, b"")
+    # What finds no room in any case costs no other file.
+    assert {one.name for one in (small_disk / "inputs").iterdir()} == set(keys[2:])
 
 
 def test_the_head_forgets_what_a_node_must_have_thrown_away(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from worker_service.nodes import calls
 from worker_service.nodes.agent import NODE_FULL
 from worker_service.nodes.calls import Happened, Kept
 from worker_service.nodes.engine import Handle, Lost
+from worker_service.nodes.files import digest_of, key_of
 from worker_service.nodes.node import Node, Terms
 
 PATIENCE_SECONDS = 20.0
@@ -285,6 +287,78 @@ def test_what_would_fill_the_disk_of_the_head_is_not_taken(
     assert [path for path in desk.staging.rglob("*") if path.is_file() and path.parent != desk.staging] == []
 
 
+class Obedient(Liar):
+    """Says nothing while nobody listens."""
+
+    def _answer(self, call: calls.Call) -> calls.Answer:
+        if isinstance(call, calls.Listen) and not call.takes:
+            time.sleep(0.01)
+            return calls.Heard(f"life {self.settled}", call.beat + 1, 0, ())
+        return super()._answer(call)
+
+
+def test_who_is_not_to_say_that_it_has_ended_is_not_given_up(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker_service.nodes.node._MARGIN_SECONDS", 0.0)
+    desk = make_desk(Obedient([end(KEY)]), timeout_seconds=0, is_full=True)
+
+    desk.place()
+    began, due_after = time.monotonic(), desk.terms.grace_seconds + desk.terms.patience_seconds
+    desk.until(lambda: time.monotonic() - began > due_after + 0.5)
+    assert desk.node.state().state == "up"
+    desk.is_full = False
+    desk.until(lambda: any(isinstance(one, Ended) for one in desk.heard))
+
+    ended = desk.heard[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.code) == (How.DONE, "")
+
+
+class Taking(Liar):
+    """What it is brought, and in how large pieces."""
+
+    def _answer(self, call: calls.Call) -> calls.Answer:
+        if isinstance(call, calls.Put):
+            self.pieces.append(len(call.body))
+            return calls.There(call.at + len(call.body))
+        return super()._answer(call)
+
+    @cached_property
+    def pieces(self) -> list[int]:
+        return []
+
+
+def test_the_first_piece_of_a_file_is_small_for_nobody_knows_the_line_yet(make_desk: MakeDesk, tmp_path: Path) -> None:
+    paper = tmp_path / "paper.pdf"
+    paper.write_bytes(bytes(4 << 20))
+    taking = Taking([end(KEY)])
+
+    make_desk(taking).ends({key_of(paper, digest_of(paper)): paper})
+
+    assert taking.pieces[0] == 64 << 10
+    assert max(taking.pieces) > 1 << 20
+    assert sum(taking.pieces) == 4 << 20
+
+
+class Handless(Liar):
+    """Cannot open what it has made."""
+
+    def _answer(self, call: calls.Call) -> calls.Answer:
+        return calls.Refused("disk", "Too many open files") if isinstance(call, calls.Get) else super()._answer(call)
+
+
+def test_who_cannot_hand_over_what_it_has_made_is_no_liar_and_loses_it(make_desk: MakeDesk) -> None:
+    desk = make_desk(Handless([end(KEY, file(), files=[Kept("page.txt", 16, SHA256)])]))
+
+    ended = desk.ends()
+
+    assert (ended.how, ended.code) == (How.CRASHED, "NODE_LOST")
+    assert (desk.node.state().state, desk.node.state().slots) == ("up", 0)
+    assert desk.node.state().reason == "it cannot hand over what it has: Too many open files"
+    assert not (desk.staging / "7-3").exists()
+
+
 @pytest.mark.parametrize("why", ["its time is over", "it is to stop"])
 def test_who_does_not_end_what_has_to_end_is_given_up(
     why: str, make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
@@ -444,7 +518,7 @@ def test_what_is_known_of_a_wire_holds_for_the_next_file_too(make_desk: MakeDesk
     desk.until(lambda: narrow.commands)
 
     first, second = narrow.put.values()
-    assert first[0] == 1 << 20
+    assert first[0] == 64 << 10
     assert max(second) <= 600_000
     assert [sum(first), sum(second)] == [1_100_000] * 2
 

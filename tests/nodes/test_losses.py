@@ -308,6 +308,19 @@ def test_what_a_node_ran_when_a_backup_was_brought_back_ends_and_runs_anew_under
     system.assert_sound()
 
 
+def test_nodes_of_a_cluster_that_was_taken_out_of_the_settings_are_forgotten(make_nodes: MakeNodes) -> None:
+    nodes = make_nodes({"n1": 1})
+    daemon = nodes.start()
+    nodes.wait_for("n1")
+
+    daemon.signal(signal.SIGTERM)
+    daemon.ends()
+    assert nodes.rows()["n1"].state == "down"
+    nodes.system.start()
+
+    wait_until(lambda: not nodes.rows(), "nobody speaks of it any more")
+
+
 def test_a_cancelled_job_of_a_silent_node_is_cancelled_once_its_processes_are_proven_gone(
     make_nodes: MakeNodes,
 ) -> None:

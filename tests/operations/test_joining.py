@@ -209,6 +209,25 @@ def test_the_name_of_a_node_of_ray_that_is_gone_is_its_own_machines() -> None:
     assert numbers(names, tells("b3", "box2", "10.0.0.2")) == {"box2": "b3"}
 
 
+def test_the_next_gateway_gives_no_machine_the_name_of_one_that_is_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "names.json"
+    first = Names(file)
+    numbers(first, tells("a1", "box", "10.0.0.1"))
+    numbers(first, tells("a1", "box", "10.0.0.1"), tells("b1", "box", "10.0.0.2"))
+
+    # What runs on the one would be taken for gone when the other one begins by its name.
+    assert numbers(Names(file), tells("b1", "box", "10.0.0.2")) == {"box-b1b1b1": "b1"}
+    assert numbers(Names(file), tells("a2", "box", "10.0.0.1")) == {"box": "a2"}
+
+
+def test_a_name_that_cannot_be_given_keeps_no_other_node_away() -> None:
+    names = Names()
+    both = [f"box-{'a1' * length}" for length in (3, 14)]
+    numbers(names, *(tells(f"c{at}", name, f"10.0.0.{at}") for at, name in enumerate(["box", *both])))
+
+    assert numbers(names, tells("a1", "box", "10.0.0.9"), tells("d1", "other")) == {"other": "d1"}
+
+
 def test_the_keys_of_a_unit_come_first_and_what_somebody_has_said_stays(
     machine: Callable[..., Keys], tmp_path: Path
 ) -> None:

@@ -300,6 +300,8 @@ class GatewayBegin(msgspec.Struct, frozen=True):
     """The types whose originals can be cut, and where the handler of each is: module:attribute."""
     autoscale: int = 0
     """For so many attempts at most the engine is asked for machines. 0: it is not, and all nodes are kept."""
+    names: Path | None = None
+    """In a directory of its own: what one gateway tells the next of whose a node's name is. None: no other follows."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):

@@ -359,8 +359,11 @@ class _Nursery:
             self._resting[pipe] = (child, time.monotonic() + _FIRST_REST_SECONDS)
 
     def _home(self) -> Path:
-        if self._homes:
-            return self._homes.pop()
+        while self._homes:
+            home = self._homes.pop()
+            # Somebody may have swept the workspace by hand.
+            if (home / "staging").is_dir():
+                return home
         home = self._begin.staging_root / f"child-{self._forks}"
         _make_empty(home)
         (home / "staging").mkdir(mode=0o700)

@@ -194,6 +194,8 @@ def far_of(
     )
     declared = {job_type: described[job_type].declared for job_type in types}
     environment = {job_type: one.environment for job_type, one in declared.items() if one is not None}
+    if cluster.engine == "ray":
+        gateway = msgspec.structs.replace(gateway, names=(settings.workspace / "nodes" / "names.json").absolute())
     begin = msgspec.structs.replace(begin, staging_root=staging, gateway=gateway, commands={}, slots={})
 
     def tell(reason: str) -> None:

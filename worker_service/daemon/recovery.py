@@ -65,6 +65,8 @@ class Recovery:
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
         self._gone_since = {name: since for name, since in self._gone_since.items() if name in there}
+        if self.tools.settings.cluster is None and self.tools.store.reading.nodes():
+            self.tools.store.leases.forget_left_nodes()
         return (
             _SOON_SECONDS if Fate.DYING in fates or self._gone_since else self.tools.settings.recovery_interval_seconds
         )

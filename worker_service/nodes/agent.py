@@ -94,6 +94,12 @@ class Agent:
         except OSError as error:
             return calls.encoded(Refused("disk", f"{error.strerror or error}: {error.filename or ''}".strip(": ")))
 
+    @property
+    def fence_seconds(self) -> float:
+        """So long after whoever has settled was heard last all is over; nobody has: 0."""
+        house = self._house
+        return 0.0 if house is None else house.fence_seconds
+
     def leave(self) -> None:
         """Nothing goes on. Returns when it is gone."""
         house, self._house = self._house, None
@@ -159,6 +165,7 @@ class _House:
         """The inputs of each attempt that runs."""
         self._held_until = 0.0
         self._begin()
+        self.fence_seconds = settle.fence_seconds
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._pump_thread.start()
 

@@ -135,14 +135,16 @@ class Inputs:
         files = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in self._place.iterdir())
         total = sum(own for _, own, _ in files) + size
         free = self._free_bytes() - size
-        for _, own, file in files:
+        unused = [(own, one) for _, own, one in files if not self._used[one.name]]
+        unused = [(own, one) for own, one in unused if one.name not in (keep, keep + _PART)]
+        if free + sum(own for own, _ in unused) < SPARE_BYTES:
+            # Whatever is thrown away would not be enough.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
+        for own, file in unused:
             if total <= self._bytes_most and free >= SPARE_BYTES:
                 return
-            if not self._used[file.name] and file.name not in (keep, keep + _PART):
-                file.unlink(missing_ok=True)
-                total, free = total - own, free + own
-        if free < SPARE_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
+            file.unlink(missing_ok=True)
+            total, free = total - own, free + own
 
 
 class Brought:

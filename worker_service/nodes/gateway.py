@@ -205,7 +205,9 @@ class Gateway:
 
     def _make_ready(self, begin: Begin, gateway: GatewayBegin) -> None:
         self._engine_name, self._autoscale = gateway.engine, gateway.autoscale
-        begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = [begin.staging_root, *([] if gateway.names is None else [gateway.names.parent])]
+        for place in own:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.terms = Terms(
             house=gateway.house,
             sandbox=begin.sandbox,
@@ -225,7 +227,7 @@ class Gateway:
         # Not before: the commands that it has begun have their own.
         _allow_descriptors()
         door = self._engine.door()
-        reads, writes = [*door.reads, gateway.objects], [*door.writes, begin.staging_root]
+        reads, writes = [*door.reads, gateway.objects], [*door.writes, *own]
         jail.shut(jail.Door(reads, writes, door.network, door.starts_programs), begin.sandbox)
 
     # --- one turn ---

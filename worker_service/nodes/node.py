@@ -82,8 +82,8 @@ _FULL_SECONDS = 0.2
 _SILENT_PART = 1 / 2
 _PIECE_SECONDS = 0.5
 """So long one piece of a file may take, that nothing else waits behind it for longer."""
-_PIECE_BYTES, _PIECE_BYTES_LEAST = 1 << 20, 64 << 10
-"""The first one, and the smallest."""
+_PIECE_BYTES_LEAST = 64 << 10
+"""The first ones are not larger: nobody knows the line yet, and what is said waits behind them."""
 _PORTIONS_MOST = 1.2
 """Of a file, to one node: what its pages share comes with each portion, and all of it comes once."""
 _TOLD_AT_ONCE = 64
@@ -202,8 +202,8 @@ class Node:
         self._has = Brought()
         """Whole inputs that lie there, or are on their way."""
         self._in_portions = Brought()
-        self._piece_bytes = _PIECE_BYTES
-        """So much goes there at once, as it went before."""
+        self._piece_bytes = _PIECE_BYTES_LEAST
+        """So much goes there at once, as it went before; of this life of the node, or the last one."""
         self._handle: Handle | None = None
         self._begins: Handle | None = None
         """One that has not answered yet."""
@@ -414,7 +414,6 @@ class Node:
             self._handle, self._life = handle, settled.life
             self._slots = min(settled.slots, SLOTS_MOST if self._slots_said is None else self._slots_said)
             self._version, self._reason, self._is_refused = settled.version, "", False
-            self._piece_bytes = _PIECE_BYTES
             self._is_heard()
         self._head.ring()
 
@@ -442,7 +441,10 @@ class Node:
         with self._guard:
             now = boot_clock()
             for errand in self._errands.values():
-                if now > errand.ends_by:
+                if is_full:
+                    # It may have ended, and was not to say so.
+                    errand.ends_by += time.monotonic() - asked_at
+                elif now > errand.ends_by:
                     # It is given up, like one that is silent: it may have children yet.
                     raise Garbled(f"job {errand.order.job_id} does not end there, although it has to")
         return heard, answer.beat
@@ -767,6 +769,11 @@ class Node:
             shutil.rmtree(place, ignore_errors=True)
             self._end(ended.key, Ended(*ended.key, How.CRASHED, code=_NODE_LOST, message=f"node {self.name}: {error}"))
             raise
+        except NoRoom as error:
+            shutil.rmtree(place, ignore_errors=True)
+            self._rest(f"it cannot hand over what it has: {error}")
+            self._end(ended.key, Ended(*ended.key, How.CRASHED, code=_NODE_LOST, message=self._reason))
+            return
         except (Lost, TimeoutError):
             # It is begun anew, if at all.
             shutil.rmtree(place, ignore_errors=True)

@@ -383,7 +383,7 @@ def serve(root: Path, slots: int | None) -> NoReturn:
         os._exit(0)
 
     def leave_when_alone() -> None:
-        while (left := heard_at + _ALONE_SECONDS - boot_clock()) > 0:
+        while (left := heard_at + _ALONE_SECONDS + agent.fence_seconds - boot_clock()) > 0:
             time.sleep(left)
         leave()
 

@@ -70,7 +70,7 @@ class OverRay:
 
     def __init__(self, begin: GatewayBegin, lock_fd: int | None) -> None:
         [self._address] = begin.places
-        self._names = ray_settings.Names()
+        self._names = ray_settings.Names(begin.names)
         self._asked: int | None = None
         """What the gateway before us has asked for is asked for until we ask."""
         # This machine itself takes part by a pipe.

@@ -15,8 +15,11 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from worker_service.cluster import LOCAL, SLOTS_MOST, plain_name
 from worker_service.config import SERVICE_CONFIGURATION
+from worker_service.files import whole
 
 KEYS = ("cluster.ca", "cluster.cert", "cluster.key", "cluster.token")
 KEYS_DIRECTORY = SERVICE_CONFIGURATION / "cluster"
@@ -98,12 +101,14 @@ class Names:
     """Nodes of Ray by a name. A machine says itself what it is called: one that says it were this one is not, and none
     takes the name of another. A node keeps its name for as long as it lives, whoever comes beside it, and after that
     only its own machine can have it again: what is called alike is taken to have begun anew, and to run nothing else.
+    So whose a name is outlives the gateway.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
         self._given: dict[str, str] = {}
         """By the number of a node that lives."""
-        self._machines: dict[str, str] = {}
+        self._machines: dict[str, str] = _read(file)
         """By each name that was given: the address of whose it is."""
         self._guard = threading.Lock()
 
@@ -120,9 +125,20 @@ class Names:
                 taken = ("", LOCAL, *self._given.values())
                 possible = [own] if often[own] == 1 else []
                 possible += [f"{own[:_NAME_MOST]}-{number[:digits]}".strip("-") for digits in _DIGITS]
-                name = next(one for one in possible if one not in taken and self._machines.get(one, address) == address)
-                self._given[number], self._machines[name] = name, address
+                free = [one for one in possible if one not in taken and self._machines.get(one, address) == address]
+                if free:
+                    self._given[number], self._machines[free[0]] = free[0], address
+            if new and self._file is not None:
+                # Before anything runs there.
+                with whole(self._file) as file:
+                    file.write(msgspec.json.encode(self._machines))
             return {name: (number, _slots_of(alive[number])) for number, name in self._given.items()}
+
+
+def _read(file: Path | None) -> dict[str, str]:
+    if file is None or not file.is_file():
+        return {}
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
 
 
 def _slots_of(one: Mapping[str, Any]) -> int:

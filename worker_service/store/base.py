@@ -157,6 +157,9 @@ class Leases(Protocol):
         """How the nodes of this worker are, all of them; their slots together are its own of class `node`. `only`: the
         others are as their rows say."""
 
+    def forget_left_nodes(self) -> None:
+        """Those of workers that are gone, if nobody wishes anything of them: no cluster is set any more."""
+
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
         """Replace all limits of a kind ('type', 'class', 'owner', 'payload') with these."""
 

@@ -158,6 +158,10 @@ class SqliteLeases:
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
 
+    def forget_left_nodes(self) -> None:
+        with self._db.transaction():
+            self._db.write("forget_left_nodes")
+
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState], *, only: Collection[str] | None = None) -> None:
         self._turns.forget()
         with self._db.transaction():

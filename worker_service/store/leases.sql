@@ -42,6 +42,9 @@ VALUES (:name, :worker_id, :state, :slots, :running, :heard_at, :version, :reaso
 -- Those that nobody tells of any more, and of which nobody wishes anything.
 DELETE FROM node WHERE wish = '' AND name NOT IN (SELECT value FROM json_each(:names));
 
+-- name: forget_left_nodes
+DELETE FROM node WHERE wish = '' AND worker_id NOT IN (SELECT id FROM worker);
+
 -- name: leave_wished_nodes
 -- A gateway begins without any, and whoever left one alone tells of it no more: what was wished holds nevertheless.
 UPDATE node SET worker_id = :worker_id, state = iif(wish = 'remove', 'removed', 'down'), slots = 0, running = 0,
