@@ -45,7 +45,8 @@ pymupdf.TOOLS.mupdf_display_warnings(False)
 Image.preinit()
 
 _SCAN_PIXELS_LEAST = 300_000
-_FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES
+# A ligature is the letters that it joins: nobody types it who searches.
+_FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES & ~pymupdf.TEXT_PRESERVE_LIGATURES
 _FLAGS_UNCLIPPED = _FLAGS & ~pymupdf.TEXT_CLIP
 _VECTORS = pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_LAZY_VECTORS
 _DRAWN_BYTES_MAX = 1 << 18

@@ -207,7 +207,8 @@ def report(desk: Desk, target: Path, with_names: bool, force: bool) -> None:
     the newest failed jobs and events. Prints what is in it; look into it before you pass it on.
 
     Payloads, results, logs, the text of documents and secrets are never in it. The names of files and owners are
-    replaced, in sentences as far as they are known or look like a name.
+    replaced, in sentences as far as they are known or look like a name. What a program of yours has said last is its
+    job's error, and is in it: such a sentence is told as it is, but for what its payload holds.
     """
     from worker_service.operations import report as operations  # starts a nursery
 

@@ -7,6 +7,7 @@ makes pages of them. Nothing that a file names outside itself is ever looked for
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,8 @@ _CHARACTERS_MAX = 100_000_000
 _UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
 """Where a word might be parted at the end of a line, so that no search would find it; and halves of characters, which
 some encodings let a file name by themselves, and which nobody can write down."""
+_LIGATURES = re.compile("[\ufb00-\ufb06]")
+"""Nobody types them who searches."""
 _CELLS_MAX = 20_000
 """Of a table. A page holds fewer that are not empty."""
 
@@ -134,7 +137,9 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
 
 
 def _seen(text: str) -> str:
-    return text if text.isascii() else _UNSEEN.sub("", text)
+    if text.isascii():
+        return text
+    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _UNSEEN.sub("", text))
 
 
 def _bearable(paragraph: str) -> Iterator[str]:

@@ -122,6 +122,13 @@ def test_a_text_is_read_line_by_line_in_whichever_encoding(tmp_path: Path) -> No
     assert pages_of(tmp_path / "e.txt") == ["A PDF begins with %PDF-1.4, they say."]
 
 
+def test_letters_that_are_joined_are_those_that_people_type(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>ﬁnancial oﬃce<table><tr><td>ﬂow</table>")
+
+    assert pages_of(tmp_path / "a.html") == ["financial office\nflow"]
+    assert pages_of(word(tmp_path / "a.docx", paragraph("eﬀects"))) == ["effects"]
+
+
 def test_a_word_that_may_be_parted_is_one_word(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("sustain\u00adability\n")
     (tmp_path / "a.html").write_text("<p>sustain&shy;ability")
