@@ -27,6 +27,7 @@ _SKEW_GAIN = 1.15
 _LIKELY = 3
 """Of the angles that are looked at roughly."""
 _INK_WIDTH = 310
+_MARKS_WIDTH = 620
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
 """How much darker than paper."""
@@ -63,6 +64,9 @@ _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
 """More than a page of 400 dpi: half as many each way say no less, and take a quarter of the memory."""
 _SQUARES = [value * value for value in range(256)]
+
+
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +127,49 @@ def is_blank(gray: Gray) -> bool:
     return ink < total * _INK_LEAST
 
 
-def ink_left_out(gray: Gray, boxes: Iterable[tuple[float, float, float, float]]) -> float:
+def ink_left_out(gray: Gray, boxes: Iterable[Box]) -> float:
     """The share of the ink that stands outside of these."""
-    step = max(gray.width // _INK_WIDTH, 1)
-    small = _reduced(gray, _INK_WIDTH)
+    ink, total, _ = _outside(gray, boxes, _INK_WIDTH)
+    return ink.histogram()[_PAPER] / max(total, 1)
+
+
+def marks_left_out(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
+    """What hangs together outside of these; nothing where that is more than so many: then it is dirt, or a picture."""
+    ink, _, step = _outside(gray, boxes, _MARKS_WIDTH)
+    whole: list[list[int]] = []
+    growing: list[list[int]] = []
+    samples, length = ink.tobytes(), ink.width
+    for y in range(ink.height if ink.getbbox() else 0):
+        for run in _DARK.finditer(samples, y * length, (y + 1) * length):
+            x0, x1 = run.start() - y * length, run.end() - y * length
+            touched = [box for box in growing if box[0] <= x1 and x0 <= box[2] and box[3] >= y]
+            if not touched:
+                growing.append(box := [x0, y, x1, y + 1])
+                whole.append(box)
+                continue
+            box = touched[0]
+            for other in touched[1:]:
+                growing.remove(other)
+                whole.remove(other)
+                box[:3] = min(box[0], other[0]), min(box[1], other[1]), max(box[2], other[2])
+            box[:] = min(box[0], x0), box[1], max(box[2], x1), y + 1
+        growing = [box for box in growing if box[3] > y]
+        if len(whole) > most:
+            return []
+    return [(x0 * step, y0 * step, x1 * step, y1 * step) for x0, y0, x1, y1 in whole]
+
+
+def _outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
+    """The ink without what is in these, how much there is with it, and how many pixels became one."""
+    step = max(gray.width // width, 1)
+    small = _reduced(gray, width)
     dark = max(_most(small.histogram()) - _INK_DEPTH, 0)
     ink = small.point([_PAPER if value < dark else 0 for value in range(256)])
     total = ink.histogram()[_PAPER]
     draw = ImageDraw.Draw(ink)
     for box in boxes:
         draw.rectangle([side / step for side in box], fill=0)
-    return ink.histogram()[_PAPER] / max(total, 1)
+    return ink, total, step
 
 
 def has_two_tones(gray: Gray) -> bool:

@@ -23,7 +23,7 @@ from job_handlers.reading.gray import (
     turned,
 )
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import leaders, written_in
+from job_handlers.reading.ocr import leaders, lone_figures, written_in
 from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.ocr.second import SecondReader
 
@@ -157,13 +157,15 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
     if skew:
         straight = straightened(straight, skew)
     words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
-    tell_apart = partial(leaders.told_apart, gray=straight, read=partial(engine.line, dpi=dpi, is_uneven=is_uneven))
+    line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
+    tell_apart = partial(leaders.told_apart, gray=straight, read=line)
     lines = tell_apart(words(is_large=is_large))
     if leaders.are_left_out(lines, straight):
         # Rows of dots are taken for rules and noise, and the titles beside them are lost with these.
         rows_of_it = tell_apart(leaders.in_rows(words(is_sparse=True)))
         if leaders.are_most(rows_of_it) and leaders.worth(rows_of_it) > _SPARSE * leaders.worth(lines):
             lines = rows_of_it
+    lines = lone_figures.put_in(lines, straight, line)
     return Recognised(rows.tidied(lines, straight.width), turn, skew, seen=straight)
 
 
