@@ -689,8 +689,10 @@ def _is_table(
         return False
     if len(columns) == 2:
         is_short = max(words) <= 6
+        # As on an invoice: what each is, and behind it what it says.
+        are_labels = sum(text.endswith(":") for text in cells[0]) >= 0.8 * len(cells[0])
         return len(wide) >= 3 and (
-            numeric[1] >= 0.6 or (is_short and len(floors) >= 2) or (is_short and numeric[0] > 0.6)
+            numeric[1] >= 0.6 or (is_short and (are_labels or len(floors) >= 2 or numeric[0] > 0.6))
         )
     if sum(numeric[1:]) / (len(columns) - 1) >= 0.3:
         return True

@@ -121,6 +121,26 @@ def test_a_label_over_two_lines_is_one_cell_below_the_names_of_the_columns(tmp_p
     ]  # fmt: skip
 
 
+def test_labels_and_what_they_say_stay_beside_each_other() -> None:
+    rows = [("Invoice number:", "2024-117"), ("Date:", "3 May 2024"), ("Customer:", "Harbour Works Ltd")]
+    prose = [
+        ("we have looked at", "which is more than"),
+        ("all that was said,", "anybody would have"),
+        ("and found:", "it"),
+    ]
+
+    def found(lines: list[tuple[str, str]]) -> list[list[list[str]]]:
+        pieces = [
+            Piece(x, 100 + 16 * row, x + 5 * len(text), 110 + 16 * row, text, 2 * row + column)
+            for row, line in enumerate(lines)
+            for column, (x, text) in enumerate(zip((73, 220), line, strict=True))
+        ]
+        return [one.texts for one in find(pieces)]
+
+    assert found(rows) == [[list(row) for row in rows]]
+    assert found(prose) == []
+
+
 def test_no_word_of_a_page_is_lost_to_its_tables(tmp_path: Path) -> None:
     pages = tables_corpus.tables("words", 24)
     tables_corpus.save(pages, tmp_path / "pages.pdf")
