@@ -55,6 +55,7 @@ def make(job_type: str, table: Mapping[str, object]) -> Handler[Payload]:
         job_type=job_type,
         run=lambda context: run(context, program),
         payload=Payload,
+        schema=program.schema(),
         job_class="cpu" if program.job_class == "cpu" else "io",
         limits=_limits(program),
         at_most_once=program.at_most_once,

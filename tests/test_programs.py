@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from worker_service.errors import ConfigError
+from worker_service.jobs.payloads import PayloadCheck
 from worker_service.programs import READERS, Unfit, read_program
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def fault_of(arguments: list[object], payload: dict[str, object]) -> str | None:
+    program = read_program({"argv": ["/bin/x", *arguments]}, "commands.x")
+    return PayloadCheck(json.dumps(program.schema())).fault(json.dumps(payload))
 
 
 def filled(arguments: list[object], payload: object) -> list[str]:
@@ -49,6 +56,8 @@ def filled(arguments: list[object], payload: object) -> list[str]:
 )  # fmt: skip
 def test_what_arguments_become(arguments: list[object], payload: dict[str, object], argv: list[str]) -> None:
     assert filled(arguments, payload) == argv
+    # Nothing is refused where it is enqueued that the program takes.
+    assert fault_of(arguments, payload) is None
 
 
 @pytest.mark.parametrize(
@@ -74,6 +83,18 @@ def test_what_arguments_become(arguments: list[object], payload: dict[str, objec
 def test_a_job_that_does_not_fit_is_refused_in_words(argument: str, value: object, sentence: str) -> None:
     with pytest.raises(Unfit, match=sentence):
         filled([argument], {"a": value})
+    # What is not there is missed before the job is.
+    assert fault_of([argument], {"a": value}) is not None or not sentence.startswith("payload.b is")
+    assert fault_of([argument], {"a": value}) is not None or sentence != "payload.a is null"
+
+
+def test_what_a_program_takes_must_be_there_wherever_it_stands() -> None:
+    arguments: list[object] = ["{payload.who}", ["--of", "{payload.at.home}"]]
+
+    assert fault_of(arguments, {"who": "ann", "at": {"home": 1}}) is None
+    assert "who" in str(fault_of(arguments, {"at": {"home": 1}}))
+    assert "home" in str(fault_of(arguments, {"who": "ann", "at": {}}))
+    assert fault_of(["{account}", "{payload}"], {}) is None
 
 
 def test_a_list_on_standard_input_has_a_line_for_each_item() -> None:

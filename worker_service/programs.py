@@ -142,6 +142,23 @@ class Program:
     def path(self) -> Path:
         return Path(self.argv[0][0].written)
 
+    def schema(self) -> Mapping[str, object]:
+        """Of a payload that has what is taken, as JSON Schema."""
+        templates = [template for group in self.argv for template in group]
+        templates += [] if self.stdin is None else [self.stdin]
+        schema: dict[str, Any] = {"type": "object"}
+        for one in [placeholder for template in templates for placeholder in template.placeholders]:
+            first, *keys = one.name.split(".")
+            if first != "payload" or one.count not in ("", "+"):
+                continue
+            at = schema
+            for key in keys:
+                at["required"] = sorted({*at.get("required", ()), key})
+                at = at.setdefault("properties", {}).setdefault(key, {})
+            if keys and one.form != "json":
+                at["not"] = {"type": "null"}
+        return schema
+
     def arguments(self, job: Mapping[str, object]) -> list[str]:
         """`job`: payload, account, platform, job_type, job_id. Raise `Unfit` where it lacks what is taken."""
         arguments: list[str] = []

@@ -220,7 +220,7 @@ def threads() -> int:
 
 def _schema(handler: Handler[Any]) -> str | None:
     try:
-        return msgspec.json.encode(msgspec.json.schema(handler.payload)).decode()
+        return msgspec.json.encode(handler.schema or msgspec.json.schema(handler.payload)).decode()
     except TypeError:
         # It can be decoded and not described.
         return None

@@ -291,6 +291,8 @@ class Handler(Generic[P]):
     of ours, a thread or an open file that is left, a file outside its staging, another directory, mask, environment,
     limit or signal. Where the kernel does not give the whole sandbox, and for a job with files of a document, each
     attempt has a child of its own. What is kept for one key, attempts with another may touch as well."""
+    schema: Mapping[str, object] | None = None
+    """JSON Schema of the payload, where its type does not tell it: whoever enqueues what cannot fit hears of it."""
 
     def __post_init__(self) -> None:
         if not self.job_type or len(self.job_type) > 100 or not self.job_type.isprintable():
