@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import command_of
+from tests.nodes.lab import ROOT, command_of
 from tests.nodes.ray_machines import Machines, needs_ray
 from tests.nodes.test_ray import PAPER, Head
 from tests.system.conftest import System, wait_until
@@ -101,3 +102,17 @@ def test_machines_are_started_for_what_waits_and_end_when_nothing_does(head: Hea
     system.assert_sound()
     system.close()
     wait_until(lambda: started(head) == 0, "nobody asks for it any more", seconds=COMING_SECONDS)
+
+
+def test_ray_reads_of_the_manifest_for_kubernetes_what_it_is_to_say() -> None:
+    """By the code with which its autoscaler reads what KubeRay's API server keeps."""
+    reading = import_module("ray.autoscaler._private.kuberay.autoscaling_config")
+    _, _, begun = (ROOT / "docs" / "cluster.md").read_text().partition("```yaml\n")
+    manifest = import_module("yaml").safe_load(begun.partition("```")[0])
+    manifest["metadata"]["namespace"] = "default"
+
+    found = reading._derive_autoscaling_config_from_ray_cr(manifest)
+
+    readers = found["available_node_types"]["readers"]
+    assert (readers["min_workers"], readers["max_workers"], readers["resources"]["pagemill"]) == (0, 8, 8)
+    assert found["idle_timeout_minutes"] == 2.0
