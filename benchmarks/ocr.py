@@ -155,7 +155,7 @@ class _Bench:
         for key, place, held_back in ("real", REAL, ""), ("held_real", REAL_HELD_BACK, "held back: "):
             peers = self._by_ocrmypdf, ocr_peers.engine
             readers = self._fast, self._auto, self._best
-            by_ocrmypdf, by_engine, *ours = self._turns(partial(self._real, place, 1), peers, readers, repeats=1)
+            by_ocrmypdf, by_engine, *ours = self._turns(partial(self._real, place, 1), peers, readers)
             pages = f"{held_back}{_counted(len(ours[0][0].texts))} scanned from paper"
             for name, figure in ("words", _WORDS), ("errors", _ERRORS):
                 for quality, found in zip(("fast", "auto", "best"), ours, strict=True):

@@ -27,7 +27,7 @@ _NEAR = 16.0
 """Heights: so far above or below stands another figure of the column."""
 _BESIDE = 0.5
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
-_SURE = 60.0
+_SURE, _CERTAIN = 60.0, 95.0
 _GUESSED_MOST = 3
 """Letters."""
 
@@ -46,7 +46,8 @@ def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word
     for box, guess in [one for one in [*left_out, *guessed] if _is_in_column(one[0], figures, em)][:_READ_MOST]:
         row = [word for line in found for word in line if word is not guess and _is_level(word, box)]
         word = _read(box, row, gray, read, em) if row else None
-        if word is not None:
+        # What takes the place of another reading has to be the surer one.
+        if word is not None and word.confidence >= (_SURE if guess is None else _CERTAIN):
             # Two paragraphs are parted by an empty line.
             found = [[one for one in line if one is not guess] for line in found if line != [guess]]
             at = min(range(len(found)), key=lambda at: _away(found[at], box))
@@ -105,7 +106,7 @@ def _read(box: Box, row: Sequence[Word], gray: Gray, read: Callable[[Gray], list
     piece, left, top = cropped(gray, (box[0] - _BESIDE * em, y0 - _ROOM * em, box[2] + _BESIDE * em, y1 + _ROOM * em))
     words = read(piece)
     text = "".join(word.text for word in words)
-    if not _FIGURE.fullmatch(text) or min(word.confidence for word in words) < _SURE:
+    if not _FIGURE.fullmatch(text):
         return None
     x0, y0, x1, y1 = layout.around(words)
     return Word(x0 + left, y0 + top, x1 + left, y1 + top, min(word.confidence for word in words), text)
