@@ -116,6 +116,7 @@ class Names:
         """Of the nodes that Ray tells of: the number of each and its slots."""
         alive = {str(one["NodeID"]): one for one in told if one["Alive"] and RESOURCE in one["Resources"]}
         with self._guard:
+            known = dict(self._machines)
             self._given = {number: name for number, name in self._given.items() if number in alive}
             called = {number: plain_name(str(one["NodeManagerHostname"])) for number, one in alive.items()}
             new = [number for number in alive if number not in self._given]
@@ -128,7 +129,7 @@ class Names:
                 free = [one for one in possible if one not in taken and self._machines.get(one, address) == address]
                 if free:
                     self._given[number], self._machines[free[0]] = free[0], address
-            if new and self._file is not None:
+            if self._machines != known and self._file is not None:
                 # Before anything runs there.
                 with whole(self._file) as file:
                     file.write(msgspec.json.encode(self._machines))

@@ -82,13 +82,9 @@ class Page(HTMLParser):
             return
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
-        if tag in _ROW_ENDS:
-            self._end_row()
-            self._is_row_open = tag == "tr"
-        if tag in _ROW_GROUPS:
-            self._from_above.clear()
-        if tag == "table":
-            self._begin_table()
+        self._part_rows(tag)
+        if tag == "tr":
+            self._is_row_open = True
         if tag in _CELLS:
             self._has_heads |= tag == "th"
             self._begin_cell(dict(attrs))
@@ -109,12 +105,7 @@ class Page(HTMLParser):
             self._end_line()
             if tag == "pre":
                 self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
-            if tag in _ROW_ENDS:
-                self._end_row()
-            if tag in _ROW_GROUPS:
-                self._from_above.clear()
-            if tag == "table":
-                self._begin_table()
+            self._part_rows(tag)
 
     def handle_data(self, data: str) -> None:
         if self._silent:
@@ -153,9 +144,15 @@ class Page(HTMLParser):
         if self._in_row > _ROW_PIECES_MAX:
             self._end_row()
 
-    def _begin_table(self) -> None:
-        """Or go on with what is around it."""
-        self._begins_table, self._has_heads = True, False
+    def _part_rows(self, tag: str) -> None:
+        """At both ends of a row, or of what holds some."""
+        if tag in _ROW_ENDS:
+            self._end_row()
+        if tag in _ROW_GROUPS:
+            self._from_above.clear()
+        if tag == "table":
+            # Or what is around it goes on.
+            self._begins_table, self._has_heads = True, False
 
     def _begin_cell(self, said: dict[str, str | None]) -> None:
         """What has several columns stands in the first of them, what has several rows in the first of those."""
