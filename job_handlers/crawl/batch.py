@@ -130,6 +130,9 @@ def jobs_of(
 def _of_source(
     word: str, read: ReadWords, owner: str, credential: str, left_out: Counter[str], most: int | None
 ) -> list[tuple[str, NewJob]]:
+    if not word:
+        # Path("") is the current directory.
+        raise BadInput("a source is empty: name a file, a directory, a folder or an address")
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
         files = files_at(path, left_out, most=most)

@@ -124,6 +124,9 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
     if words.newer_than is not None:
         _refuse_no_day(words.newer_than)
     folder, name = words.folder, words.folder
+    if not folder:
+        # Path("") is the current directory.
+        raise BadInput(f"the folder is empty: name {folders_in_words()}")
     if words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists():
         directory = Path(words.folder).expanduser().absolute()
         _refuse_no_directory(directory)

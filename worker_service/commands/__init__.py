@@ -134,6 +134,25 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """Raise a usage error if an argument, or an option that takes a path, is the empty string.
+
+    An unset shell variable gives one, and `Path("")` is the current directory.
+    """
+    if ctx.resilient_parsing or ("" not in args and not any(word.endswith("=") for word in args)):
+        return
+    given, _, _ = command.make_parser(ctx).parse_args([*args])
+    for param in command.get_params(ctx):
+        value = given.get(param.name or "")
+        values = value if isinstance(value, list | tuple) else [value]
+        if "" not in values:
+            continue
+        if isinstance(param, click.Argument):
+            raise click.UsageError(f"{param.make_metavar(ctx)} is empty: is a variable of the shell unset?", ctx)
+        if isinstance(param.type, click.Path | click.File):
+            raise click.UsageError(f"{param.opts[-1]} is empty: is a variable of the shell unset?", ctx)
+
+
 def group(name: str, about: str, *verbs: click.Command, cls: type[Verbs] = Verbs) -> Verbs:
     made = cls(name, help=about)
     for one in verbs:
@@ -167,6 +186,10 @@ class Pagemill(Verbs):
     """The group of all verbs, which knows their names without importing them."""
 
     begins = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_empty_words(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_MODULES, *super().list_commands(ctx)]
@@ -212,7 +235,7 @@ class Pagemill(Verbs):
     "124 wait timed out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-@click.option("--database", metavar="PATH", help="Use this database.")
+@click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")
 @click.option("--version", is_flag=True, help="Print the version.")
 @click.pass_context
 def pagemill(ctx: click.Context, as_json: bool, database: str | None, version: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from worker_service.clock import wall_clock
-from worker_service.commands import output
+from worker_service.commands import output, refuse_empty_words
 from worker_service.config import Settings, load_settings
 from worker_service.errors import BadInput, Refused
 from worker_service.harmless import harmless
@@ -65,6 +65,10 @@ def say_that_it_waits(_: float, holder: object) -> None:
 class Verb(click.Command):
     heading = ""
     """Under which `pagemill --help` lists it, if it came in by the door."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_empty_words(self, ctx, args)
+        return super().parse_args(ctx, args)
 
 
 def verb(function: Function, heading: str = "") -> Verb:

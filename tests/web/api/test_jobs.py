@@ -252,12 +252,14 @@ def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, t
     ("source", "sentence"),
     [
         ("ftp://example.org/x", "a source is"),
+        ("", "is neither a whole path, such as /srv/reports, nor an address"),
+        ({"folder": ""}, "FOLDER is empty"),
         ("./reports", "is neither a whole path, such as /srv/reports, nor an address"),
         ("/nowhere", "there is no file /nowhere"),
         ("/proc/self", "/proc/self may not be read by jobs"),
     ],
 )
-def test_a_source_that_is_none_is_refused_in_words(site: httpx.Client, source: str, sentence: str) -> None:
+def test_a_source_that_is_none_is_refused_in_words(site: httpx.Client, source: object, sentence: str) -> None:
     refused = site.post("/api/batches", json={"sources": [source]})
 
     assert (refused.status_code, sentence in refused.json()["detail"]) == (400, True)
