@@ -27,7 +27,7 @@ CREATE TABLE pagemill_schema (
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
 ) STRICT;
 
-INSERT INTO pagemill_schema (version) VALUES (7);
+INSERT INTO pagemill_schema (version) VALUES (1);
 
 -- It has one row. The time of it is how a daemon knows its database again.
 CREATE UNIQUE INDEX "pagemill db migrate alone says which schema this is" ON pagemill_schema ((0));

@@ -1,4 +1,4 @@
-"""From the original proposal's plain table to today's schema: nothing is lost, and both ways end in the same place."""
+"""Migrations: from the original proposal's plain table, and step by step from one released schema to the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everyt
 from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.store.base import Store
-from worker_service.store.opening import initialise, migrate, open_store
+from worker_service.store.migrations import SCHEMA_VERSION, STEPS, migrate, step_files
+from worker_service.store.opening import initialise, open_store, schema_version
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 CANONICAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
@@ -116,6 +117,12 @@ def adopted(original: ByHand, path: Path, clock: MovableClock) -> Iterator[Store
 
 def by_name(store: Store) -> dict[str, Job]:
     return {name: store.reading.get(number) for number, name in enumerate(ROWS, 1)}
+
+
+def schema_of(hand: ByHand) -> list[dict[str, object]]:
+    """All tables, indexes, triggers and views but the original table, which stays under another name."""
+    rows = hand("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name")
+    return [row for row in rows if "before_pagemill" not in str(row["tbl_name"])]
 
 
 def original_table(path: Path) -> ByHand:
@@ -255,6 +262,144 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(original: ByHand, 
         migrate(path)
 
     assert original.dump() == before
+
+
+def test_both_ways_end_in_the_same_schema(original: ByHand, path: Path, tmp_path: Path) -> None:
+    initialise(tmp_path / "fresh.db")
+
+    migrate(path)
+
+    assert schema_of(original) == schema_of(ByHand(tmp_path / "fresh.db"))
+    assert migrate(path) == []
+
+
+def test_an_id_that_was_used_before_is_not_used_again(original: ByHand, path: Path) -> None:
+    original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    original(f"DELETE FROM worker_job_queue WHERE id = {len(ROWS) + 1}")
+
+    migrate(path)
+
+    original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    assert original.one("SELECT max(id) FROM worker_job_queue") == len(ROWS) + 2
+
+
+def test_a_dry_run_changes_nothing_and_says_what_a_run_will(original: ByHand, path: Path) -> None:
+    before, content = original.dump(), path.read_bytes()
+
+    said = migrate(path, dry_run=True)
+
+    assert said
+    assert original.dump() == before
+    assert path.read_bytes() == content
+    assert migrate(path) == said
+
+
+# ── What a person has made on the plain table ─────────────────────────────────────────────────────────────────────────
+
+DIARY = """
+CREATE TABLE diary (entry TEXT);
+CREATE INDEX my_index ON worker_job_queue (platform, job_type);
+CREATE VIEW my_view AS SELECT count(*) AS count FROM worker_job_queue;
+CREATE TRIGGER my_trigger AFTER INSERT ON Worker_Job_Queue BEGIN INSERT INTO diary VALUES (NEW.id); END;
+CREATE TRIGGER my_other_trigger AFTER INSERT ON diary BEGIN
+    UPDATE worker_job_queue SET progress_message = 'in the diary' WHERE id = NEW.entry;
+END;
+"""
+
+
+def test_triggers_indexes_and_views_of_a_person_work_on_the_new_table(original: ByHand, path: Path) -> None:
+    original.run(DIARY)
+
+    done = migrate(path)
+
+    assert {"carry over index my_index", "carry over trigger my_trigger"} <= set(done)
+    assert original.one("SELECT tbl_name FROM sqlite_schema WHERE name = 'my_index'") == "worker_job_queue"
+    assert original("SELECT * FROM diary") == []
+    original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    new = len(ROWS) + 1
+    assert original("SELECT entry FROM diary") == [{"entry": str(new)}]
+    assert original.one(f"SELECT progress_message FROM worker_job_queue WHERE id = {new}") == "in the diary"
+    assert original.one("SELECT count FROM my_view") == new
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE INDEX mine ON worker_job_queue (shade)",
+        "CREATE TRIGGER mine AFTER UPDATE ON worker_job_queue BEGIN INSERT INTO diary VALUES (NEW.shade); END",
+        "CREATE TRIGGER mine AFTER DELETE ON worker_job_queue BEGIN DELETE FROM not_there; END",
+        "CREATE INDEX job_by_status ON worker_job_queue (status, id)",
+        "CREATE UNIQUE INDEX mine ON worker_job_queue (requeue_count, id % 2)",
+    ],
+)
+def test_what_does_not_fit_is_named_and_breaks_no_write(original: ByHand, path: Path, statement: str) -> None:
+    original.run("CREATE TABLE diary (entry TEXT); ALTER TABLE worker_job_queue ADD COLUMN shade TEXT;")
+    if "requeue_count" in statement:
+        original("ALTER TABLE worker_job_queue ADD COLUMN requeue_count INTEGER")
+    original(statement)
+
+    done = migrate(path)
+
+    [sentence] = [one for one in done if one.startswith("leave out")]
+    assert sentence.endswith(statement)
+    assert any("before_pagemill: shade" in one for one in done)
+    original("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    original("UPDATE worker_job_queue SET priority = 1 WHERE job_type = 't'")
+    original("DELETE FROM worker_job_queue WHERE job_type = 't'")
+    assert original.one("PRAGMA integrity_check") == "ok"
+
+
+# ── From one released schema to the next ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """A step such as a release would bring: a column, and a table made again with its rows and its trigger."""
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    (folder / "0001_of_long_ago.sql").write_text("DROP TABLE worker_job_queue;")
+    (folder / "0002_shades.sql").write_text(
+        "ALTER TABLE worker_job_queue ADD COLUMN shade TEXT NOT NULL DEFAULT 'grey';"
+        "CREATE TABLE pause_2 (scope TEXT NOT NULL, name TEXT NOT NULL, reason TEXT) STRICT;"
+        "INSERT INTO pause_2 SELECT scope, name, reason FROM pause;"
+        "DROP TABLE pause; ALTER TABLE pause_2 RENAME TO pause;"
+    )
+    return folder
+
+
+def test_a_step_leads_to_the_next_version_and_keeps_the_rows(path: Path, steps: Path) -> None:
+    initialise(path)
+    hand = ByHand(path)
+    hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('t', 'p')")
+    hand("INSERT INTO pause (scope, name) VALUES ('type', 't')")
+    before = hand.dump()
+
+    assert migrate(path, dry_run=True, steps=steps) == ["bring the tables to version 2 (0002_shades)"]
+    assert hand.dump() == before
+    assert migrate(path, steps=steps) == ["bring the tables to version 2 (0002_shades)"]
+
+    assert schema_version(path) == 2
+    assert hand("SELECT job_type, shade FROM worker_job_queue") == [{"job_type": "t", "shade": "grey"}]
+    assert hand("SELECT name FROM pause") == [{"name": "t"}]
+    with pytest.raises(SchemaMismatch, match="upgrade pagemill"):
+        open_store(path)
+
+
+def test_a_step_that_fails_leaves_the_database_as_it_was(path: Path, steps: Path) -> None:
+    initialise(path)
+    before = ByHand(path).dump()
+    (steps / "0003_wrong.sql").write_text("DROP TABLE batch_document; DROP TABLE nothing;")
+
+    with pytest.raises(Exception, match="nothing"):
+        migrate(path, steps=steps)
+
+    assert ByHand(path).dump() == before
+
+
+def test_todays_version_is_that_of_the_newest_step_and_of_the_tables(path: Path) -> None:
+    initialise(path)
+
+    assert max([1, *(version for version, _ in step_files(STEPS))]) == SCHEMA_VERSION == schema_version(path)
 
 
 # ── Which databases are opened at all ───────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker
-from tests.store.test_migrations_2 import EARLIER
+from tests.store.test_migrations import ORIGINAL
 from worker_service.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
 from worker_service.jobs.model import Completion, HandlerFacts, NewJob, Status
 from worker_service.store.base import Store
@@ -159,11 +159,8 @@ def test_a_backup_becomes_the_database_where_there_was_none(
     assert sorted(one.name for one in elsewhere.parent.iterdir()) == ["pagemill.db"]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_a_backup_of_an_earlier_version_is_brought_to_todays_tables(
-    version: int, path: Path, copy: Path, clock: MovableClock
-) -> None:
-    ByHand(copy).run(f"PRAGMA journal_mode = wal; {(EARLIER / f'schema_{version}.sql').read_text()}")
+def test_a_backup_of_the_plain_table_is_brought_to_todays_tables(path: Path, copy: Path, clock: MovableClock) -> None:
+    ByHand(copy).run(f"PRAGMA journal_mode = wal; {ORIGINAL}")
     ByHand(copy)("INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('a', 'local', '{}')")
 
     done = restore(copy, path, clock)

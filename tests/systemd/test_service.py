@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.store.test_migrations import ORIGINAL
 from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box
 from tests.systemd.conftest import STATE, Service, booted, chosen
@@ -376,9 +377,8 @@ def test_an_older_database_is_upgraded_in_the_order_that_the_docs_tell(box: Box)
     box.must("/opt/pagemill/bin/pagemill", "service", "install", "--python", PROGRAM)
     box.must("systemctl", "stop", "pagemill", "pagemill-commands")
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
-    older = (
-        f"sqlite3 {STATE}/pagemill.db </opt/checkout/tests/store/earlier/schema_1.sql && sqlite3 {STATE}/pagemill.db"
-    )
+    box.write("/etc/pagemill/plain.sql", ORIGINAL)
+    older = f"sqlite3 {STATE}/pagemill.db </etc/pagemill/plain.sql && sqlite3 {STATE}/pagemill.db"
     box.must("sh", "-c", f"rm -r {STATE}/pagemill.db* {STATE}/workspace")
     service = "setpriv --reuid=pagemill --regid=pagemill --clear-groups sh -c".split()
     box.must(*service, f'umask 7; {older} "{row}"')

@@ -48,6 +48,8 @@ Values = tuple[Any, ...] | list[Any] | dict[str, Any]
 
 Connection = apsw.Connection
 
+SqlError = apsw.Error
+
 OnLongWait = Callable[[float, Holder | None], None]
 """Told once in each wait for the write lock: for how long already, and for whom, if that can be known."""
 
@@ -386,12 +388,6 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
             connection.close()
             raise
         return connection
-
-
-def in_memory(statements: str) -> apsw.Connection:
-    connection = apsw.Connection(":memory:")
-    connection.execute(statements).fetchall()
-    return connection
 
 
 def _turn_to_wal(connection: apsw.Connection) -> None:
