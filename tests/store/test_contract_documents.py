@@ -27,6 +27,7 @@ from worker_service.jobs.documents import (
     CrawlItems,
     CrawlPage,
     Decision,
+    DeferredAction,
     DocumentFacts,
     DocumentPages,
     DocumentRequest,
@@ -37,6 +38,7 @@ from worker_service.jobs.documents import (
     KnownDocument,
     KnownPages,
     NewFile,
+    OnEnd,
     PageResult,
     SameContent,
 )
@@ -427,6 +429,36 @@ def test_a_job_that_leads_nowhere_leaves_its_document_failed(
 
     assert state(by_hand) == ("failed", 1, None, code)
     assert sentence in str(document_row(by_hand)["error_message"])
+
+
+def test_of_1000_documents_whose_reading_goes_on_none_is_declared_failed(store: Store, by_hand: ByHand) -> None:
+    on_failure = DeferredAction("action", on_end=OnEnd.FAILURE)
+    store.intake.enqueue_many([wish(f"{number}.pdf", actions=[on_failure]) for number in range(1000)])
+
+    while jobs := store.leases.claim("w1", 64):
+        ingests = [Completion(job.lease, follow_ups=ranges((1, 4))) for job in jobs if job.job_type == "ingest"]
+        parts = [Completion(job.lease) for job in jobs if job.job_type == "ocr_pages"]
+        assembled = [Completion(job.lease, publishes=True) for job in jobs if job.job_type == "assemble"]
+        assert store.leases.complete_many([*ingests, *parts, *assembled]) == []
+        assert by_hand("SELECT id FROM document WHERE index_status NOT IN ('queued', 'indexing', 'success')") == []
+
+    counts = "SELECT (SELECT count(*) FROM document WHERE index_status = 'success') AS read,"
+    counts += " (SELECT count(*) FROM notice WHERE kind = 'document.failed') AS failures,"
+    counts += " (SELECT count(*) FROM worker_job_queue WHERE job_type = 'action') AS reactions"
+    assert by_hand(counts) == [{"read": 1000, "failures": 0, "reactions": 0}]
+
+
+def test_a_document_published_by_one_of_two_jobs_that_complete_together_was_never_failed(
+    store: Store, by_hand: ByHand
+) -> None:
+    ask_for(store)
+    store.leases.complete_many([Completion(claim(store).lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])
+    one, other = store.leases.claim("w1", 2)
+
+    store.leases.complete_many([Completion(one.lease), Completion(other.lease, publishes=True)])
+
+    assert state(by_hand) == ("success", 1, 1, None)
+    assert by_hand("SELECT * FROM notice WHERE kind = 'document.failed'") == []
 
 
 def test_a_failed_reading_leaves_the_earlier_one_to_people(store: Store, by_hand: ByHand) -> None:

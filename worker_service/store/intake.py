@@ -57,14 +57,22 @@ class SqliteIntake:
         self._patience = patience
 
     def enqueue(self, job: NewJob) -> Enqueued:
-        with self._db.transaction():
-            return self._insert(job)
+        [enqueued] = self.enqueue_many([job])
+        return enqueued
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         with self._db.transaction():
-            return self.insert_many(jobs)
+            inserted = self.insert_many(jobs)
+            if any(job.after or job.after_earlier for job in jobs):
+                settle(self._db)
+            return inserted
 
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
+        """Insert jobs within the caller's transaction, which calls `settle` once all that belongs together is written.
+
+        To settle here would fail a document whose job has completed in this transaction and whose follow-up jobs are
+        inserted next.
+        """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=_statement_of):
             if statement:
@@ -110,7 +118,6 @@ class SqliteIntake:
                 (job_id, other, "completed") for other in earlier
             ]
             self._db.write_each("wait_for", waits)
-            settle(self._db)
         return Enqueued(job_id)
 
     # ── Documents ──

@@ -280,6 +280,8 @@ class SqliteLeases:
             if checkpoint.crawl is not None:
                 self._save_crawl(checkpoint.crawl, work, now)
             self._insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
+            if checkpoint.follow_ups:
+                settle(self._db)
 
     def checkpoint_of(self, job_id: int) -> str | None:
         for (state,) in self._db.read("checkpoint_of", job_id=job_id):
@@ -415,9 +417,15 @@ class SqliteLeases:
             bringing = [done for done in once.values() if done.lease in landed and (landed[done.lease] or done.brings)]
             if bringing or self._db.write("nothing_follows") != [(1,)]:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in landed]))
+                brought = []
                 for done in bringing:
-                    [work] = self._db.write("work_of", job_id=done.lease.job_id)
-                    self._land(done, work_from(work), now)
+                    [row] = self._db.write("work_of", job_id=done.lease.job_id)
+                    work = work_from(row)
+                    self._land(done, work, now)
+                    brought.append((done, work))
+                # Only now is every follow-up job of this transaction in the queue.
+                for done, work in brought:
+                    self._fail_unpublished_document(done, work, now)
                 settle(self._db)
         return [done.lease for done in completions if done.lease not in landed or once[done.lease] is not done]
 
@@ -514,7 +522,7 @@ class SqliteLeases:
     # ── What a completion brings ──
 
     def _land(self, done: Completion, work: Work, now: str) -> None:
-        """After the job's row has moved: files, facts, follow-ups, and what becomes of the document."""
+        """Write what a completed job brings: files, document facts, follow-up jobs, a published generation."""
         if done.publishes and work.generation is None:
             raise RuleBroken("only a job that works for a document can publish one: publishes was set without")
         lease = done.lease
@@ -543,9 +551,14 @@ class SqliteLeases:
                 raise RuleBroken(f"generation {work.generation} of document {work.document_id} is no longer the newest")
             documents_moved(self._db, [done_for for done_for in (work.document_id,) if done_for is not None])
             self._db.write("link_is_due", document_id=work.document_id)
+        else:
+            self._db.write("document_moved", **work.place, now=now)
+
+    def _fail_unpublished_document(self, done: Completion, work: Work, now: str) -> None:
+        """Fail the document if no live job is left that could publish it."""
+        if done.publishes or work.generation is None:
             return
-        self._db.write("document_moved", **work.place, now=now)
-        values = {**work.place, "now": now, "job_id": lease.job_id, "skipped": _skipped(done.result)}
+        values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skipped(done.result)}
         documents_moved(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
 
     def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
