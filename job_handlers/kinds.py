@@ -22,6 +22,8 @@ from job_handlers.encodings import WIDE, decoded
 from worker_service.handlers import Permanent
 
 _PDF_BEGINS_WITHIN = 1024
+_PDF_HEADER = re.compile(rb"%PDF-\d\.\d\s*[\r\n]")
+_PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
 _UNPACKED_BYTES_MAX = 2 << 30
 _DELIMITERS = (",", ";", "\t", "|")
 _LINES = 20
@@ -135,9 +137,11 @@ _TOLD_APART = (
     (b"\x7fELF", "a program"),
     (b"\x78\x9f\x3e\x22", "a mail that Outlook has packed (winmail.dat: have it sent as plain text or HTML)"),
 )
-_WORKBOOK = "Workbook".encode("utf-16-le")
+_WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
+"""A stream of this name makes an old Office file an Excel file; Excel 5 and 95 call it Book."""
+_DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK = "__properties_version1.0".encode("utf-16-le")
-_LOCKED = "EncryptedPackage".encode("utf-16-le")
+_LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
 _PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
 _SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
@@ -168,7 +172,7 @@ def agreed(head: bytes, mime: str, name: str) -> Format:
     is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
     if found is not None and is_of_text and said not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(said):
         raise Trouble("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
-    if head.startswith(_OLD_OFFICE) and _LOCKED in head:
+    if head.startswith(_OLD_OFFICE) and _LOCKED.search(head):
         raise Trouble("FILE_ENCRYPTED")
     if found is None and not claimed:
         nameless = "a text without .txt at the end of its name" if is_text(head) else ""
@@ -196,9 +200,9 @@ def kind_of(path: Path) -> Kind:
         return signed.kind
     if head.startswith(_ZIP):
         return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
-    if head.startswith(_OLD_OFFICE) and _holds(path, _WORKBOOK):
+    if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK):
         return Kind.SHEET
-    if head.startswith(_OLD_OFFICE) and _holds(path, _LOCKED):
+    if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
         raise Permanent("FILE_ENCRYPTED", "the document is locked with a password: save it without one")
     if (written := _text_in(head, named)) is not None:
         return written.kind
@@ -278,10 +282,18 @@ def _signed(head: bytes, said: Sequence[Format]) -> Format | None:
     for signature, one in _SIGNATURES:
         if head.startswith(signature):
             return one
-    # Viewers look past what a mail or a server has put before it. A text that speaks of PDFs is none, nor is an archive
-    # that holds one.
-    is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN] and not head.startswith(_ZIP)
+    if head.startswith(_ZIP):
+        return None
+    if PDF in said and (has_pdf_within(head) or _PDF_OBJECT.search(head)):
+        return PDF
+    # Viewers skip what a mail or a server put before the header. A text about PDFs is no PDF.
+    is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN]
     return PDF if is_within and not page_in(head) and _text_in(head, said) is None else None
+
+
+def has_pdf_within(head: bytes) -> bool:
+    """Return whether a whole PDF header, with the end of its line, follows other bytes such as a web page."""
+    return _PDF_HEADER.search(head[:_PDF_BEGINS_WITHIN]) is not None
 
 
 def _words(head: bytes) -> str:
@@ -332,12 +344,11 @@ def _beginning(archive: zipfile.ZipFile, name: str) -> bytes:
         return file.read(100)
 
 
-def _holds(path: Path, words: bytes) -> bool:
-    """Its directory may stand anywhere in an old file."""
-    rest = b""
+def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:
+    """Return whether the directory of an old Office file names such a stream. The directory may be anywhere in the
+    file, in entries of 128 bytes that begin with a name."""
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            if words in rest + block:
+            if any(found.start() % _DIRECTORY_ENTRY_BYTES == 0 for found in name.finditer(block)):
                 return True
-            rest = block[-len(words) :]
     return False

@@ -243,7 +243,7 @@ class _Fetch:
         head = part.head()
         is_sure = facts.md5 or facts.sha256 or facts.is_of_this_machine or kinds.HTML.is_named_by(facts.name)
         # To look for letters in 64 KiB of a PDF takes longer than all else here.
-        if not is_sure and (page := kinds.page_in(head)):
+        if not is_sure and not kinds.has_pdf_within(head) and (page := kinds.page_in(head)):
             part.clear()
             raise Trouble("PAGE_INSTEAD", page=page)
         return kinds.agreed(head, facts.mime, facts.name), replace(found, md5=found.md5 or facts.md5)

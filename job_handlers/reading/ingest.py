@@ -185,8 +185,7 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
     except (TooLarge, Lost) as error:
         raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
     if isinstance(answer, Refused):
-        code = answer.code if answer.code.startswith("PDF_ENC") else f"{kind.upper()}_BROKEN"
-        raise Permanent(code, answer.message)
+        raise Permanent(answer.code.replace("BROKEN", f"{kind.upper()}_BROKEN"), answer.message)
     assert isinstance(answer, Counted)
     if not answer.pages:
         broken = answer.was_repaired
@@ -296,7 +295,8 @@ def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
         writing = writings.open_writing(original, kind)
         pages = writings.leaves(writing.pieces())
     except writings.Unreadable as error:
-        refused = Refused("BROKEN", f"the file cannot be read: {error}")
+        code = "FILE_ENCRYPTED" if isinstance(error, writings.Locked) else "BROKEN"
+        refused = Refused(code, f"the file cannot be read: {error}")
         return lambda number: refused
     look_inside = inside.unpacker(writing, staging)
 
@@ -366,7 +366,8 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
                 return Refused("SHEET_BROKEN", f"there is no page {number}")
             return table.page(places[number - 1])
         except sheets.Unreadable as error:
-            return Refused("SHEET_BROKEN", f"the spreadsheet cannot be read: {error}")
+            code = "FILE_ENCRYPTED" if isinstance(error, sheets.Locked) else "SHEET_BROKEN"
+            return Refused(code, f"the spreadsheet cannot be read: {error}")
 
     return read
 

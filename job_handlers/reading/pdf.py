@@ -123,8 +123,11 @@ class Book:
         with _understood():
             self._document = document = pymupdf.open(**_mapped(path)) if is_mapped else pymupdf.open(path)
             if document.needs_pass and not document.authenticate(password):
-                document.close()
-                raise Locked(path.name)
+                if not _locks_attachments_only(document):
+                    document.close()
+                    raise Locked(path.name)
+                document.is_encrypted = False
+                document.init_doc()
             self.is_pdf: bool = document.is_pdf
             self.was_repaired: bool = bool(self.is_pdf and document.is_repaired)
             self.pages: int = document.page_count
@@ -197,6 +200,12 @@ class Book:
     def _page(self, number: int) -> Iterator[Any]:
         with _understood():
             yield self._document[number - 1]
+
+
+def _locks_attachments_only(document: Any) -> bool:
+    """Return whether neither strings nor streams are encrypted, which leaves embedded files."""
+    locked = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
+    return all(locked.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
 
 
 def _mapped(path: Path) -> dict[str, Any]:

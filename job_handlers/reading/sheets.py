@@ -37,6 +37,10 @@ class Unreadable(Exception):
     """It is no table, or a broken one."""
 
 
+class Locked(Unreadable):
+    """A password protects it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A page's rows."""
@@ -118,6 +122,8 @@ def _book(path: Path) -> Iterator[Any]:
     try:
         with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
             yield book
+    except python_calamine.PasswordError as error:
+        raise Locked("it is locked with a password: save it without one") from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise Unreadable(str(error)) from error
 

@@ -17,7 +17,7 @@ from job_handlers.kinds import Kind
 from job_handlers.reading.layout import TextTable
 from worker_service.handlers import counted
 
-LIBRARY = "writings 6"
+LIBRARY = "writings 7"
 """One more whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -53,6 +53,13 @@ _MODULES = {
 
 class Unreadable(Exception):
     """It is broken, or holds more than anybody reads."""
+
+
+class Locked(Unreadable):
+    """A password protects it."""
+
+    def __init__(self) -> None:
+        super().__init__("it is locked with a password: save it without one")
 
 
 class Picture(NamedTuple):

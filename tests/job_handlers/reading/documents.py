@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,6 +181,40 @@ def workbook(path: Path, sheets: dict[str, Sequence[Sequence[object]]]) -> Path:
             archive.writestr(
                 f"xl/worksheets/sheet{at}.xml", f'<worksheet xmlns="{main}"><sheetData>{rows}</sheetData></worksheet>'
             )
+    return path
+
+
+def excel_97(path: Path, text: str, *, stream: str = "Workbook", is_locked: bool = False) -> Path:
+    """An Excel 97 file with `text` in its first cell. `stream` is the name under which its rows are stored."""
+
+    def record(code: int, body: bytes) -> bytes:
+        return struct.pack("<HH", code, len(body)) + body
+
+    def beginning(kind: int) -> bytes:
+        return record(0x0809, struct.pack("<HHHHII", 0x0600, kind, 0, 0, 0, 0))
+
+    end = record(0x000A, b"")
+    lock = record(0x002F, struct.pack("<H52x", 1)) if is_locked else b""
+    sheet_name = struct.pack("<BB", 6, 0) + b"Sheet1"
+    length = len(beginning(5) + lock + record(0x0085, struct.pack("<IBB", 0, 0, 0) + sheet_name) + end)
+    sheets = record(0x0085, struct.pack("<IBB", length, 0, 0) + sheet_name)
+    label = record(0x0204, struct.pack("<HHHHB", 0, 0, 0, len(text), 0) + text.encode("latin-1"))
+    rows = (beginning(5) + lock + sheets + end + beginning(0x10) + label + end).ljust(4096, b"\0")
+    free, chain_end, table = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
+    # Sector 0 is the allocation table, 1 the directory, 2 to 9 the stream.
+    sectors = struct.pack("<128I", table, chain_end, *range(3, 10), chain_end, *[free] * 118)
+    entry = struct.Struct("<64sHBBIII16sIQQIQ")
+    named = [
+        (name.encode("utf-16-le"), 2 * len(name) + 2, kind, 1, free, free, child, b"", 0, 0, 0, begins, size)
+        for name, kind, child, begins, size in (("Root Entry", 5, 1, chain_end, 0), (stream, 2, free, 2, 4096))
+    ]
+    directory = b"".join(entry.pack(*one) for one in named).ljust(512, b"\0")
+    head = (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+        + bytes(16)
+        + struct.pack("<HHHHH6xIIIIIIIII", 0x3E, 3, 0xFFFE, 9, 6, 0, 1, 1, 0, 4096, chain_end, 0, chain_end, 0)
+    )
+    path.write_bytes((head + struct.pack("<I", 0)).ljust(512, b"\xff") + sectors + directory + rows)
     return path
 
 

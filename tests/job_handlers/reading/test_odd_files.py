@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pymupdf as partly_typed
 import pytest
 
-from tests.job_handlers.reading.documents import digital, picture, prose, scan, tiff, workbook
+from job_handlers.kinds import PDF, agreed
+from tests.job_handlers.reading.documents import digital, excel_97, picture, prose, scan, tiff, workbook
 from tests.job_handlers.reading.kit import Library
 from worker_service.testing import How
 
@@ -39,6 +41,63 @@ def test_an_encrypted_pdf_asks_for_its_password_and_opens_with_it(library: Libra
     assert "does not open it" in wrong.ended.message
     assert right.how is How.DONE
     assert library.text.split() == text.split()
+
+
+def test_a_pdf_of_which_only_attachments_are_locked_is_read_without_a_password(
+    library: Library, tmp_path: Path
+) -> None:
+    plain = digital(tmp_path / "plain.pdf", ["Words that anybody may read"]).read_bytes()
+    lengths = {"O": 48, "U": 48, "OE": 32, "UE": 32, "Perms": 16}
+    keys = "".join(f"/{key}<{'ab' * length}>" for key, length in lengths.items())
+    lock = "/CF<</StdCF<</AuthEvent/EFOpen/CFM/AESV3/Length 32>>>>/EFF/StdCF/StmF/Identity/StrF/Identity"
+    says = f"/Encrypt<</Filter/Standard/V 5/R 6/Length 256/P -4{keys}{lock}>>"
+    original = tmp_path / "attached.pdf"
+    original.write_bytes(plain.replace(b"/Root", f"{says}/Root".encode()))
+
+    run = library.read(original)
+
+    assert run.how is How.DONE, run.ended
+    assert library.text.split() == ["Words", "that", "anybody", "may", "read"]
+
+
+PAGE_BEFORE = b"<html><head><title>Please wait</title></head></html>"
+
+
+@pytest.mark.parametrize("before", [PAGE_BEFORE, b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n", None])
+def test_a_pdf_behind_other_bytes_or_without_a_header_is_read(
+    library: Library, tmp_path: Path, before: bytes | None
+) -> None:
+    whole = digital(tmp_path / "whole.pdf", [prose(3)]).read_bytes()
+    original = tmp_path / "report.pdf"
+    original.write_bytes(whole.partition(b"\n")[2] if before is None else before + whole)
+
+    run = library.read(original)
+
+    assert run.how is How.DONE, run.ended
+    assert library.text.split() == prose(3).split()
+    assert agreed(original.read_bytes()[:4096], "application/pdf", "report.pdf") is PDF
+
+
+@pytest.mark.parametrize("stream", ["Workbook", "WORKBOOK", "Book"])
+def test_an_excel_file_is_known_by_its_stream_however_that_is_spelt(
+    library: Library, tmp_path: Path, stream: str
+) -> None:
+    run = library.read(excel_97(tmp_path / "a.xls", "Inventory", stream=stream))
+
+    assert run.how is How.DONE, run.ended
+    assert library.text == "Inventory"
+
+
+def test_locked_office_files_have_one_code(library: Library, tmp_path: Path) -> None:
+    text = tmp_path / "a.odt"
+    with zipfile.ZipFile(text, "w") as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
+        archive.writestr("META-INF/manifest.xml", "<m:encryption-data/>")
+
+    for original in (text, excel_97(tmp_path / "a.xls", "Inventory", is_locked=True)):
+        run = library.read(original)
+        assert (run.how, run.ended.code) == (How.PERMANENT, "FILE_ENCRYPTED")
+        assert "save it without one" in run.ended.message
 
 
 @pytest.mark.parametrize("name", ["webhook", "../password", "password/x"])

@@ -606,9 +606,21 @@ def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="locked with a password"):
         pages_of(packed(tmp_path / "a.odt", odt))
 
-    (tmp_path / "a.docx").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"))
+    begins = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".ljust(512, b"\0")
+    (tmp_path / "a.docx").write_bytes(begins + "EncryptedPackage".encode("utf-16-le"))
     with pytest.raises(Permanent, match="locked with a password"):
         kind_of(tmp_path / "a.docx")
+
+
+def test_a_formula_with_the_doctype_of_openoffice_3_is_read(tmp_path: Path) -> None:
+    says = '<!DOCTYPE math:math PUBLIC "-//OpenOffice.org//DTD Modified W3C MathML 1.01//EN" "math.dtd">'
+    formula = f'{says}<math:math xmlns:math="http://m"><math:mi>E</math:mi></math:math>'
+    body = '<d xmlns:t="t" xmlns:x="x"><t:p>before</t:p><x:object x:href="./Object 1"/></d>'
+
+    odt = {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": body}
+    path = packed(tmp_path / "a.odt", {**odt, "Object 1/content.xml": formula})
+
+    assert pages_of(path) == ["before\nE"]
 
 
 READS = """
