@@ -22,6 +22,8 @@
 -- Anything else is refused in words. Times are UTC text, '2026-11-18 10:00:00.000'; any other valid time that you
 -- write is brought to this form. For eyes: SELECT * FROM v_jobs, v_queue, v_workers, v_documents.
 
+-- json_valid(NULL) is NULL today and 0 in SQLite 3.40: a CHECK says "x IS NULL OR json_valid(x)".
+
 CREATE TABLE pagemill_schema (
     version     INTEGER NOT NULL,
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
@@ -467,8 +469,8 @@ CREATE TABLE handler (
     class           TEXT NOT NULL CHECK (class IN ('cpu', 'io', 'node')),   -- whose slots it takes
     missing         TEXT,                         -- a capability it needs and that is not there, in words
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
-    payload_schema  TEXT CHECK (json_valid(payload_schema)),
-    choices         TEXT CHECK (json_valid(choices)),   -- by the key of a payload: what it may be on this machine
+    payload_schema  TEXT CHECK (payload_schema IS NULL OR json_valid(payload_schema)),
+    choices         TEXT CHECK (choices IS NULL OR json_valid(choices)),   -- by the key of a payload: what it may be on this machine
     PRIMARY KEY (worker_id, job_type),
     CONSTRAINT "job_type and missing have at most 30000 bytes"
         CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(missing AS BLOB)) <= 30000)

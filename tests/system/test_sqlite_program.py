@@ -1,0 +1,76 @@
+"""The distribution's own `sqlite3` checks, dumps, copies and reloads a database that a real daemon is using."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.job_handlers.reading.documents import digital, prose
+from tests.system.conftest import wait_until
+from tests.system.test_reading import Desk
+from worker_service.store.opening import open_store
+
+TABLES = """
+SELECT l.name FROM pragma_table_list l
+ WHERE l.schema = 'main' AND l.type IN ('table', 'shadow') AND l.name <> 'sqlite_schema' ORDER BY l.name
+"""
+
+
+def typed(database: Path, *lines: str) -> str:
+    """Type lines at the prompt of `sqlite3`, which ends at the first error."""
+    script = "\n".join((".bail on", ".timeout 5000", *lines))
+    done = subprocess.run(["sqlite3", str(database)], input=script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def counts(database: Path) -> dict[str, int]:
+    """Count the rows of every table."""
+    names = typed(database, TABLES + ";").split()
+    sql = " UNION ALL ".join(f"SELECT '{name}', count(*) FROM \"{name}\"" for name in names)
+    rows = [line.split("|") for line in typed(database, sql + ";").splitlines()]
+    return {name: int(number) for name, number in rows}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A daemon that has run jobs and read a document, and still runs."""
+    desk = Desk(tmp_path_factory.mktemp("sqlite"))
+    try:
+        desk.start()
+        path = desk.papers / "report.pdf"
+        digital(path, [prose(1), prose(2)])
+        desk.reads(path)
+        wait_until(lambda: counts(desk.system.database)["link_due"] == 0, "the names of its files are made")
+        desk.run("enqueue", "ingest", "--run-at", "2099-01-01", "--payload", '{"path": "/srv/other.pdf"}')
+        yield desk
+    finally:
+        desk.system.close()
+
+
+@pytest.mark.parametrize("pragma", ["integrity_check", "quick_check", "foreign_key_check"])
+def test_the_checks_of_sqlite_find_nothing(desk: Desk, pragma: str) -> None:
+    assert typed(desk.system.database, f"PRAGMA {pragma};").split() == ([] if pragma == "foreign_key_check" else ["ok"])
+
+
+@pytest.mark.parametrize("way", [".dump", ".backup", "VACUUM INTO"])
+def test_a_copy_has_every_row_of_every_table_and_is_opened(desk: Desk, tmp_path: Path, way: str) -> None:
+    source, copy = desk.system.database, tmp_path / "copy.db"
+
+    if way == ".dump":
+        typed(copy, *typed(source, ".dump").splitlines())
+    else:
+        typed(source, f".backup '{copy}'" if way == ".backup" else f"VACUUM INTO '{copy}';")
+
+    assert counts(copy) == counts(source)
+    assert all(
+        counts(copy)[name] for name in ("worker", "handler", "worker_job_queue", "document", "page_result", "file")
+    )
+    assert typed(copy, "PRAGMA integrity_check;") == "ok\n"
+    store = open_store(copy)
+    assert store.upkeep.audit() == []
+    assert [check.detail for check in store.upkeep.check() if check.name == "integrity" and not check.is_good] == []
+    store.close()
