@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.children.conftest import Desk, MakeDesk
-from worker_service.children import jail
+from worker_service.children import jail, seccomp
 from worker_service.children.messages import How, Started
 
 needs_landlock = pytest.mark.skipif(
     jail.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"
 )
 
-needs_filter = pytest.mark.skipif(not jail.has_seccomp_table(), reason="the system calls of this machine are others")
+needs_filter = pytest.mark.skipif(seccomp.this_machine() is None, reason="the system calls of this machine are others")
 
 _GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
 
@@ -125,12 +125,26 @@ def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path
 
     allowed = {what for what, answer in report.items() if answer == "allowed"}
     expected = {"write inside", "run a program", "its own limits"}
-    if not jail.has_seccomp_table():
+    if seccomp.this_machine() is None:
         expected |= {"socket", "unix socket", "pair", "limits of the parent", "its own mark", "priority of the parent"}
     if jail.landlock_version() < 6:
         expected |= {"signal the parent"}
     assert allowed == expected
-    assert level_of(desk, 1) == ("landlock+seccomp" if jail.has_seccomp_table() else "landlock")
+    assert level_of(desk, 1) == ("landlock+seccomp" if seccomp.this_machine() else "landlock")
+
+
+@needs_landlock
+@needs_filter
+def test_a_child_reaches_nothing_through_system_calls_that_need_no_file(desk: Desk) -> None:
+    ended = desk.run("knocks_at_the_kernel", json.dumps({"path": ""}))
+    assert ended.message == ""
+    found, capabilities = json.loads(ended.result or "")
+
+    allowed = {"bind itself to a core", "pipe with a name", "a thread", "a program"}
+    assert {what for what, answer in found.items() if answer == "allowed"} == allowed
+    assert set(found.values()) == {"allowed", "EPERM", "ENOSYS", "PermissionError"}
+    # Inheritable, permitted, effective, bounding and ambient.
+    assert capabilities == ["0" * 16] * 5
 
 
 def _looks_of(path: Path) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import logging
@@ -12,6 +13,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -19,11 +21,13 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from worker_service.children import seccomp
 from worker_service.children.messages import VERSION, Asked, Ended, How, PagesRead, frame
 from worker_service.handlers import (
     Context,
@@ -586,6 +590,49 @@ def looks_over_the_wall(context: Context[At]) -> Done:
             "run a program": _try(lambda: subprocess.run(["/bin/true"], check=True)),
         }
     )
+
+
+_NEW_USER, _EXIT_SIGNAL = 0x10000000, 17
+_CREATE, _PRIVATE_KEY = 0o1600, 0
+
+
+@saboteur(At, limits=Limits(network=True))
+def knocks_at_the_kernel(context: Context[At]) -> Done:
+    """System calls that reach beyond the child without a file. The arguments do no harm where a call succeeds."""
+    staging = context.staging
+    time_stood_still: tuple[object, ...] = (None, None)
+    found = {
+        "clone a user namespace": _call("clone", _NEW_USER | _EXIT_SIGNAL, 0, 0, 0, 0),
+        "clone3": _call("clone3", bytes(64), 64),
+        "unshare": _call("unshare", _NEW_USER),
+        "bind another to a core": _call("sched_setaffinity", os.getppid(), 8, bytes([255] * 8)),
+        "bind itself to a core": _call("sched_setaffinity", 0, 8, bytes([255] * 8)),
+        "shared memory": _call("shmget", _PRIVATE_KEY, 4096, _CREATE),
+        "semaphores": _call("semget", _PRIVATE_KEY, 1, _CREATE),
+        "message queue": _call("msgget", _PRIVATE_KEY, _CREATE),
+        "named queue": _call("mq_open", b"pagemill-test", os.O_RDONLY, 0, 0),
+        "name of the machine": _call("sethostname", os.uname().nodename.encode(), len(os.uname().nodename)),
+        "accounting": _call("acct", None),
+        "clock": _call("settimeofday", *time_stood_still),
+        "log of the kernel": _call("syslog", 10, None, 0),
+        "block device": _try(lambda: os.mknod(staging / "block", stat.S_IFBLK | 0o600, os.makedev(7, 0))),
+        "character device": _try(lambda: os.mknod(staging / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))),
+        "pipe with a name": _try(lambda: os.mkfifo(staging / "pipe")),
+        "a thread": _try(lambda: ThreadPoolExecutor(1).submit(int).result()),
+        "a program": _try(lambda: subprocess.run(["/bin/true"], check=True)),
+    }
+    status = Path("/proc/self/status").read_text().splitlines()
+    return Done([found, [line.split()[1] for line in status if line.startswith("Cap")]])
+
+
+def _call(name: str, *arguments: object) -> str:
+    here = seccomp.this_machine()
+    assert here is not None
+    libc = ctypes.CDLL(None, use_errno=True)
+    values = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
+    if libc.syscall(ctypes.c_long(here.numbers[name]), *values) >= 0:
+        return "allowed"
+    return errno.errorcode[ctypes.get_errno()]
 
 
 @saboteur(At)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_with_a_worker_all_is_well(system: System) -> None:
     assert (worker["pid"], worker["running"], worker["state"]) == (daemon.pid, 1, "alive")
     assert doctor.returncode == 0, doctor.stdout
     assert "✓ integrity: every page is sound" in doctor.stdout
+
+
+def test_the_doctor_warns_of_a_daemon_that_runs_as_root(system: System) -> None:
+    system.start()
+    [worker] = system.store.reading.workers()
+    lock = lock_path(system.database, worker.id)
+
+    found = {}
+    for user in (0, 65534) if os.geteuid() == 0 else (os.geteuid(),):
+        os.chown(lock, user, -1)
+        found[user] = f"! worker {worker.id}: runs as root" in give(system, "doctor").stdout
+
+    assert found == {user: user == 0 for user in found}
 
 
 def test_after_kill_9_every_command_says_at_once_that_nobody_lives(system: System) -> None:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import functools
+import itertools
 import math
 import os
-import platform
 import resource
 import signal
 import stat
@@ -24,6 +23,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from worker_service.children import seccomp
 from worker_service.handlers.contract import Limits
 from worker_service.jobs.values import dataclass
 
@@ -34,16 +34,20 @@ _OOM_SCORE = b"500"
 """As if it used half of the memory more than it does."""
 
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
 _EXECUTE, _WRITE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
+_MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _IOCTL
 _READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
 # Rights over files that each version of the interface knows; one that it does not know it refuses.
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_LATEST = (1 << 16) - 1
+_WRITING = _RIGHTS_LATEST & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE)
 
 _READABLE = """
     /usr /bin /sbin /lib /lib64 /lib32
@@ -62,30 +66,6 @@ _RULE = struct.Struct("<Qi")
 
 _held: dict[bool, list[tuple[int, int]]] = {}
 """Rights and open descriptor of what every child reads, without and with a network."""
-
-# System calls of x86-64. First what no handler needs: to trace others, to mount, keys, BPF, namespaces, io_uring,
-# to change the priority of others, which the same user otherwise may, and to give files away:
-# chown fchown lchown fchownat.
-_NEVER = (
-    101, 141, 142, 144, 155, 161, 165, 166, 169, 175, 176, 246, 248, 249, 250, 251, 272, 298, 304, 308, 310, 311,
-    313, 314, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442,
-    92, 93, 94, 260,
-)  # fmt: skip
-# chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat. They are told that it is done, and it is not: what
-# copies a file (shutil.copy, git, unzip) ends with an error if its mode or time cannot be set, and needs neither here.
-_IGNORED = (90, 91, 268, 452, 132, 235, 261, 280)
-# setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat: as where the file system
-# has none. file_setattr is newer than all who could miss it.
-_ATTRIBUTES = (188, 189, 190, 197, 198, 199, 463, 466)
-_FILE_SETATTR = 469
-# Those of the file systems: flags, versions, encryption, verity. They want a descriptor that may only read.
-_FILE_IOCTLS = tuple(ord(letter) << 8 for letter in "fXv")
-_OPEN, _OPENAT, _OPENAT2, _TRUNCATE_BY_PATH = 2, 257, 437, 76
-_SETRLIMIT, _PRLIMIT64, _UTIMENSAT = 160, 302, 280
-_FORK, _VFORK, _CLONE, _CLONE3, _IOCTL_CALL = 57, 58, 56, 435, 16
-_CLONE_THREAD = 1 << 16
-# socket connect accept bind listen socketpair accept4. A pair is one too: its ends can send to any address.
-_SOCKETS = (41, 42, 43, 49, 50, 53, 288)
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -256,7 +236,7 @@ def prepare() -> None:
     code_paths()
     for network in (False, True):
         for starts_programs in (False, True):
-            _seccomp_program(network, starts_programs)
+            seccomp.program(network, starts_programs, _filter_guards_truncation())
     for network in (False, True):
         if network not in _held:
             _held[network] = [
@@ -315,7 +295,23 @@ def _is_code(path: Path) -> bool:
 
 def _renounce_privileges(door: Door) -> bool:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _drop_capabilities()
     return True
+
+
+def _drop_capabilities() -> None:
+    """Give up what root may do beyond an ordinary user. A process without capabilities has none to give up."""
+    # EPERM: the process may not lower its bounding set, and with no_new_privs no program that it starts gains anything.
+    # EINVAL: the kernel knows no more of them.
+    with contextlib.suppress(OSError):
+        for capability in itertools.count():
+            prctl(_PR_CAPBSET_DROP, capability)
+    with contextlib.suppress(OSError):
+        prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    # For the calling process: no effective, permitted or inheritable capabilities.
+    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
 
 
 # --- Landlock ---------------------------------------------------------------------------------------
@@ -344,7 +340,7 @@ def _landlock(door: Door) -> bool:
             readable += [*_readable(door.network), *code_paths()]
         for allowed, descriptor in common or ():
             _add(ruleset, allowed & rights, descriptor)
-        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *door.writes], rights)):
+        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *door.writes], _WRITING)):
             for path in paths:
                 _allow(ruleset, path, wanted & rights)
         _call(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
@@ -392,115 +388,14 @@ def _call(number: int, *values: object) -> int:
 # --- seccomp ----------------------------------------------------------------------------------------
 
 
-def has_seccomp_table() -> bool:
-    return platform.machine() == "x86_64" and sys.maxsize > 2**32
-
-
 def _seccomp(door: Door) -> bool:
-    # The numbers are this machine's; on another, Landlock is what there is.
-    if not has_seccomp_table():
+    program = seccomp.program(door.network, door.starts_programs, _filter_guards_truncation())
+    if program is None:
         return False
-    prctl(
-        _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(_seccomp_program(door.network, door.starts_programs)[0])
-    )
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program[0]))
     return True
 
 
-@functools.cache
-def _seccomp_program(
-    network: bool, starts_programs: bool
-) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
-    """The header that the kernel is given, and the program that it points to."""
-    # Landlock looks at truncating from version 3 on. Who opens a file to read and truncates it writes, too.
-    is_truncated = landlock_version() < 3
-    refused = [
-        *_NEVER,
-        *(() if network else _SOCKETS),
-        *(() if starts_programs else (_FORK, _VFORK)),
-        *((_TRUNCATE_BY_PATH,) if is_truncated else ()),
-    ]
-    # clone3 keeps its flags where no filter sees them, openat2 too: they are not there, and libraries use the older.
-    absent = [_FILE_SETATTR, *(() if starts_programs else (_CLONE3,)), *((_OPENAT2,) if is_truncated else ())]
-    load, equal, at_least, any_of, mask, give = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-    allow, end = 0x7FFF0000, 0x80000000
-    refuse = _answer(errno.EPERM)
-    program: list[tuple[int, int, int, int]] = [
-        (load, 0, 0, 4),
-        (equal, 1, 0, 0xC000003E),
-        (give, 0, 0, end),
-        (load, 0, 0, 0),
-        (at_least, 0, 1, 0x40000000),  # the x32 numbers would be a way around
-        (give, 0, 0, end),
-    ]
-    program += [
-        # prlimit64: not of another process, and not the limit that marks its own; no more by setrlimit.
-        (equal, 0, 6, _PRLIMIT64),
-        (load, 0, 0, 16),
-        (equal, 0, 2, 0),
-        (load, 0, 0, 24),
-        (equal, 0, 1, resource.RLIMIT_RTTIME),
-        (give, 0, 0, refuse),
-        (load, 0, 0, 0),
-        (equal, 0, 4, _SETRLIMIT),
-        (load, 0, 0, 16),
-        (equal, 0, 1, resource.RLIMIT_RTTIME),
-        (give, 0, 0, refuse),
-        (load, 0, 0, 0),
-        # utimensat of a path to now: who is told that it is done does not make the file that is not there (Path.touch).
-        (equal, 0, 10, _UTIMENSAT),
-        (load, 0, 0, 32),
-        (equal, 0, 7, 0),
-        (load, 0, 0, 36),
-        (equal, 0, 5, 0),
-        (load, 0, 0, 24),
-        (equal, 0, 2, 0),
-        (load, 0, 0, 28),
-        (equal, 1, 0, 0),
-        (give, 0, 0, refuse),
-        (load, 0, 0, 0),
-        (equal, 0, 4 + len(_FILE_IOCTLS), _IOCTL_CALL),
-        (load, 0, 0, 24),
-        (mask, 0, 0, 0xFF00),
-        *_each(_FILE_IOCTLS, _answer(errno.ENOTTY)),
-        (load, 0, 0, 0),
-    ]
-    if is_truncated:
-        for number, flags in ((_OPEN, 24), (_OPENAT, 32)):
-            program += [
-                (equal, 0, 5, number),
-                (load, 0, 0, flags),
-                (any_of, 0, 2, os.O_TRUNC),
-                (any_of, 1, 0, os.O_ACCMODE),
-                (give, 0, 0, refuse),
-                (load, 0, 0, 0),
-            ]
-    if not starts_programs:
-        program += [
-            (equal, 0, 4, _CLONE),
-            (load, 0, 0, 16),
-            (any_of, 1, 0, _CLONE_THREAD),
-            (give, 0, 0, refuse),
-            (load, 0, 0, 0),
-        ]
-    program += _each(refused, refuse)
-    program += _each(_IGNORED, _answer(0))
-    program += _each(_ATTRIBUTES, _answer(errno.ENOTSUP))
-    program += _each(absent, _answer(errno.ENOSYS))
-    program += [(give, 0, 0, allow)]
-    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
-    memory = ctypes.create_string_buffer(code, len(code))
-    # struct sock_fprog: a count, and a pointer aligned after it.
-    header = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(memory)))
-    return header, memory
-
-
-def _answer(number: int) -> int:
-    """The call is not made; 0: and seems to have been."""
-    return 0x00050000 | number
-
-
-def _each(values: Sequence[int], verdict: int) -> list[tuple[int, int, int, int]]:
-    """The verdict on what equals one of them; the rest goes on behind."""
-    equal, give, last = 0x15, 0x06, len(values) - 1
-    checks = [(equal, last - at, 0 if at < last else 1, value) for at, value in enumerate(values)]
-    return [*checks, (give, 0, 0, verdict)]
+def _filter_guards_truncation() -> bool:
+    """Landlock looks at truncating from version 3 on."""
+    return landlock_version() < 3

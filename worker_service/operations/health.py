@@ -6,6 +6,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from worker_service.clock import as_text, from_text
 from worker_service.config import Settings
 from worker_service.jobs.model import Gate, Pause, Status, WorkerState, wants
 from worker_service.jobs.values import dataclass
+from worker_service.liveness import lock_path
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.plurals import counted, length
@@ -112,6 +114,7 @@ def examine(session: Session) -> Iterator[Finding]:
         yield Finding(level, check.name, check.detail, fix)
     overview = look(session)
     yield from _workers(overview.workers)
+    yield from _run_as_root(settings.database, overview.workers)
     yield from _nodes(overview)
     yield from _ray(settings, now=now)
     alive = [one for one in overview.workers if one.is_alive]
@@ -146,6 +149,17 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
             )
         else:
             yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
+
+
+def _run_as_root(database: Path, workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+    for one in workers:
+        # Each daemon makes its own lock file.
+        with suppress(OSError):
+            if one.is_alive and lock_path(database, one.id).stat().st_uid == 0:
+                detail = "runs as root: an error in a handler or in its libraries could reach the whole machine"
+                yield Finding(
+                    Level.WARNING, f"worker {one.id}", detail, "run it as its own user: sudo pagemill service install"
+                )
 
 
 def _nodes(overview: Overview) -> Iterator[Finding]:

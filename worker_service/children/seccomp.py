@@ -1,0 +1,280 @@
+"""The seccomp filter of a child process: the system calls that it may not make, and the answer that it gets.
+
+`rules` lists them, `compiled` turns the list into the classic BPF program that the kernel runs at each call. The first
+rule that matches decides; a call without a rule is allowed. A filter sees numbers and flags, never paths: those are
+Landlock's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import platform
+import resource
+import stat
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+
+from worker_service.jobs.values import dataclass
+
+# Name, number on x86-64, number on arm64. Where a machine lacks the call there is a dash.
+_TABLE = """
+ptrace 101 117             process_vm_readv 310 270   process_vm_writev 311 271  pidfd_getfd 438 438
+kcmp 312 272               process_madvise 440 440    process_mrelease 448 448   userfaultfd 323 282
+migrate_pages 256 238      move_pages 279 239         perf_event_open 298 241    bpf 321 280
+setpriority 141 140        ioprio_set 251 30          sched_setparam 142 118     sched_setscheduler 144 119
+sched_setattr 314 274      sched_setaffinity 203 122
+mount 165 40               umount2 166 39             mount_setattr 442 442      move_mount 429 429
+open_tree 428 428          open_tree_attr 467 467     fsopen 430 430             fsconfig 431 431
+fsmount 432 432            fspick 433 433             pivot_root 155 41          chroot 161 51
+unshare 272 97             setns 308 268              open_by_handle_at 304 265  fanotify_init 300 262
+init_module 175 105        finit_module 313 273       delete_module 176 106      kexec_load 246 104
+kexec_file_load 320 294    reboot 169 142             swapon 167 224             swapoff 168 225
+quotactl 179 60            quotactl_fd 443 443        acct 163 89                syslog 103 116
+sethostname 170 161        setdomainname 171 162      settimeofday 164 170       clock_settime 227 112
+add_key 248 217            request_key 249 218        keyctl 250 219
+io_uring_setup 425 425     io_uring_enter 426 426     io_uring_register 427 427
+shmget 29 194              shmat 30 196               shmctl 31 195              shmdt 67 197
+semget 64 190              semctl 66 191              semop 65 193               semtimedop 220 192
+msgget 68 186              msgctl 71 187              msgsnd 69 189              msgrcv 70 188
+mq_open 240 180            mq_unlink 241 181
+socket 41 198              socketpair 53 199          connect 42 203             bind 49 200
+listen 50 201              accept 43 202              accept4 288 242
+fork 57 -                  vfork 58 -                 clone 56 220               clone3 435 435
+chown 92 -                 lchown 94 -                fchown 93 55               fchownat 260 54
+chmod 90 -                 fchmod 91 52               fchmodat 268 53            fchmodat2 452 452
+utime 132 -                utimes 235 -               futimesat 261 -            utimensat 280 88
+setxattr 188 5             lsetxattr 189 6            fsetxattr 190 7            setxattrat 463 463
+removexattr 197 14         lremovexattr 198 15        fremovexattr 199 16        removexattrat 466 466
+file_setattr 469 469       ioctl 16 29                mknod 133 -                mknodat 259 33
+open 2 -                   openat 257 56              openat2 437 437            truncate 76 45
+setrlimit 160 164          prlimit64 302 261
+""".split()
+
+# No handler needs them: to reach into another process or change its priority, to mount, namespaces, kernel modules,
+# the machine's name and clock, keys, BPF, io_uring, and to give files away.
+_NEVER = """
+ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp process_madvise process_mrelease userfaultfd
+migrate_pages move_pages perf_event_open bpf
+setpriority ioprio_set sched_setparam sched_setscheduler sched_setattr
+mount umount2 mount_setattr move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick pivot_root chroot
+unshare setns open_by_handle_at fanotify_init
+init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff
+quotactl quotactl_fd acct syslog sethostname setdomainname settimeofday clock_settime
+add_key request_key keyctl io_uring_setup io_uring_enter io_uring_register
+chown fchown lchown fchownat
+""".split()
+# Memory, semaphores and queues that outlive the process, and that no limit of the attempt counts.
+_LASTING = """
+shmget shmat shmctl shmdt semget semctl semop semtimedop msgget msgctl msgsnd msgrcv mq_open mq_unlink
+""".split()
+# These report success and do nothing: programs that copy a file (shutil.copy, git, unzip) fail if its mode or time
+# cannot be set, and need neither here.
+_IGNORED = "chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat".split()
+# These answer as on a file system without extended attributes.
+_ATTRIBUTES = """
+setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
+""".split()
+# A socket pair is one too: its ends can send to any address.
+_SOCKETS = "socket connect accept bind listen socketpair accept4".split()
+
+# CLONE_NEW*: mount, cgroup, uts, ipc, user, pid and network namespaces. The time namespace is for unshare and clone3.
+_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+_CLONE_THREAD = 0x00010000
+# ioctl requests for the flags, version, encryption and verity of a file. A descriptor open for reading is enough.
+_FILE_IOCTLS = tuple(ord(letter) << 8 for letter in "fXv")
+_X32_NUMBERS = 0x40000000
+
+# BPF: load a word of `struct seccomp_data`; compare; and with a mask; return a verdict.
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_WHOLE_WORD = 0xFFFFFFFF
+
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_SUCCEED, _EPERM, _ENOSYS, _ENOTTY, _ENOTSUP = (
+    0x00050000 | number for number in (0, errno.EPERM, errno.ENOSYS, errno.ENOTTY, errno.ENOTSUP)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    audit_architecture: int
+    numbers: Mapping[str, int]
+    has_x32: bool = False
+    """Whether the same calls have a second set of numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A test of one 32-bit word of the call."""
+
+    word: int
+    """Its offset in `struct seccomp_data`."""
+    test: int
+    value: int
+    is_true: bool = True
+    """The result of the test that the rule asks for."""
+    mask: int = _WHOLE_WORD
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The verdict on these calls where all conditions hold. No calls: on every call."""
+
+    calls: Sequence[str]
+    verdict: int
+    when: Sequence[Condition] = ()
+
+
+@functools.cache
+def this_machine() -> Machine | None:
+    """None where the table has no numbers: there, Landlock is the whole sandbox."""
+    return machine(platform.machine()) if sys.maxsize > 2**32 else None
+
+
+def machine(name: str) -> Machine | None:
+    if name == "x86_64":
+        return Machine(0xC000003E, _numbers(1), has_x32=True)
+    if name == "aarch64":
+        return Machine(0xC00000B7, _numbers(2))
+    return None
+
+
+def _numbers(column: int) -> dict[str, int]:
+    rows = zip(_TABLE[::3], _TABLE[column::3], strict=True)
+    return {name: int(number) for name, number in rows if number != "-"}
+
+
+@functools.cache
+def program(
+    network: bool, starts_programs: bool, guards_truncation: bool
+) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]] | None:
+    """Return this machine's `struct sock_fprog` and the instructions that it points to; keep both."""
+    here = this_machine()
+    if here is None:
+        return None
+    code = compiled(rules(network, starts_programs, guards_truncation), here)
+    memory = ctypes.create_string_buffer(code, len(code))
+    return ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(memory))), memory
+
+
+# ── What is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list[Rule]:
+    """`guards_truncation`: Landlock before version 3 does not look at truncating."""
+    return [
+        *_limit_rules(),
+        *_process_rules(starts_programs),
+        *_file_rules(guards_truncation),
+        Rule(_NEVER, _EPERM),
+        Rule(_LASTING, _EPERM),
+        *([] if network else [Rule(_SOCKETS, _EPERM)]),
+    ]
+
+
+def _limit_rules() -> list[Rule]:
+    """Other processes' limits, and the limit that marks the child's own processes (`processes.mark`)."""
+    return [
+        Rule(["prlimit64"], _EPERM, [_differs(0, 0)]),
+        Rule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
+        Rule(["setrlimit"], _EPERM, [_equals(0, resource.RLIMIT_RTTIME)]),
+    ]
+
+
+def _process_rules(starts_programs: bool) -> list[Rule]:
+    found = [
+        # The flags of clone3 lie in memory, where no filter sees them. glibc then calls clone.
+        Rule(["clone3"], _ENOSYS),
+        Rule(["clone"], _EPERM, [_has_any(0, _NAMESPACES)]),
+        # 0 is the calling thread.
+        Rule(["sched_setaffinity"], _EPERM, [_differs(0, 0)]),
+    ]
+    if not starts_programs:
+        found += [
+            Rule(["fork", "vfork"], _EPERM),
+            Rule(["clone"], _EPERM, [_has_none(0, _CLONE_THREAD)]),
+        ]
+    return found
+
+
+def _file_rules(guards_truncation: bool) -> list[Rule]:
+    times_are_now = [_equals(2, 0), _equals(2, 0, upper=True)]
+    found = [
+        # Path.touch sets the time of a path to now, and makes the file if that fails: a pretended success would leave
+        # it without one. A call without a path is about a descriptor.
+        Rule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0)]),
+        Rule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0, upper=True)]),
+        Rule(_IGNORED, _SUCCEED),
+        Rule(_ATTRIBUTES, _ENOTSUP),
+        Rule(["file_setattr"], _ENOSYS),
+        *(Rule(["ioctl"], _ENOTTY, [_equals(1, letter, mask=0xFF00)]) for letter in _FILE_IOCTLS),
+    ]
+    for call, mode in (("mknod", 1), ("mknodat", 2)):
+        for kind in (stat.S_IFCHR, stat.S_IFBLK):
+            found.append(Rule([call], _EPERM, [_equals(mode, kind, mask=0o170000)]))
+    if guards_truncation:
+        # A file that is opened to read and truncated is written to as well.
+        for call, flags in (("open", 1), ("openat", 2)):
+            found.append(Rule([call], _EPERM, [_has_any(flags, os.O_TRUNC), _has_none(flags, os.O_ACCMODE)]))
+        # The flags of openat2 lie in memory, as those of clone3.
+        found += [Rule(["truncate"], _EPERM), Rule(["openat2"], _ENOSYS)]
+    return found
+
+
+def _equals(argument: int, value: int, *, mask: int = _WHOLE_WORD, upper: bool = False) -> Condition:
+    return Condition(_word(argument, upper), _EQUAL, value, mask=mask)
+
+
+def _differs(argument: int, value: int, *, upper: bool = False) -> Condition:
+    return Condition(_word(argument, upper), _EQUAL, value, is_true=False)
+
+
+def _has_any(argument: int, bits: int) -> Condition:
+    return Condition(_word(argument), _ANY_BIT, bits)
+
+
+def _has_none(argument: int, bits: int) -> Condition:
+    return Condition(_word(argument), _ANY_BIT, bits, is_true=False)
+
+
+def _word(argument: int, upper: bool = False) -> int:
+    """The offset of the argument's lower half; both machines are little-endian."""
+    return _FIRST_ARGUMENT + 8 * argument + 4 * upper
+
+
+# ── The program ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_Instruction = tuple[int, int, int, int]
+"""Operation, instructions to skip if the test is true, and if it is false, operand."""
+
+
+def compiled(given: Sequence[Rule], on: Machine) -> bytes:
+    guards = [Rule([], _KILL, [Condition(_ARCHITECTURE, _EQUAL, on.audit_architecture, is_true=False)])]
+    if on.has_x32:
+        guards.append(Rule([], _KILL, [Condition(_NUMBER, _AT_LEAST, _X32_NUMBERS)]))
+    instructions: list[_Instruction] = []
+    for rule in (*guards, *given):
+        instructions += _compiled_rule(rule, on.numbers)
+    instructions.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *one) for one in instructions)
+
+
+def _compiled_rule(rule: Rule, numbers: Mapping[str, int]) -> list[_Instruction]:
+    """Written from its end: a test that fails skips all that is behind it."""
+    code: list[_Instruction] = [(_RETURN, 0, 0, rule.verdict)]
+    for condition in reversed(rule.when):
+        skipped = (0, len(code)) if condition.is_true else (len(code), 0)
+        masked = [] if condition.mask == _WHOLE_WORD else [(_MASK, 0, 0, condition.mask)]
+        code = [(_LOAD, 0, 0, condition.word), *masked, (condition.test, *skipped, condition.value), *code]
+    if not rule.calls:
+        return code
+    calls = [numbers[name] for name in rule.calls if name in numbers]
+    if not calls:
+        return []
+    # Each but the last, if it is the call, skips the tests of the others.
+    tests = [(_EQUAL, len(calls) - 1 - at, 0, number) for at, number in enumerate(calls[:-1])]
+    return [(_LOAD, 0, 0, _NUMBER), *tests, (_EQUAL, 0, len(code), calls[-1]), *code]
