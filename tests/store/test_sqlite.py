@@ -102,6 +102,22 @@ def test_the_write_ahead_log_stays_under_1000_pages(sqlite: SqliteStore, path: P
     assert largest < 1000 * 4096
 
 
+def test_a_database_that_a_reader_keeps_out_of_wal_mode_is_refused_in_words(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialise(path)
+    ByHand(path)("PRAGMA journal_mode = DELETE")
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    store = open_store(path)
+    with locked(path), pytest.raises(StoreBusy, match="is not in WAL mode"):
+        store.upkeep.ensure_wal_mode()
+
+    store.upkeep.ensure_wal_mode()
+
+    assert ByHand(path).one("PRAGMA journal_mode") == "wal"
+    store.close()
+
+
 def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, path: Path, tmp_path: Path) -> None:
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     copy = tmp_path / "copy.db"

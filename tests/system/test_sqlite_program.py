@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.job_handlers.reading.documents import digital, prose
-from tests.system.conftest import wait_until
+from tests.system.conftest import System, wait_until
 from tests.system.test_reading import Desk
 from worker_service.store.opening import open_store
 
@@ -74,3 +74,18 @@ def test_a_copy_has_every_row_of_every_table_and_is_opened(desk: Desk, tmp_path:
     assert store.upkeep.audit() == []
     assert [check.detail for check in store.upkeep.check() if check.name == "integrity" and not check.is_good] == []
     store.close()
+
+
+def test_a_daemon_puts_its_database_into_wal_mode(system: System) -> None:
+    mode = "PRAGMA journal_mode"
+    system.store.close()
+    assert system.sqlite3(f"{mode} = DELETE").stdout == "delete\n"
+    system.store = open_store(system.database)
+    assert [
+        check.detail for check in system.store.upkeep.check() if check.name == "journal mode" and not check.is_good
+    ] == ["delete mode, in which readers and writers wait for each other"]
+
+    system.start()
+
+    assert system.sqlite3(mode).stdout == "wal\n"
+    assert [check.is_good for check in system.store.upkeep.check() if check.name == "journal mode"] == [True]

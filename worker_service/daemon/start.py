@@ -66,6 +66,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     store = open_as_set(settings, on_long_wait=told, pauses=pauses)
     stack.callback(store.close)
     refuse_the_services(settings)
+    store.upkeep.ensure_wal_mode()
     own, notifier = own_identity(), Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
     tools = Tools(settings, own, log, store, store.hurried(), slots)

@@ -590,6 +590,9 @@ class Upkeep(Protocol):
     def audit(self) -> Sequence[str]:
         """A sentence for each promise that the rows, or the history that was kept of them, break. Reads all of it."""
 
+    def ensure_wal_mode(self) -> None:
+        """Put the database into WAL mode, or raise `StoreBusy` or `StoreUnusable`."""
+
     def tidy(self, *, at_once: bool = False) -> None:
         """Bring in what could not be brought in because somebody was reading, if it is much."""
 

@@ -382,7 +382,7 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
         connection = apsw.Connection(str(path))
         try:
             _set_up(connection, path, on_long_wait)
-            _turn_to_wal(connection)
+            turn_to_wal(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
@@ -390,17 +390,26 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
         return connection
 
 
-def _turn_to_wal(connection: apsw.Connection) -> None:
-    """For this, unlike all else, SQLite does not ask the busy handler."""
+def turn_to_wal(connection: apsw.Connection, path: Path) -> None:
+    """Put the database into WAL mode. Here, unlike elsewhere, SQLite does not ask the busy handler."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            return
-        except apsw.BusyError:
+            [(mode,)] = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError as error:
             if time.monotonic() > until:
-                raise
+                raise StoreBusy(
+                    f"{path} is not in WAL mode, and cannot be put into it while another program reads or writes it: "
+                    "end that program's transaction, then start again"
+                ) from error
             time.sleep(0.005)
+            continue
+        if mode != "wal":
+            raise StoreUnusable(
+                f"{path} stays in {mode} mode, where readers and writers wait for each other: set WORKER_DATABASE to a "
+                "disk on which SQLite can use WAL mode"
+            )
+        return
 
 
 def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | None = None) -> None:

@@ -26,7 +26,7 @@ from worker_service.jobs.library import OwnerSize, Removed, Weight
 from worker_service.jobs.model import Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.database import SQLITE_VERSION, Database, chunks, spoken_errors
+from worker_service.store.database import SQLITE_VERSION, Database, chunks, spoken_errors, turn_to_wal
 from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
 from worker_service.store.leases import forget_files, leave_results
@@ -80,6 +80,13 @@ class SqliteUpkeep:
             yield Check("write lock", True, "nobody keeps it")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_of_program()
+        [(mode,)] = self._db.read_sql("PRAGMA journal_mode", [])
+        yield Check(
+            "journal mode",
+            mode == "wal",
+            f"{mode} mode" if mode == "wal" else f"{mode} mode, in which readers and writers wait for each other",
+            "restart the daemon, which puts it into WAL mode: systemctl restart pagemill",
+        )
         wal_bytes = self._log_bytes()
         yield Check(
             "write-ahead log",
@@ -108,6 +115,11 @@ class SqliteUpkeep:
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
         return [sentence for rule in rules for (sentence,) in self._db.read(rule, **values)]
+
+    def ensure_wal_mode(self) -> None:
+        """Put the database into WAL mode: a reloaded .dump and a copy by VACUUM INTO are not in it."""
+        with spoken_errors(self._db.path):
+            turn_to_wal(self._db.writer, self._db.path)
 
     def tidy(self, *, at_once: bool = False) -> None:
         """SQLite moves its log into the database at commits; this is for what was left because of readers."""
