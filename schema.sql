@@ -181,6 +181,13 @@ CREATE INDEX job_key_waiting ON worker_job_queue
     (concurrency_key, held, job_type, owner, source, priority, created_at)
     WHERE concurrency_key IS NOT NULL AND status = 'pending';
 
+-- One row: the time up to which a claim has released jobs that wait for their run_at. The guard of held compares with
+-- it, because no trigger reads the clock.
+CREATE TABLE due_until (
+    id  INTEGER PRIMARY KEY CONSTRAINT "due_until has one row" CHECK (id = 1),
+    at  TEXT NOT NULL CONSTRAINT "at has at most 1000 bytes" CHECK (length(CAST(at AS BLOB)) <= 1000)
+) STRICT;
+
 -- One row for each run of a job. Opened by a claim; closed before the job may move on; then never changed.
 CREATE TABLE worker_job_attempt (
     job_id             INTEGER NOT NULL,
@@ -965,6 +972,9 @@ BEGIN
              OR (NEW.held & 4 > OLD.held & 4
                  AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.id AND NOT w.is_met))
             THEN RAISE(ABORT, 'held is kept by the table: to hold a job, set its run_at')
+        WHEN OLD.held & 3 AND NOT NEW.held & 3
+             AND strftime('%Y-%m-%d %H:%M:%f', NEW.run_at) > ifnull((SELECT at FROM due_until), '')
+            THEN RAISE(ABORT, 'held is kept by the table: this job waits for its run_at (to start it now, set run_at to NULL)')
         WHEN OLD.held & 4 AND NOT NEW.held & 4
              AND EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = OLD.id AND NOT w.is_met)
             THEN RAISE(ABORT, 'held is kept by the table: this job waits for others (see worker_job_dependency)')

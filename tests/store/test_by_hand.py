@@ -504,6 +504,38 @@ def test_held_is_kept_by_the_table(store: Store, enqueue: Enqueue, by_hand: ByHa
     assert claimed_ids(store) == []
 
 
+@pytest.mark.parametrize("held", ["0", "held & ~3", "held & ~1"])
+@pytest.mark.parametrize("hold", ["scheduled", "backoff"])
+def test_a_job_that_waits_for_its_time_is_not_released_by_hand(
+    store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock, hold: str, held: str
+) -> None:
+    job_id = enqueue(run_at=clock.after(60)) if hold == "scheduled" else enqueue(max_retries=3)
+    if hold == "backoff":
+        store.leases.fail(claim_one(store).lease, Failure("X", "x"), retry_at=clock.after(60))
+    before = by_hand.dump()
+
+    if hold == "backoff" and held == "held & ~1":
+        by_hand(f"UPDATE worker_job_queue SET held = {held} WHERE id = {job_id}")
+    else:
+        with pytest.raises(RefusedByHand, match="held is kept by the table: this job waits for its run_at"):
+            by_hand(f"UPDATE worker_job_queue SET held = {held} WHERE id = {job_id}")
+
+    assert by_hand.dump() == before
+    assert claimed_ids(store) == []
+    clock.advance(60)
+    assert claimed_ids(store) == [job_id]
+
+
+def test_a_job_without_its_run_at_is_released(
+    store: Store, enqueue: Enqueue, by_hand: ByHand, clock: MovableClock
+) -> None:
+    job_id = enqueue(run_at=clock.after(60))
+
+    by_hand(f"UPDATE worker_job_queue SET run_at = NULL, held = 0 WHERE id = {job_id}")
+
+    assert claimed_ids(store) == [job_id]
+
+
 def test_a_retry_by_hand_of_a_job_whose_unique_key_is_live_is_refused(
     store: Store, enqueue: Enqueue, by_hand: ByHand
 ) -> None:

@@ -373,4 +373,5 @@ def make_ready(db: Database, now: object) -> None:
     """Free, fail or revive what others waited for, and free what is due."""
     if db.write("unready", now=now) == [(1,)]:
         settle(db)
+        db.write("note_due", now=now)
         db.write("free_due", now=now, most=FREED_MOST)

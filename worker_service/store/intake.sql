@@ -352,6 +352,10 @@ SELECT {anything_to_settle}
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
 
+-- name: note_due
+-- The table lets nobody release a job whose run_at is later than this.
+INSERT INTO due_until (id, at) VALUES (1, :now) ON CONFLICT (id) DO UPDATE SET at = excluded.at;
+
 -- name: free_due
 -- Best priority first, a bounded number at a time: a night's backlog falls due without a long transaction.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
