@@ -381,9 +381,11 @@ CREATE TABLE worker_action (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     at         TEXT NOT NULL,
     actor      TEXT NOT NULL,
-    verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove', 'make_token', 'remove_token')),
+    verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove', 'make_token', 'remove_token',
+                                                    'stop_batch', 'resume_batch', 'retry_batch', 'forget_batch')),
     undone_at  TEXT,
     undone_by  TEXT,
+    batch_id   INTEGER,                  -- the batch that was stopped, resumed, retried, forgotten or cancelled as a whole
     CONSTRAINT "at, actor, undone_at and undone_by have at most 1000 bytes"
         CHECK (length(CAST(at AS BLOB)) <= 1000 AND length(CAST(actor AS BLOB)) <= 1000
                AND length(CAST(undone_at AS BLOB)) <= 1000 AND length(CAST(undone_by AS BLOB)) <= 1000)

@@ -374,3 +374,18 @@ def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeyp
     assert "pagemill batch ls --owner 'ann'" in why
     run("batch", "stop", 2)
     assert "to go on with it: pagemill batch resume 2" in run("why", 2, fails=3).stdout
+
+
+def test_an_undo_of_a_batch_cancel_lets_the_batch_go_on(run: Run, shelf: Shelf) -> None:
+    batch_id = begun(shelf, "a.pdf", "b.pdf")
+    run("batch", "cancel", batch_id, "--yes")
+
+    assert (
+        f"the cancel of batch {batch_id} (2 jobs) by" in run("undo", "--dry-run").stdout + run("undo", fails=1).stderr
+    )
+    undone = run("undo", "--yes")
+
+    assert undone.stdout == f"batch {batch_id} goes on\nretried 2 jobs\n"
+    assert state_of(shelf, batch_id) is BatchState.ACTIVE
+    run("batch", "stop", batch_id)
+    assert f"pagemill batch resume {batch_id}" in run("undo", 2, fails=1).stderr

@@ -45,7 +45,7 @@ def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
     assert (done.stdout, done.stderr) == ("deleted 2 jobs\n", "")
     assert states(run) == {3: "pending"}
     [action] = items(run("undo", "--list", "--json"))
-    assert "was a delete: what it took away is gone for good" in run("undo", action["id"], "--yes", fails=1).stderr
+    assert "cannot be undone: it was a delete" in run("undo", action["id"], "--yes", fails=1).stderr
     assert "there is nothing to undo" in run("undo", fails=1).stderr
 
 
@@ -210,22 +210,45 @@ def test_a_priority_out_of_range_changes_nothing(run: Run, level: str) -> None:
     assert items(run("ls", "--json"))[0]["priority"] == 5
 
 
-def test_undo_does_the_opposite_of_the_newest_action_that_can_be_undone(run: Run) -> None:
-    enqueue(run, 4)
+def test_undo_does_the_opposite_of_the_newest_action_that_has_not_been_undone(run: Run) -> None:
+    enqueue(run, 3)
     run("cancel", "--status", "pending", "--yes")
     run("retry", 2)
-    run("delete", 4, "--yes")
 
     assert run("undo").stdout == "cancelled 1 job\n"
     assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled"}
-    assert "the cancel of 4 jobs" in run("undo", fails=1).stderr
-    assert run("undo", "--yes", fails=1).stdout == "retried 3 jobs\n"
+    assert "Undo action 1, the cancel of 3 jobs by" in run("undo", fails=1).stderr
+    assert run("undo", "--yes").stdout == "retried 3 jobs\n"
     assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
     run("priority", 1, 1, 2, "--yes")
     assert run("undo", "--yes").stdout == "reprioritised 2 jobs\n"
     assert {one["priority"] for one in items(run("ls", "--json"))} == {5}
 
     assert "there is nothing to undo" in run("undo", fails=1).stderr
+
+
+def test_undo_after_a_delete_asks_before_it_reverses_an_older_action(run: Run) -> None:
+    enqueue(run, 2)
+    run("cancel", 1, "--yes")
+    run("delete", 2, "--yes")
+
+    refused = run("undo", fails=1).stderr
+
+    assert "The newest action, 2, cannot be undone: the delete of 1 job by" in refused
+    assert "Undo action 1, the cancel of 1 job by" in refused
+    assert states(run) == {1: "cancelled"}
+    assert json.loads(run("undo", "--dry-run", "--json").stdout)["newest_final"]["id"] == 2
+    assert run("undo", 1).stdout == "retried 1 job\n"
+
+
+def test_undo_asks_before_it_reverses_what_another_user_did(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(run, 1)
+    with monkeypatch.context() as other:
+        other.setenv("SUDO_USER", "alice")
+        run("cancel", 1)
+
+    assert "Undo action 1, the cancel of 1 job by alice" in run("undo", fails=1).stderr
+    assert run("undo", "--yes").stdout == "retried 1 job\n"
 
 
 def test_undo_names_what_has_moved_since_and_leaves_it(run: Run) -> None:

@@ -732,10 +732,10 @@ def test_a_stopped_batch_that_is_cancelled_says_so(store: Store) -> None:
 def test_a_batch_without_live_jobs_may_be_removed_and_what_came_of_it_stays(store: Store, by_hand: ByHand) -> None:
     batch = add(store)
     with pytest.raises(Refused, match="1 live job: `pagemill batch cancel 1`"):
-        store.batches.remove(batch.id)
+        store.batches.remove(batch.id, actor="ann")
     store.leases.complete(claim_one(store).lease)
 
-    store.batches.remove(batch.id)
+    store.batches.remove(batch.id, actor="ann")
 
     assert (store.batches.list(), len(everything(store))) == ([], 1)
     assert add(store).id == 2
@@ -747,7 +747,7 @@ def test_a_batch_that_was_removed_does_not_come_back_with_what_its_jobs_ask_for(
     worker(types=["ingest", "ocr_pages"])
     batch = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
     store.leases.complete(claim_one(store).lease)
-    store.batches.remove(batch.id)
+    store.batches.remove(batch.id, actor="ann")
 
     store.steering.retry(Selector(batch_id=batch.id), actor="ann")
     follow_ups = [NewJob("ocr_pages"), NewJob("ingest", document=DocumentRequest("a", "a.pdf"))]
@@ -819,3 +819,63 @@ def test_a_batch_that_has_ended_is_stopped_by_no_hand(store: Store, by_hand: ByH
 
     with pytest.raises(RefusedByHand, match="has ended"):
         by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {batch.id}")
+
+
+# ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_undone_cancel_sets_the_batch_going_again(store: Store) -> None:
+    batch = add(store, 3)
+    done = claim_one(store)
+    store.leases.complete(done.lease)
+    cancelled = store.batches.cancel(batch.id, actor="ann")
+    [action] = store.reading.actions()
+    assert (action.verb, action.batch_id, action.jobs) == ("cancel", batch.id, len(cancelled.job_ids))
+
+    undone = store.steering.undo(action.id, actor="bob")
+    again = store.batches.undo_cancel(action.id, actor="bob")
+
+    assert again is not None
+    assert (again.state, again.note) == (BatchState.ACTIVE, "cancel undone by bob")
+    assert sorted(claimed_ids(store)) == sorted(undone.job_ids) == sorted(cancelled.job_ids)
+
+
+def test_an_undone_cancel_leaves_a_batch_alone_that_somebody_has_stopped_since(store: Store) -> None:
+    batch = add(store, 2)
+    store.batches.cancel(batch.id, actor="ann")
+    [action] = store.reading.actions()
+    store.batches.resume(batch.id, actor="ann")
+    store.batches.stop(batch.id, actor="ann")
+
+    assert store.batches.undo_cancel(action.id, actor="ann") is None
+    assert store.batches.get(batch.id).state is BatchState.STOPPED
+
+
+def test_an_undone_cancel_follows_the_owner_policy(store: Store) -> None:
+    batch = add(store, 2)
+    store.batches.cancel(batch.id, actor="ann")
+    [action] = store.reading.actions()
+    other = add(store, 1)
+
+    again = store.batches.undo_cancel(action.id, actor="ann", policy=OwnerPolicy.QUEUE)
+
+    assert again is not None
+    assert [again.state, store.batches.get(other.id).state] == [BatchState.WAITING, BatchState.ACTIVE]
+
+
+def test_what_is_done_to_a_batch_is_recorded_with_its_actor(store: Store) -> None:
+    batch = add(store, 1)
+    store.batches.stop(batch.id, actor="ann")
+    store.batches.resume(batch.id, actor="bob")
+    end(store, claim_one(store).lease, FAILED)
+    store.batches.retry(batch.id, actor="cid")
+    store.batches.cancel(batch.id, actor="dan")
+    store.batches.remove(batch.id, actor="eve")
+
+    assert [(one.verb, one.actor, one.batch_id) for one in reversed(store.reading.actions())] == [
+        ("stop_batch", "ann", batch.id),
+        ("resume_batch", "bob", batch.id),
+        ("retry_batch", "cid", batch.id),
+        ("cancel", "dan", batch.id),
+        ("forget_batch", "eve", batch.id),
+    ]

@@ -24,7 +24,7 @@ from worker_service.commands.desk import (
     verb,
 )
 from worker_service.errors import Refused
-from worker_service.jobs.model import OPPOSITE, Changed
+from worker_service.jobs.model import OPPOSITE, Action, Changed
 from worker_service.jobs.selector import Selector
 from worker_service.operations import steer as operations
 from worker_service.operations.jobs import state_of
@@ -129,24 +129,40 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
     pagemill undo --list
     pagemill undo 7
 
-    Do the opposite of an action (without a number: the newest) to every job that has not moved since.
+    Do the opposite of an action to every job that has not changed since. Without a number, this is the newest action
+    that can be undone. Asks first if that action changed several jobs, if a newer one cannot be undone, or if another
+    user made it; scripts say --yes, or name the action.
 
-    What was cancelled is retried, and begins with a fresh budget; what was retried is cancelled; a priority is again
-    what it was before. A delete is for good.
+    Cancelled jobs are retried with a fresh budget, and a cancelled batch goes on. Retried jobs are cancelled.
+    Priorities become what they were before. A delete cannot be undone.
     """
     if is_list:
         return _show_actions(desk)
     action = operations.undoable(desk.session, action_id)
-    verb_name = action.opposite or ""
-    question = f"{action.verb} of {output.jobs(action.jobs)} by {action.actor} at {output.seconds(action.at)}"
+    final = None if action_id is not None else operations.newest_final(desk.session, action)
     if dry_run:
-        if not desk.answered({"dry_run": True, **as_object(action)}):
-            output.show(f"would undo action {action.id}: {question}")
+        if not desk.answered({"dry_run": True, **as_object(action), "newest_final": final}):
+            output.show(f"would undo action {action.id}: {_described(action)}")
         return 0
-    if action.jobs > 1:
-        told = "put their priority back" if verb_name == "priority" else f"{verb_name} them"
-        confirm(f"Undo action {action.id}, the {question}: {told}?", yes=yes)
-    return _show_changed(desk, operations.DONE[verb_name], operations.undo(desk.session, action))
+    if final is not None or action.jobs > 1 or action.actor != desk.session.actor:
+        first = ""
+        if final is not None:
+            first = f"The newest action, {final.id}, cannot be undone: the {_described(final)}. "
+        verb_name = action.opposite
+        told = "put the priority back" if verb_name == "priority" else f"{verb_name} what it changed"
+        confirm(f"{first}Undo action {action.id}, the {_described(action)}: {told}?", yes=yes)
+    return _show_changed(desk, operations.DONE[action.opposite or ""], operations.undo(desk.session, action))
+
+
+def _described(action: Action) -> str:
+    """``cancel of batch 4 (5 jobs) by root at 2026-11-20 10:00:00``"""
+    what = output.jobs(action.jobs)
+    if action.documents:
+        what = counted(action.documents, "document")
+    if action.batch_id is not None:
+        what = f"batch {action.batch_id}" + (f" ({what})" if action.jobs else "")
+    verb_name = action.verb.removesuffix("_batch").replace("_", " ")
+    return f"{verb_name} of {action.tokens or what} by {action.actor} at {output.seconds(action.at)}"
 
 
 @verb
@@ -256,8 +272,11 @@ def _show_changed(
     answer: dict[str, object] = {"action": changed.action_id, "items": changed.job_ids, "asked": changed.asked}
     answer |= {} if unended is None else {"unended": still}
     answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
+    answer |= {} if changed.batch_id is None else {"batch": changed.batch_id}
     if desk.answered({**answer, "refused": refused}):
         return exit_code
+    if changed.batch_id is not None:
+        output.show(f"batch {changed.batch_id} goes on")
     asked_too = set(changed.asked if unended is None else unended)
     number = len({*changed.job_ids, *changed.asked} - asked_too)
     if number or not asked_too:
@@ -288,13 +307,15 @@ def _show_actions(desk: Desk) -> int:
         return 0
     rows = [
         (
-            one.id, output.seconds(one.at), one.actor, one.verb, one.jobs or None, one.documents or None,
+            one.id, output.seconds(one.at), one.actor, one.verb, one.batch_id, one.jobs or None, one.documents or None,
             output.seconds(one.undone_at), one.tokens,
         )
         for one in actions
     ]  # fmt: skip
     if rows:
-        output.show_table(("ACTION", "AT (UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "TOKENS"), rows)
+        output.show_table(
+            ("ACTION", "AT (UTC)", "WHO", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "TOKENS"), rows
+        )
     else:
         output.say("nobody has changed anything yet")
     return 0

@@ -490,6 +490,8 @@ class Action:
     """That it removed."""
     tokens: str = ""
     """That it made or removed, and what each is good for."""
+    batch_id: int | None = None
+    """The batch that it cancelled, stopped, resumed, retried or forgot as a whole."""
 
     @property
     def opposite(self) -> str | None:
@@ -505,6 +507,8 @@ class Changed:
     job_ids: Sequence[int]
     asked: Sequence[int] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
+    batch_id: int | None = None
+    """The batch that an undo set going again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ def cancel(session: Session, batch_id: int) -> BatchMoved:
 
 def remove(session: Session, batch_id: int) -> Batch:
     """Its jobs and documents stay."""
-    return session.store.batches.remove(batch_id)
+    return session.store.batches.remove(batch_id, actor=session.actor)
 
 
 def _policy(session: Session) -> OwnerPolicy:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from worker_service.clock import parse_length, shifted
 from worker_service.errors import BadInput, Refused
+from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.model import Action, Changed, Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass
@@ -27,6 +28,7 @@ DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priorit
 SAMPLE = 5
 _POLL_SECONDS = 0.05
 _PRUNED_AT_ONCE = 1000
+_ACTIONS_MOST = 1000
 
 # What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
 _FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
@@ -188,8 +190,8 @@ def actions(session: Session, *, most: int = 20) -> Sequence[Action]:
 
 
 def undoable(session: Session, action_id: int | None) -> Action:
-    """The action that an undo is about: the one with this number, else the newest that can be undone."""
-    found = actions(session, most=1000)
+    """Return the action with this id, or without one the newest that can be undone. Raise `Refused` if it cannot be."""
+    found = actions(session, most=_ACTIONS_MOST)
     if action_id is None:
         action = next((one for one in found if one.undone_at is None and one.opposite), None)
     else:
@@ -199,15 +201,37 @@ def undoable(session: Session, action_id: int | None) -> Action:
         raise Refused(f"there is {which} to undo: see pagemill undo --list")
     if action.undone_at is not None:
         raise Refused(f"action {action.id} was undone already")
-    if action.tokens:
-        raise Refused(f"action {action.id} was about who may come in: `pagemill token make` and `rm` do that")
     if action.opposite is None:
-        raise Refused(f"action {action.id} was a {action.verb}: what it took away is gone for good")
+        raise Refused(f"action {action.id} cannot be undone: {_why_not(action)}")
     return action
 
 
+def _why_not(action: Action) -> str:
+    if action.tokens:
+        return "`pagemill token make` and `rm` change who may sign in"
+    match action.verb:
+        case "stop_batch":
+            return f"it stopped batch {action.batch_id}; `pagemill batch resume {action.batch_id}` resumes it"
+        case "resume_batch" | "retry_batch":
+            return f"it started batch {action.batch_id} again; `pagemill batch stop {action.batch_id}` stops it"
+        case _:
+            return f"it was a {action.verb}, and what it removed is gone for good"
+
+
+def newest_final(session: Session, action: Action) -> Action | None:
+    """Return the newest action if it is later than `action` and cannot be undone."""
+    [newest, *_] = actions(session, most=1)
+    return newest if newest.id > action.id and newest.opposite is None else None
+
+
 def undo(session: Session, action: Action) -> Changed:
-    return session.store.steering.undo(action.id, actor=session.actor)
+    """Do the opposite to each job that has not changed since; a batch that was cancelled goes on."""
+    changed = session.store.steering.undo(action.id, actor=session.actor)
+    if action.verb != "cancel" or action.batch_id is None:
+        return changed
+    policy = OwnerPolicy(session.settings.owner_policy)
+    batch = session.store.batches.undo_cancel(action.id, actor=session.actor, policy=policy)
+    return replace(changed, batch_id=None if batch is None else batch.id)
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────

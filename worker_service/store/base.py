@@ -309,7 +309,10 @@ class Batches(Protocol):
     def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
         """Stop it, and cancel all that lives."""
 
-    def remove(self, batch_id: int) -> Batch:
+    def undo_cancel(self, action_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch | None:
+        """Let the batch that the action cancelled go on, unless something was done to it since; then return None."""
+
+    def remove(self, batch_id: int, *, actor: str) -> Batch:
         """Forget one without live jobs; its documents stay, and its jobs, with its number."""
 
 

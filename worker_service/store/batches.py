@@ -26,7 +26,6 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
-from worker_service.jobs.selector import Selector
 from worker_service.plurals import counted
 from worker_service.store.database import Database, Row
 from worker_service.store.intake import SqliteIntake, settle
@@ -133,33 +132,35 @@ class SqliteBatches:
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state}: there is nothing to stop")
             self._move(batch_id, BatchState.STOPPED, f"stopped by {actor}")
+            self._steering.begin_batch_action("stop_batch", batch_id, actor)
             settle(self._db)
             return self._look(batch_id)
 
     def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        return self._go_on(batch_id, (Status.FAILED, Status.CANCELLED), f"resumed by {actor}", policy)
+        return self._restart(batch_id, "resume_batch", actor, policy)
 
     def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        return self._go_on(batch_id, (Status.FAILED,), f"retried by {actor}", policy, goes_on=False)
+        return self._restart(batch_id, "retry_batch", actor, policy)
 
-    def _go_on(
-        self, batch_id: int, statuses: Sequence[Status], note: str, policy: OwnerPolicy, *, goes_on: bool = True
-    ) -> BatchMoved:
-        """The first jobs come back in the transaction in which it becomes active: else it would have ended at once."""
+    def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
+        """Activate a batch and retry its jobs: the failed ones, and on a resume the cancelled ones.
+
+        The first jobs are retried in the transaction that activates the batch; otherwise it would end at once.
+        """
+        is_resume = verb == "resume_batch"
+        statuses = (Status.FAILED, Status.CANCELLED) if is_resume else (Status.FAILED,)
         retried: list[int] = []
         refused: dict[int, str] = {}
+        replaced: Sequence[int] = []
         with self._db.transaction():
             batch = self._look(batch_id)
-            if batch.state is BatchState.STOPPED and not goes_on:
+            if batch.state is BatchState.STOPPED and not is_resume:
                 raise Refused(f"{batch.title} is stopped: `pagemill batch resume {batch_id}` goes on with all of it")
             if batch.state.is_ended and not self._to_retry(batch_id, statuses, 0):
                 raise Refused(f"{batch.title} is {batch.state}, and nothing of it is left to do")
-            is_idle = batch.state is BatchState.STOPPED or batch.state.is_ended
-            others = self._others(batch.owner, policy, batch_id) if is_idle else []
-            replaced = self._replace(others, policy, batch_id)
-            if is_idle:
-                waits = bool(others) and policy is OwnerPolicy.QUEUE
-                self._move(batch_id, BatchState.WAITING if waits else BatchState.ACTIVE, note)
+            if batch.state is BatchState.STOPPED or batch.state.is_ended:
+                replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
+            self._steering.begin_batch_action(verb, batch_id, actor)
             seen = self._retry_some(batch_id, statuses, 0, retried, refused)
             settle(self._db)
         while seen:
@@ -167,6 +168,23 @@ class SqliteBatches:
                 seen = self._retry_some(batch_id, statuses, seen, retried, refused)
                 settle(self._db)
         return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
+
+    def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
+        """Let an idle batch go on as the owner policy says; return the batches that were replaced by it."""
+        others = self._others(batch.owner, policy, batch.id)
+        replaced = self._replace(others, policy, batch.id)
+        waits = bool(others) and policy is OwnerPolicy.QUEUE
+        self._move(batch.id, BatchState.WAITING if waits else BatchState.ACTIVE, note)
+        return replaced
+
+    def undo_cancel(self, action_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch | None:
+        with self._db.transaction():
+            for (batch_id,) in self._db.write("batch_left_cancelled", action_id=action_id):
+                self._activate(self._look(batch_id), f"cancel undone by {actor}", policy)
+                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
+                settle(self._db)
+                return self._look(batch_id)
+        return None
 
     def _retry_some(
         self,
@@ -195,13 +213,14 @@ class SqliteBatches:
             batch = self._look(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state}: there is nothing to cancel")
-            # First: so nothing more of it begins, and what a running one has asked for meanwhile is seen below.
+            # Stop it first: nothing more of it starts, and follow-ups that running jobs still add are cancelled below.
             self._move(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
+            action_id = self._steering.begin_batch_action("cancel", batch_id, actor)
             settle(self._db)
         cancelled: list[int] = []
         asked: list[int] = []
         while any(status == Status.PENDING for _, status in self._live(batch_id)) or not (cancelled or asked):
-            changed = self._steering.cancel(Selector(batch_ids=(batch_id,)), actor=actor)
+            changed = self._steering.cancel_jobs_of_batch(batch_id, action_id, actor)
             if not changed.job_ids and not changed.asked:
                 break
             cancelled += changed.job_ids
@@ -211,7 +230,7 @@ class SqliteBatches:
     def _live(self, batch_id: int) -> Sequence[Row]:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
-    def remove(self, batch_id: int) -> Batch:
+    def remove(self, batch_id: int, *, actor: str) -> Batch:
         with self._db.transaction():
             batch = self._look(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):
@@ -220,6 +239,7 @@ class SqliteBatches:
                 # Who has waited for it may begin.
                 self._move(batch_id, BatchState.STOPPED, "removed")
                 settle(self._db)
+            self._steering.begin_batch_action("forget_batch", batch_id, actor)
             self._db.write("forget_batch_documents", batch_id=batch_id)
             self._db.write("remove_batch", batch_id=batch_id)
             return batch

@@ -22,6 +22,12 @@ RETURNING id;
 -- The note again, where it would be the same as before: the table forgets the note of another state.
 UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND (state <> :state OR note IS NOT :note);
 
+-- name: batch_left_cancelled
+-- The batch that this action cancelled, if it is still stopped and no later action was about it.
+SELECT b.id FROM worker_action a JOIN batch b ON b.id = a.batch_id
+ WHERE a.id = :action_id AND a.verb = 'cancel' AND b.state = 'stopped'
+   AND NOT EXISTS (SELECT 1 FROM worker_action n WHERE n.batch_id = a.batch_id AND n.id > a.id);
+
 -- name: other_active_batches
 SELECT id FROM batch WHERE owner = :owner AND owner <> '' AND state = 'active' AND id <> ifnull(:batch_id, -1) ORDER BY id;
 

@@ -139,7 +139,8 @@ SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until
 SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
        iif(a.verb IN ('cancel', 'retry', 'delete', 'priority'), n.items, 0), iif(a.verb = 'remove', n.items, 0),
        iif(a.verb IN ('make_token', 'remove_token'),
-           (SELECT group_concat(left_as, ', ') FROM worker_action_item i WHERE i.action_id = a.id), '')
+           (SELECT group_concat(left_as, ', ') FROM worker_action_item i WHERE i.action_id = a.id), ''),
+       a.batch_id
   FROM worker_action a
   JOIN (SELECT id, (SELECT count(*) FROM worker_action_item i WHERE i.action_id = id) AS items FROM worker_action) n USING (id)
  ORDER BY a.id DESC LIMIT :most;

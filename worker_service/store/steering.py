@@ -40,6 +40,8 @@ class _Job:
     status: Status
     priority: int
     standing: str
+    is_stopping: bool
+    """A cancel was requested."""
     title: str
 
 
@@ -97,13 +99,30 @@ class SqliteSteering:
                 self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
         return Changed(action_id, done, asked, refused)
 
-    def _act(self, verbs: Sequence[str], selector: Selector, actor: str, level: int | None = None) -> Changed:
-        """Run these statements over each of the jobs. The action has a row as soon as it has changed one."""
+    def begin_batch_action(self, verb: str, batch_id: int, actor: str) -> int:
+        """Record what `actor` does to a whole batch, inside the caller's transaction; return the action's id."""
+        values = {"verb": verb, "actor": actor, "batch_id": batch_id, "now": self._db.now()}
+        [(action_id,)] = self._db.write("begin_batch_action", **values)
+        return int(action_id)
+
+    def cancel_jobs_of_batch(self, batch_id: int, action_id: int, actor: str) -> Changed:
+        """Cancel the live jobs of a batch as part of an action that was begun before."""
+        return self._act(("cancel",), Selector(batch_ids=(batch_id,)), actor, action_id=action_id)
+
+    def _act(
+        self,
+        verbs: Sequence[str],
+        selector: Selector,
+        actor: str,
+        level: int | None = None,
+        *,
+        action_id: int | None = None,
+    ) -> Changed:
+        """Run these statements for each job. Without `action_id`, the first changed job creates the action's row."""
         verb = verbs[0]
         # Jobs that were named are all looked at, so that each refusal has its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
         job_ids = sorted(set(selector.ids)) if is_named else self._reading.ids(selector, _POSSIBLE[verb])
-        action_id: int | None = None
 
         def change(job: _Job) -> None:
             nonlocal action_id
@@ -159,6 +178,8 @@ class SqliteSteering:
             self._refuse_retry(job)
 
     def _refuse_retry(self, job: _Job) -> None:
+        if job.status is Status.RUNNING and job.is_stopping:
+            raise Refused(f"it is still stopping: once it has, `pagemill retry {job.id}`")
         if not job.status.is_ended:
             raise Refused(f"it is {job.status}, and has not ended")
         for document_id, generation in self._db.write("stale_work", job_id=job.id):

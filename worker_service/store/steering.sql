@@ -4,11 +4,15 @@
 SELECT status, priority,
        -- As it will end: who was asked to stop moves no more, but that it stops.
        iif(cancel_requested_at IS NULL, status, 'cancelled') || ' ' || fence || ' ' || priority,
+       cancel_requested_at IS NOT NULL,
        job_type || ifnull(' ' || name, '')
   FROM worker_job_queue WHERE id = :job_id;
 
 -- name: begin_action
 INSERT INTO worker_action (at, actor, verb) VALUES (:now, :actor, :verb) RETURNING id;
+
+-- name: begin_batch_action
+INSERT INTO worker_action (at, actor, verb, batch_id) VALUES (:now, :actor, :verb, :batch_id) RETURNING id;
 
 -- name: remember
 INSERT INTO worker_action_item (action_id, item_id, left_as, priority_before)

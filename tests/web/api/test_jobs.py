@@ -371,3 +371,14 @@ def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
 
     assert (many.status_code, "it would be 4 jobs, and 3 come at once" in many.json()["detail"]) == (400, True)
     assert (more.status_code, "name less of it, or crawl it" in more.json()["detail"]) == (400, True)
+
+
+def test_the_undo_of_a_batch_cancel_lets_the_batch_go_on(site: httpx.Client) -> None:
+    batch = site.post("/api/batches", json={"jobs": [{"job_type": "ocr_pages", "platform": "x"}]}).json()["batch"]["id"]
+    site.post(f"/api/batches/{batch}/cancel").raise_for_status()
+    [action] = site.get("/api/actions").json()["items"]
+
+    undone = site.post(f"/api/actions/{action['id']}/undo").json()
+
+    assert (action["verb"], action["batch_id"], undone["batch"]) == ("cancel", batch, batch)
+    assert site.get(f"/api/batches/{batch}").json()["batch"]["state"] == "active"

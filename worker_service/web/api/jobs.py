@@ -70,6 +70,7 @@ _DONE = {
         "items": {"type": "object", "properties": {"id": ID, "reason": TEXT}, "required": ["id", "reason"]},
     },
     "documents": {"type": "array", "items": ID, "description": "those that fail by it"},
+    "batch": {"type": ["integer", "null"], "description": "of an undo: the batch that goes on"},
     "dry_run": YES,
     "jobs": {"type": "integer", "description": "of a dry run: how many it would be"},
 }

@@ -223,7 +223,13 @@ def undo(call: Call) -> Any:
         return action
     done = steer.undo(call.session, action)
     refused = [{"id": job_id, "reason": reason} for job_id, reason in done.refused.items()]
-    return {"action": done.action_id, "items": done.job_ids, "asked": done.asked, "refused": refused}
+    return {
+        "action": done.action_id,
+        "items": done.job_ids,
+        "asked": done.asked,
+        "refused": refused,
+        "batch": done.batch_id,
+    }
 
 
 ENDPOINTS: Sequence[Endpoint] = (

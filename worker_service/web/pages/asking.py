@@ -157,9 +157,21 @@ def sentence(action: Action) -> str:
     """What was done."""
     if action.tokens:
         return f"{action.tokens} {'made' if action.verb == 'make_token' else 'removed'}"
+    if action.batch_id is not None:
+        done = _OF_BATCHES[action.verb]
+        return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")
     if action.verb == "remove":
         return f"{counted(action.documents, 'document')} removed"
     return f"{counted(action.jobs, 'job')} {DONE.get(action.verb, action.verb)}"
+
+
+_OF_BATCHES = {
+    "cancel": "cancelled",
+    "stop_batch": "stopped",
+    "resume_batch": "resumed",
+    "retry_batch": "retried",
+    "forget_batch": "forgotten",
+}
 
 
 def _told(action: Action, refused: int) -> Told:
