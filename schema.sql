@@ -79,7 +79,8 @@ CREATE TABLE worker_job_queue (
     unique_key           TEXT,                                -- at most one live job has it
     concurrency_key      TEXT,                                -- at most one running job has it
     error_code           TEXT,
-    error_message        TEXT,
+    error_message        TEXT,                                -- what went wrong
+    error_remedy         TEXT,                                -- what to do about it; NULL = nothing is known
     progress_message     TEXT,
     payload              TEXT,                                -- JSON
     result               TEXT,                                -- JSON
@@ -121,9 +122,10 @@ CREATE TABLE worker_job_queue (
                AND (source_key IS NULL OR length(CAST(source_key AS BLOB)) <= 30000)
                AND (unique_key IS NULL OR length(CAST(unique_key AS BLOB)) <= 30000)
                AND (concurrency_key IS NULL OR length(CAST(concurrency_key AS BLOB)) <= 30000)),
-    CONSTRAINT "error_code, error_message and progress_message have at most 100000 bytes"
+    CONSTRAINT "error_code, error_message, error_remedy and progress_message have at most 100000 bytes"
         CHECK ((error_code IS NULL OR length(CAST(error_code AS BLOB)) <= 100000)
                AND (error_message IS NULL OR length(CAST(error_message AS BLOB)) <= 100000)
+               AND (error_remedy IS NULL OR length(CAST(error_remedy AS BLOB)) <= 100000)
                AND (progress_message IS NULL OR length(CAST(progress_message AS BLOB)) <= 100000)),
     CONSTRAINT "worker_id, started_at, heartbeat_at, completed_at and cancel_requested_at have at most 1000 bytes"
         CHECK ((worker_id IS NULL OR length(CAST(worker_id AS BLOB)) <= 1000)
@@ -199,6 +201,7 @@ CREATE TABLE worker_job_attempt (
                                    OR outcome = 'released' OR outcome = 'requeued' OR outcome = 'cancelled'),
     error_code         TEXT,
     error_message      TEXT,
+    error_remedy       TEXT,
     pid                INTEGER,   -- also its session; with the start in clock ticks, one process for ever
     pid_started        INTEGER,
     sandbox            TEXT,      -- what confined it
@@ -211,9 +214,9 @@ CREATE TABLE worker_job_attempt (
     node               TEXT,      -- the machine that it ran on, by its name in table node; NULL = the worker's own
     PRIMARY KEY (job_id, fence),
     CHECK ((ended_at IS NULL) = (outcome IS NULL)),
-    CONSTRAINT "error_code, error_message, sandbox, signal, worker_id, node and each time have at most 100000 bytes"
+    CONSTRAINT "error_code, error_message, error_remedy, sandbox, signal, worker_id, node and each time have at most 100000 bytes"
         CHECK (length(CAST(error_code AS BLOB)) <= 100000 AND length(CAST(error_message AS BLOB)) <= 100000
-               AND length(CAST(node AS BLOB)) <= 100000
+               AND length(CAST(error_remedy AS BLOB)) <= 100000 AND length(CAST(node AS BLOB)) <= 100000
                AND length(CAST(sandbox AS BLOB)) <= 100000 AND length(CAST(signal AS BLOB)) <= 100000
                AND length(CAST(worker_id AS BLOB)) <= 100000 AND length(CAST(started_at AS BLOB)) <= 100000
                AND length(CAST(ended_at AS BLOB)) <= 100000 AND length(CAST(heard_at AS BLOB)) <= 100000)
@@ -317,11 +320,13 @@ CREATE TABLE notice (
     generation   INTEGER,                  -- of its document; of a batch its round
     code         TEXT,
     message      TEXT,
+    remedy       TEXT,                     -- what to do about it
     key          TEXT UNIQUE,
-    CONSTRAINT "at, kind, owner, code, message and key have at most 200000 bytes"
+    CONSTRAINT "at, kind, owner, code, message, remedy and key have at most 200000 bytes"
         CHECK (length(CAST(at AS BLOB)) <= 200000 AND length(CAST(kind AS BLOB)) <= 200000
                AND length(CAST(owner AS BLOB)) <= 200000 AND length(CAST(code AS BLOB)) <= 200000
-               AND length(CAST(message AS BLOB)) <= 200000 AND length(CAST(key AS BLOB)) <= 200000)
+               AND length(CAST(message AS BLOB)) <= 200000 AND length(CAST(remedy AS BLOB)) <= 200000
+               AND length(CAST(key AS BLOB)) <= 200000)
 ) STRICT;
 
 -- What is to follow once a generation of a document has been read, or has failed: each once.
@@ -477,12 +482,14 @@ CREATE TABLE handler (
     job_type        TEXT NOT NULL,
     class           TEXT NOT NULL CHECK (class IN ('cpu', 'io', 'node')),   -- whose slots it takes
     missing         TEXT,                         -- a capability it needs and that is not there, in words
+    missing_remedy  TEXT NOT NULL DEFAULT '',     -- how to get it
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
     payload_schema  TEXT CHECK (payload_schema IS NULL OR json_valid(payload_schema)),
     choices         TEXT CHECK (choices IS NULL OR json_valid(choices)),   -- by the key of a payload: what it may be on this machine
     PRIMARY KEY (worker_id, job_type),
-    CONSTRAINT "job_type and missing have at most 30000 bytes"
-        CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(missing AS BLOB)) <= 30000)
+    CONSTRAINT "job_type, missing and missing_remedy have at most 30000 bytes"
+        CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(missing AS BLOB)) <= 30000
+               AND length(CAST(missing_remedy AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
 -- The machines that run attempts for a worker, as it sees them. By hand, a wish works: 'drain' (it finishes what it has),
@@ -608,6 +615,7 @@ CREATE TABLE document (
     note                TEXT,                      -- for a person, such as "repaired"
     error_code          TEXT,
     error_message       TEXT,
+    error_remedy        TEXT,
     created_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     updated_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),   -- when its reading last moved
     gone_at             TEXT,                      -- when it was no longer at its source
@@ -626,7 +634,8 @@ CREATE TABLE document (
                AND length(CAST(kind AS BLOB)) <= 200000
                AND length(CAST(settings AS BLOB)) <= 200000 AND length(CAST(settings_before AS BLOB)) <= 200000
                AND length(CAST(note AS BLOB)) <= 200000 AND length(CAST(error_code AS BLOB)) <= 200000
-               AND length(CAST(error_message AS BLOB)) <= 200000 AND length(CAST(created_at AS BLOB)) <= 200000
+               AND length(CAST(error_message AS BLOB)) <= 200000 AND length(CAST(error_remedy AS BLOB)) <= 200000
+               AND length(CAST(created_at AS BLOB)) <= 200000
                AND length(CAST(gone_at AS BLOB)) <= 200000),
     CONSTRAINT "settings are JSON" CHECK (settings = '' OR json_valid(settings)),
     CONSTRAINT "settings_before are JSON" CHECK (settings_before = '' OR json_valid(settings_before)),
@@ -874,7 +883,7 @@ BEGIN
     UPDATE worker_job_queue
        SET status = 'pending', completed_at = NULL, started_at = NULL, heartbeat_at = NULL, worker_id = NULL,
            cancel_requested_at = NULL, run_at = t.start, retry_count = 0, requeue_count = 0,
-           error_code = NULL, error_message = NULL, result = NULL, progress_percent = 0, progress_message = NULL,
+           error_code = NULL, error_message = NULL, error_remedy = NULL, result = NULL, progress_percent = 0, progress_message = NULL,
            held = (t.start IS NOT NULL) | EXISTS (SELECT 1 FROM v_waits WHERE job_id = OLD.id AND NOT is_met) * 4
                   | (concurrency_key IS NOT NULL) * 8
       FROM (SELECT CASE WHEN OLD.run_at > OLD.completed_at
@@ -1096,9 +1105,9 @@ BEGIN
      WHERE NEW.batch_id IS NOT NULL AND NEW.status NOT IN ('pending', 'running')
        AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                         WHERE q.batch_id = NEW.batch_id AND q.status IN ('pending', 'running'));
-    INSERT OR IGNORE INTO notice (at, kind, owner, job_id, document_id, batch_id, generation, code, message, key)
+    INSERT OR IGNORE INTO notice (at, kind, owner, job_id, document_id, batch_id, generation, code, message, remedy, key)
     SELECT NEW.completed_at, 'job.failed', NEW.owner, NEW.id, NEW.document_id, NEW.batch_id, NEW.generation,
-           NEW.error_code, NEW.error_message, 'job.failed:' || NEW.id || ':' || NEW.fence || ':' || NEW.completed_at
+           NEW.error_code, NEW.error_message, NEW.error_remedy, 'job.failed:' || NEW.id || ':' || NEW.fence || ':' || NEW.completed_at
      WHERE NEW.status = 'failed' AND NEW.completed_at IS NOT NULL;
 END;
 
@@ -1270,7 +1279,8 @@ CREATE VIEW v_document_error AS
 SELECT d.id AS document_id, q.id AS job_id, ifnull(q.error_code, 'CANCELLED') AS error_code,
        ifnull(CASE WHEN p.pages LIKE '[%' THEN 'pages ' || json_extract(p.pages, '$[0]') || '-' || json_extract(p.pages, '$[#-1]')
                    ELSE 'pages ' || p.pages END || ': ', '')
-       || coalesce(q.error_message, 'job ' || q.id || ' (' || q.job_type || ') was cancelled') AS error_message
+       || coalesce(q.error_message, 'job ' || q.id || ' (' || q.job_type || ') was cancelled') AS error_message,
+       q.error_remedy
   FROM document d
   JOIN worker_job_queue q ON q.document_id = d.id AND q.generation = d.index_generation
                          AND q.status IN ('failed', 'cancelled')
@@ -1289,5 +1299,5 @@ SELECT d.id, d.owner, d.platform, d.name, d.index_status AS status,
             ELSE min(100, 100 * (SELECT count(*) FROM page p
                                   WHERE p.document_id = d.id AND p.generation = d.index_generation) / d.pages) END AS percent,
        d.pages, d.index_generation AS generation, d.current_generation AS readable, ifnull(d.error_code, '') AS error,
-       ifnull(d.error_message, '') AS message, d.updated_at, d.gone_at
+       ifnull(d.error_message, '') AS message, ifnull(d.error_remedy, '') AS remedy, d.updated_at, d.gone_at
   FROM document d;

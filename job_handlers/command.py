@@ -151,7 +151,9 @@ def _begin(argv: list[str], told: str, program: Program, idempotency_key: str) -
         except OSError as error:
             if error.errno == errno.E2BIG:
                 raise Permanent(
-                    "PAYLOAD_INVALID", 'its arguments are longer than a program takes: give them by stdin = "{payload}"'
+                    "PAYLOAD_INVALID",
+                    "its arguments are longer than a program takes",
+                    'give them by stdin = "{payload}"',
                 ) from error
             raise Retryable(f"{argv[0]} cannot be run: {error}", code="COMMAND_ABSENT") from error
 
@@ -231,8 +233,8 @@ def _files(context: Context[Payload], program: Program, *, is_done: bool) -> lis
     if len(files) > _FILES_MAX:
         raise Permanent(
             "TOO_MANY_FILES",
-            f"it left {counted(len(files), 'file')}, and {_FILES_MAX:,} can be published: let it make an archive, "
-            "or give cwd",
+            f"it left {counted(len(files), 'file')}, and {_FILES_MAX:,} can be published",
+            "let it make an archive, or give cwd",
         )
     thrown = [_name(path, context.staging) for path in left if path not in set(files)]
     if thrown:

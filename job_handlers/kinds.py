@@ -194,7 +194,7 @@ def kind_of(path: Path) -> Kind:
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
-        raise Permanent("FILE_EMPTY", "the file holds nothing: download it again")
+        raise Permanent("FILE_EMPTY", "the file holds nothing", "download it again")
     named = [one for one in FORMATS if one.is_named_by(path.name)]
     if (signed := _signed(head, named)) is not None:
         return signed.kind
@@ -203,15 +203,15 @@ def kind_of(path: Path) -> Kind:
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK):
         return Kind.SHEET
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
-        raise Permanent("FILE_ENCRYPTED", "the document is locked with a password: save it without one")
+        raise Permanent("FILE_ENCRYPTED", "the document is locked with a password", "save it without one")
     if (written := _text_in(head, named)) is not None:
         return written.kind
     if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
         return Kind.CSV
     raise Permanent(
         "KIND_UNSUPPORTED",
-        f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r}): export it as PDF; {IN_WORDS} "
-        "can be read",
+        f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r})",
+        f"export it as PDF; {IN_WORDS} can be read",
     )
 
 
@@ -325,12 +325,13 @@ def _kind_of_zip(path: Path, said: Format) -> Kind:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Permanent(
             f"{said.kind.upper()}_BROKEN",
-            f"the file begins like {said.name} and cannot be unpacked ({error}): download it again",
+            f"the file begins like {said.name} and cannot be unpacked ({error})",
+            "download it again",
         ) from error
     told = _told_by(inside)
     kind = told.kind if told else next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), Kind.ZIP)
     if kind is Kind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
-        raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked: split it")
+        raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked", "split it")
     return kind
 
 

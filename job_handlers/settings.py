@@ -111,5 +111,7 @@ def credential_text(name: str) -> str:
         return credential_file(name).read_text("utf-8")
     except (OSError, ValueError) as error:
         raise Permanent(
-            "SECRET_ABSENT", f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/file"
+            "SECRET_ABSENT",
+            f"there is no credential {name}",
+            f"give the service LoadCredential={name}:/path/of/the/file",
         ) from error

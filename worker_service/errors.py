@@ -1,17 +1,42 @@
-"""The family of errors: one small class for each thing that somebody would do differently.
+"""Problems, and one small exception class for each thing that a caller would do differently.
 
-Each has a stable ``code`` (for JSON, logs and tests) and the exit code that the command line ends with.
-The message is one sentence that says what is wrong and what to do.
+Each exception has a stable ``code`` (for JSON, logs and tests) and the exit code that the command line ends with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+def in_a_sentence(detail: str, remedy: str | None) -> str:
+    """Join what is wrong and what to do about it, for people. Nothing splits it again."""
+    # The remedy belongs to the first line: what follows is the output of a program, or a traceback.
+    first, newline, more = detail.partition("\n")
+    return f"{': '.join(filter(None, [first, remedy]))}{newline}{more}"
+
+
+class Problem(NamedTuple):
+    """A stable code, what is wrong, and what to do about it (empty: nothing is known)."""
+
+    code: str
+    detail: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return in_a_sentence(self.detail, self.remedy)
 
 
 class PagemillError(Exception):
     code = "error"
     exit_code = 1
+
+    def __init__(self, detail: str = "", remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.detail, self.remedy = detail, remedy
+
+    def __str__(self) -> str:
+        return in_a_sentence(self.detail, self.remedy)
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

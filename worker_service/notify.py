@@ -13,7 +13,7 @@ from datetime import datetime, time
 
 from worker_service.clock import from_text, zone_of
 from worker_service.config_values import TIME_FROM_ZERO, ZONE, parse_words, read_table
-from worker_service.errors import ConfigError
+from worker_service.errors import ConfigError, in_a_sentence
 from worker_service.jobs.model import Notice
 from worker_service.jobs.values import dataclass
 from worker_service.plurals import counted
@@ -142,7 +142,9 @@ def _in_words(notices: Sequence[Notice]) -> Iterator[str]:
 
 
 def _line(notice: Notice) -> str:
-    return ": ".join(part for part in (_subject(notice), notice.code, notice.message) if part)
+    return ": ".join(
+        part for part in (_subject(notice), notice.code, in_a_sentence(notice.message or "", notice.remedy)) if part
+    )
 
 
 def _subject(notice: Notice) -> str:

@@ -28,13 +28,13 @@ def send(message: Message, context: Context[Any]) -> object:
     try:
         import apprise  # takes half a second, and belongs to an extra
     except ImportError as error:
-        raise Lacking("Apprise is not installed: pip install 'pagemill[notify]'") from error
+        raise Lacking("Apprise is not installed", "pip install 'pagemill[notify]'") from error
 
     name = message.to.removeprefix("apprise:")
     credential = f"apprise-{name}" if name else "apprise"
     told = apprise.Apprise()
     if not _CREDENTIAL.fullmatch(credential):
-        raise Permanent("PAYLOAD_INVALID", "`to` names no credential: write apprise:ops for apprise-ops")
+        raise Permanent("PAYLOAD_INVALID", "`to` names no credential", "write apprise:ops for apprise-ops")
     addresses = [line for line in credential_lines(credential) if not line.startswith("#")]
     for number, address in enumerate(addresses, 1):
         if not told.add(address):

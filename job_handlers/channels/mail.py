@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 def send(message: Message, context: Context[Any]) -> object:
     to = message.to.removeprefix("mailto:")
     if not _ADDRESS.fullmatch(to):
-        raise Permanent("PAYLOAD_INVALID", "`to` is not one e-mail address: write mailto:ops@example.com")
+        raise Permanent("PAYLOAD_INVALID", "`to` is not one e-mail address", "write mailto:ops@example.com")
     mail = EmailMessage()
     sender = value_of(HandlersSettings.mail_from) or f"pagemill@{os.uname().nodename}"
     mail["From"], mail["To"] = sender, to
@@ -63,7 +63,7 @@ def _server() -> Iterator[smtplib.SMTP]:
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
     if not host:
         # Not of the whole type: most machines send none, and need not be told.
-        raise Lacking('no mail server is set: mail_server = "smtp.example.com" in the settings, then a restart')
+        raise Lacking("no mail server is set", 'mail_server = "smtp.example.com" in the settings, then a restart')
     security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
     number = int(port or _PORTS[security])
     try:
@@ -75,7 +75,9 @@ def _server() -> Iterator[smtplib.SMTP]:
             yield server
     except smtplib.SMTPAuthenticationError as error:
         raise Permanent(
-            "MAIL_REFUSED", f"{host} does not take the password of {user}: see mail_user and the credential {_PASSWORD}"
+            "MAIL_REFUSED",
+            f"{host} does not take the password of {user}",
+            f"see mail_user and the credential {_PASSWORD}",
         ) from error
     except smtplib.SMTPRecipientsRefused as error:
         code, words = next(iter(error.recipients.values()))

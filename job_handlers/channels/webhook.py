@@ -105,7 +105,7 @@ def _what_ended(context: Context[Any]) -> dict[str, Any]:
         return {"type": f"document.{status}", "data": {"document": context.document_id}}
     if context.parent_id is not None:
         return {"type": "job.failed", "data": {"job": context.parent_id}}
-    raise Permanent("PAYLOAD_INVALID", "`event` is missing: a job that follows nothing has to say what it tells")
+    raise Permanent("PAYLOAD_INVALID", "`event` is missing", "a job that follows nothing has to say what it tells")
 
 
 def signed(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:

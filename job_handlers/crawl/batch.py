@@ -151,7 +151,7 @@ def of_address(address: str, read: ReadWords, *, owner: str, credential: str = "
     try:
         source, reference = read_reference(address)
     except Permanent as error:
-        raise BadInput(error.message) from error
+        raise BadInput(error.detail, error.remedy) from error
     # What is not fetched with one, such as an https URL, needs none.
     credential = credential if source.CREDENTIALS else ""
     if reference.is_folder:

@@ -27,7 +27,7 @@ def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
     if reference.platform != context.platform:
         raise Permanent(
             "PAYLOAD_INVALID",
-            f"the folder is of the platform {reference.platform}, and the job of {context.platform}: "
+            f"the folder is of the platform {reference.platform}, and the job of {context.platform}",
             f"enqueue it with --platform {reference.platform}",
         )
     with source.open_tree(reference, context.payload.credential, patience, context.cancelled) as tree:
@@ -48,7 +48,7 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
         if not one.has_kept or payload.dry_run:
             raise
         # It got further, so it costs no attempt.
-        raise Snooze(trouble.message, after=trouble.after or _AGAIN_SECONDS) from trouble
+        raise Snooze(trouble.detail, trouble.remedy, after=trouble.after or _AGAIN_SECONDS) from trouble
     if watches:
         raise Snooze(one.summary(), after=payload.watch_seconds, code=WATCHING)
     if isinstance(memory, Forgetful):

@@ -93,4 +93,4 @@ def _refuse_no_place(word: str) -> None:
     try:
         actual_path(word if is_file else written(Path(word)))
     except Trouble as error:
-        raise BadInput(error.sentence) from error
+        raise BadInput(error.detail, error.remedy) from error

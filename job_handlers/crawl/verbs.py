@@ -193,7 +193,7 @@ def _source_of(folder: str) -> Source:
         return read_folder(folder)[0]
     except Permanent as error:
         is_address = "://" in folder
-        why = error.message if is_address else f"there is no directory {folder!r}; a folder is {folders_in_words()}"
+        why = str(error) if is_address else f"there is no directory {folder!r}; a folder is {folders_in_words()}"
         raise BadInput(why) from error
 
 
@@ -227,7 +227,7 @@ def found_by(desk: Desk, counting: NewJob) -> dict[str, Any]:
     waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
     job = jobs.job(desk.session, job_id)
     if not waited.is_good:
-        raise BadInput(f"job {job_id}: {job.error_message or job.status}")
+        raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     found: dict[str, Any] = json.loads(job.result or "{}")
     return found
 

@@ -138,7 +138,7 @@ class Crawl:
         try:
             return self._tree.root()
         except ItemTrouble as trouble:
-            raise Permanent("FOLDER_NOT_FOUND", str(trouble)) from trouble
+            raise Permanent("FOLDER_NOT_FOUND", trouble.detail, trouble.remedy) from trouble
 
     @property
     def _corpus(self) -> str:

@@ -148,7 +148,7 @@ def _watched(desk: Desk, job: Job, payload: Mapping[str, object]) -> Watched:
         every_seconds=every if isinstance(every, int) else None,
         state=jobs.state_of(job),
         next_at=job.run_at if job.status is Status.PENDING else None,
-        found=looked[-1].error_message if looked else None,
+        found=looked[-1].error_text if looked else None,
     )
 
 

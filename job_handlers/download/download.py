@@ -103,7 +103,7 @@ def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
             return _done_with(file, reference, context, wanted, patience)
     except Trouble as trouble:
         # Before there was anything to fetch: no second look would help.
-        raise Permanent(trouble.code, trouble.sentence) from trouble
+        raise Permanent(trouble.code, trouble.detail, trouble.remedy) from trouble
 
 
 def keep_key(payload: Payload) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from job_handlers.sources.addresses import bounded
-from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze
+from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, in_a_sentence
 
 Kind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "ASK", "RESTART"]
 """RETRY: again within this attempt, keeping the bytes. DEFER: hours later, keeping them. REST: nothing of this source
@@ -29,7 +29,8 @@ OF_RANGES = ("RANGE_WRONG", "RANGE_IGNORED")
 @dataclass(frozen=True, slots=True)
 class Rule:
     kind: Kind
-    sentence: str
+    detail: str
+    remedy: str = ""
     grace: int = 0
     """So many times it is tried again before it is taken at its word."""
     restarts: int = 1
@@ -53,49 +54,49 @@ RULES: Mapping[str, Rule] = {
     "STILL_WRITTEN": Rule("RETRY", "{what} is still being written"),
     # Hours, not seconds.
     "QUOTA_USED_UP": Rule(
-        "DEFER", "the download quota of the file or the account is used up: it frees itself within a day"
+        "DEFER", "the download quota of the file or the account is used up", "it frees itself within a day"
     ),
-    "DISK_FULL": Rule("DEFER", "the disk is full: free some space, or move the workspace"),
+    "DISK_FULL": Rule("DEFER", "the disk is full", "free some space, or move the workspace"),
     # All that uses this credential or host.
     "CREDENTIAL_REFUSED": Rule(
         "REST",
-        "Google refuses the credential {credential} ({reason}): check the key and this machine's clock; "
-        "the tokens of an OAuth app in testing mode end after 7 days",
+        "Google refuses the credential {credential} ({reason})",
+        "check the key and this machine's clock; the tokens of an OAuth app in testing mode end after 7 days",
     ),
-    "SCOPE_MISSING": Rule("REST", "the credential {credential} lacks a scope: give it drive.readonly"),
+    "SCOPE_MISSING": Rule("REST", "the credential {credential} lacks a scope", "give it drive.readonly"),
     "API_DISABLED": Rule("REST", "the Google Drive API is not enabled in the project of the credential {credential}"),
     "DOMAIN_POLICY": Rule("REST", "the administrator of the domain does not allow the credential {credential}"),
     "CERTIFICATE_INVALID": Rule("REST", "the certificate of {host} is not valid ({reason})"),
     # What a person has to change.
     "NOT_FOUND": Rule(
-        "PERMANENT", "there is no such file, or {who} may not see it: share it with {who}, then retry", grace=1
+        "PERMANENT", "there is no such file, or {who} may not see it", "share it with {who}, then retry", grace=1
     ),
-    "ACCESS_REFUSED": Rule("PERMANENT", "{who} may not read the file: share it with {who}, then retry"),
+    "ACCESS_REFUSED": Rule("PERMANENT", "{who} may not read the file", "share it with {who}, then retry"),
     "DOWNLOAD_FORBIDDEN": Rule(
-        "PERMANENT", "the owner of the file does not let viewers download it: make {who} an editor, then retry"
+        "PERMANENT", "the owner of the file does not let viewers download it", "make {who} an editor, then retry"
     ),
     "BLOCKED": Rule("PERMANENT", "{host} refuses with a page of its own instead of a reason", grace=2),
     "GONE": Rule("PERMANENT", "{host} has no such file (it answered {status})", grace=1),
-    "UNREADABLE": Rule("PERMANENT", "{what} cannot be read: {reason}"),
+    "UNREADABLE": Rule("PERMANENT", "{what} cannot be read: {reason}", "{remedy}"),
     "REFUSED": Rule("PERMANENT", "{host} answered {status}"),
     "REQUEST_INVALID": Rule("PERMANENT", "{host} did not understand the request ({reason})"),
     "REDIRECTS": Rule("PERMANENT", "{host} redirects too often, or to where we may not go"),
-    "NATIVE_DOCUMENT": Rule("PERMANENT", "it is a {mime} and has no file: say in what to export it, such as pdf"),
-    "EXPORT_TOO_LARGE": Rule("PERMANENT", "Google exports no more than 10 MB: save it by hand, and ingest the file"),
+    "NATIVE_DOCUMENT": Rule("PERMANENT", "it is a {mime} and has no file", "say in what to export it, such as pdf"),
+    "EXPORT_TOO_LARGE": Rule("PERMANENT", "Google exports no more than 10 MB", "save it by hand, and ingest the file"),
     "IN_TRASH": Rule("PERMANENT", "the file is in the trash"),
     "NO_FILE": Rule("PERMANENT", "{what} is not a file"),
     "PATH_REFUSED": Rule("PERMANENT", "{what} may not be read by jobs"),
     "EMPTY": Rule("PERMANENT", "the file is empty"),
     "TOO_LARGE": Rule("PERMANENT", "the file has {size} bytes, and no more than {most} are taken"),
     "LENGTH_UNKNOWN": Rule(
-        "PERMANENT", "{host} does not tell how long the file is: give its expected_sha256, so that a cut is noticed"
+        "PERMANENT", "{host} does not tell how long the file is", "give its expected_sha256, so that a cut is noticed"
     ),
-    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read: {readable} can"),
-    "FILE_ENCRYPTED": Rule("PERMANENT", "the document is locked with a password: save it without one"),
+    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read", "{readable} can"),
+    "FILE_ENCRYPTED": Rule("PERMANENT", "the document is locked with a password", "save it without one"),
     "NOT_WHAT_IT_SAYS": Rule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
     "NOT_AS_EXPECTED": Rule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
     "ABUSE_NOT_ACKNOWLEDGED": Rule(
-        "ASK", "Google holds the file for malware or spam: to fetch it all the same, set acknowledge_abuse"
+        "ASK", "Google holds the file for malware or spam", "to fetch it all the same, set acknowledge_abuse"
     ),
     # Bytes that cannot be trusted.
     "CHANGED": Rule("RESTART", "the file changed while it was fetched", restarts=3, then="RETRYABLE"),
@@ -116,13 +117,15 @@ class Trouble(Exception):
         self.code, self.asked = code, after
         self.after, more = bounded(after)
         self.rule, self.values = RULES[code], values
-        self.sentence = self.rule.sentence.format_map(_Known(values)) + more
+        self.detail = self.rule.detail.format_map(_Known(values)) + more
+        self.remedy = self.rule.remedy.format_map(_Known(values))
+        self.sentence = in_a_sentence(self.detail, self.remedy)
         super().__init__(self.sentence)
 
 
 class _Known(dict[str, object]):
     def __missing__(self, key: str) -> str:
-        return {"host": "the source", "who": "this worker's account"}.get(key, f"its {key}")
+        return {"host": "the source", "who": "this worker's account", "remedy": ""}.get(key, f"its {key}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +202,16 @@ class Judge:
         after = max(trouble.after or 0.0, self._patience.requeue_seconds)
         if trouble.code == "RATE_LIMITED":
             # More requests of other jobs would only feed it.
-            return Rest(f"{trouble.sentence}, again and again", after=after)
-        return Retryable(f"{trouble.sentence}, again and again", after=after, code=trouble.code)
+            return Rest(f"{trouble.detail}, again and again", trouble.remedy, after=after)
+        return Retryable(f"{trouble.detail}, again and again", trouble.remedy, after=after, code=trouble.code)
 
     def _end(self, trouble: Trouble) -> HandlerError:
         rule = trouble.rule
         after = max(trouble.after or 0.0, rule.after)
         if rule.kind == "DEFER":
-            return Snooze(trouble.sentence, after=min(after * 2.0**self._deferrals, max(after, DAY)))
+            return Snooze(trouble.detail, trouble.remedy, after=min(after * 2.0**self._deferrals, max(after, DAY)))
         if rule.kind == "REST":
-            return Rest(trouble.sentence, after=after)
+            return Rest(trouble.detail, trouble.remedy, after=after)
         if rule.kind == "RESTART" and rule.then == "RETRYABLE":
-            return Retryable(f"{trouble.sentence}, again and again", after=after, code=trouble.code)
-        return Permanent(trouble.code, trouble.sentence)
+            return Retryable(f"{trouble.detail}, again and again", trouble.remedy, after=after, code=trouble.code)
+        return Permanent(trouble.code, trouble.detail, trouble.remedy)

@@ -23,7 +23,7 @@ def run(context: Context[Payload]) -> Done:
     try:
         whole = actual_path(path).read_text("utf-8", "replace")
     except Trouble as trouble:
-        raise Permanent(trouble.code, trouble.sentence) from trouble
+        raise Permanent(trouble.code, trouble.detail, trouble.remedy) from trouble
     except OSError as error:
         raise Permanent("TEXT_ABSENT", f"{path} cannot be read: {error.strerror}") from error
     pages = whole.removesuffix("\f").split("\f")

@@ -32,7 +32,7 @@ def run(context: Context[Payload]) -> Done:
     original = original_of(context)
     kind, pages, how = document.kind, document.pages, how_to_read(context)
     if kind is None or not pages:
-        raise Permanent("PAGES_MISSING", "its pages have not been counted: read it again with `pagemill reindex`")
+        raise Permanent("PAGES_MISSING", "its pages have not been counted", "read it again with `pagemill reindex`")
     facts = DocumentFacts(note=context.payload.note or None)
     with (
         Assembly(context, original, kind, how) as made,

@@ -111,7 +111,9 @@ class Assembly:
             self._hocr.write(hocr.END)
         self._open.close()
         if self._methods[UNREADABLE] == self.pages:
-            raise Permanent(f"{self._kind.upper()}_BROKEN", "not one of its pages can be read: download the file again")
+            raise Permanent(
+                f"{self._kind.upper()}_BROKEN", "not one of its pages can be read", "download the file again"
+            )
         notes = [facts.note] if facts.note else []
         if self._left_out:
             notes.append(f"left out as broken or too large: {named(self._left_out)}")
@@ -185,7 +187,8 @@ def _slices(context: Context[Any], first: int, pages: int) -> Iterator[PageResul
         if lacking:
             raise Permanent(
                 "PAGES_MISSING",
-                f"{named(lacking)} have not been read: read the document again with `pagemill reindex`",
+                f"{named(lacking)} have not been read",
+                "read the document again with `pagemill reindex`",
             )
         yield from (found[number] for number in range(first, last + 1))
         context.progress(75 * last / pages, f"page {last} of {pages}")

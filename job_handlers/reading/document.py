@@ -62,7 +62,9 @@ class HowToRead:
 
 def document_of(context: Context[Any]) -> KnownDocument:
     if context.document is None:
-        raise Permanent("NO_DOCUMENT", f"{context.job_type} reads a document: enqueue `ingest` with the path of a file")
+        raise Permanent(
+            "NO_DOCUMENT", f"{context.job_type} reads a document", "enqueue `ingest` with the path of a file"
+        )
     return context.document
 
 
@@ -74,9 +76,9 @@ def how_to_read(context: Context[H]) -> HowToRead:
         raise Permanent("SETTINGS_INVALID", f"how the document is to be read: {error}") from error
     for language in how.languages or ():
         if not _LANGUAGE.fullmatch(language):
-            raise Permanent("PAYLOAD_INVALID", f"{language[:40]!r} is not a language: write eng, or deu")
+            raise Permanent("PAYLOAD_INVALID", f"{language[:40]!r} is not a language", "write eng, or deu")
     if how.languages == ():
-        raise Permanent("PAYLOAD_INVALID", "languages is empty: name one at least, such as eng")
+        raise Permanent("PAYLOAD_INVALID", "languages is empty", "name one at least, such as eng")
     return how
 
 
@@ -85,7 +87,7 @@ def original_of(context: Context[Any]) -> Path:
         return context.inputs["original"]
     except KeyError as error:
         raise Permanent(
-            "FILE_ABSENT", "the document has no published file: bring it in again with `pagemill ingest PATH`"
+            "FILE_ABSENT", "the document has no published file", "bring it in again with `pagemill ingest PATH`"
         ) from error
 
 

@@ -42,7 +42,7 @@ def run(context: Context[Payload]) -> Done:
     ) as process:
         for done, (number, answer) in enumerate(process.read_all(to_read), 1):
             if isinstance(answer, Refused):
-                raise Permanent(answer.code, answer.message)
+                raise Permanent(answer.code, answer.message, answer.remedy)
             if isinstance(answer, TooLarge | Lost):
                 raise Permanent("SHEET_BROKEN", f"page {number} of its rows: {answer}")
             text, layout = answer

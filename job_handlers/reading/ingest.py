@@ -50,6 +50,7 @@ from worker_service.handlers import (
     PageResult,
     Permanent,
     digest,
+    in_a_sentence,
     path_of,
     written,
 )
@@ -96,6 +97,7 @@ class Judged(msgspec.Struct, tag=True, frozen=True):
 class Refused(msgspec.Struct, tag=True, frozen=True):
     code: str
     message: str
+    remedy: str = ""
 
 
 class Thumbnail(msgspec.Struct, tag=True, frozen=True):
@@ -185,13 +187,15 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
     except (TooLarge, Lost) as error:
         raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
     if isinstance(answer, Refused):
-        raise Permanent(answer.code.replace("BROKEN", f"{kind.upper()}_BROKEN"), answer.message)
+        code = answer.code.replace("BROKEN", f"{kind.upper()}_BROKEN")
+        raise Permanent(code, answer.message, answer.remedy)
     assert isinstance(answer, Counted)
     if not answer.pages:
         broken = answer.was_repaired
         raise Permanent(
             f"{kind.upper()}_{'BROKEN' if broken else 'EMPTY'}",
-            "nothing of the broken file could be saved: download it again" if broken else "the file has no pages",
+            "nothing of the broken file could be saved" if broken else "the file has no pages",
+            "download it again" if broken else "",
         )
     return answer
 
@@ -257,7 +261,11 @@ def _page_of(context: Context[Payload], found: str, number: int, answer: Answer 
         # As it will be stored.
         return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
     method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
-    method, why = (answer.code, answer.message) if isinstance(answer, Refused) else (method, str(answer))
+    method, why = (
+        (answer.code, in_a_sentence(answer.message, answer.remedy))
+        if isinstance(answer, Refused)
+        else (method, str(answer))
+    )
     context.log(f"page {number} is left out: {why}")
     return PageResult(number, job_digest(found, context.idempotency_key), "", method)
 
@@ -268,9 +276,9 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
     try:
         book = pdf.Book(original, password)
     except pdf.Locked:
-        refused = Refused("PDF_ENCRYPTED", _locked(password))
+        refused = _locked(password)
     except (pdf.Broken, pdf.PageTooLarge) as error:
-        refused = Refused("BROKEN", f"the file cannot be opened ({error}): download it again")
+        refused = Refused("BROKEN", f"the file cannot be opened ({error})", "download it again")
 
     def read(number: int) -> Answer:
         if refused is not None:
@@ -296,7 +304,7 @@ def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
         pages = writings.leaves(writing.pieces())
     except writings.Unreadable as error:
         code = "FILE_ENCRYPTED" if isinstance(error, writings.Locked) else "BROKEN"
-        refused = Refused(code, f"the file cannot be read: {error}")
+        refused = Refused(code, f"the file cannot be read: {error.detail}", error.remedy)
         return lambda number: refused
     look_inside = inside.unpacker(writing, staging)
 
@@ -328,10 +336,12 @@ def look(book: pdf.Book, number: int) -> Judged:
     )
 
 
-def _locked(password: str) -> str:
+def _locked(password: str) -> Refused:
     if password:
-        return "the file is encrypted, and this password does not open it: give another with --password-file"
-    return "the file is encrypted: give its password with --password-file"
+        detail, remedy = "the file is encrypted, and this password does not open it", "give another"
+    else:
+        detail, remedy = "the file is encrypted", "give its password"
+    return Refused("PDF_ENCRYPTED", detail, f"{remedy} with --password-file")
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -344,7 +354,7 @@ def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content
         except (TooLarge, Lost) as error:
             raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
     if isinstance(places, Refused):
-        raise Permanent(places.code, places.message)
+        raise Permanent(places.code, places.message, places.remedy)
     if not places:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
     ranges = [_range(context, "extract_rows", numbers, [content]) for numbers in sheets.ranges(places)]

@@ -95,7 +95,7 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Foun
     number = process.read(-_HOW_MANY)
     assert isinstance(number, Number)
     if number.of_files > _FILES_MAX:
-        raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files: split it")
+        raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files", "split it")
     if is_deep and number.of_files:
         found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
         return found

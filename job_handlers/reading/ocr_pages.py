@@ -146,7 +146,7 @@ def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
     except Lacking as error:
         context.checkpoint({"lacking_since": since})
         waited = (time.time() - since) * _LOOKS_AGAIN_AFTER
-        raise Lacking(error.message, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
+        raise Lacking(error.detail, error.remedy, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
 
 
 class PageReader(Protocol):

@@ -80,7 +80,7 @@ def read_ranges(text: str, most: int) -> list[int]:
         found = _RANGE.fullmatch(part.strip())
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if first < 1 or last < first or len(numbers) + last - first >= most:
-            raise Permanent("PAYLOAD_INVALID", f"{text[:60]!r} names no pages: write 1-12, or 3,7-9, at most {most}")
+            raise Permanent("PAYLOAD_INVALID", f"{text[:60]!r} names no pages", f"write 1-12, or 3,7-9, at most {most}")
         numbers += range(first, last + 1)
     return numbers
 

@@ -53,7 +53,7 @@ def read_url(url: str) -> Target:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Permanent("URL_INVALID", "a URL begins with https:// or http:// and a host")
     if parts.username is not None or parts.password is not None:
-        raise Permanent("URL_INVALID", "a URL with a password in it is refused: it would be stored with the job")
+        raise Permanent("URL_INVALID", "a URL with a password in it is refused", "it would be stored with the job")
     is_secure = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(is_secure, parts.hostname, port or (443 if is_secure else 80), path)
@@ -76,7 +76,7 @@ def checked_places(target: Target, allowed: Sequence[Network], variable: str) ->
         if not is_public(address) and not is_within(place, allowed):
             raise Permanent(
                 "ADDRESS_REFUSED",
-                f"{target.host} is {address}, which is not on the public internet: "
+                f"{target.host} is {address}, which is not on the public internet",
                 f"to allow it, start the worker with {variable}={address}",
             )
     return [(family, place) for family, _, _, _, place in found]

@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from worker_service.handlers import in_a_sentence
+
 Kind = Literal["folder", "file", "native", "shortcut"]
 
 
 class ItemTrouble(Exception):
     """One item cannot be listed or read, and trying again will not help. The walk goes on without it."""
+
+    def __init__(self, detail: str, remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.detail, self.remedy = detail, remedy
+
+    def __str__(self) -> str:
+        return in_a_sentence(self.detail, self.remedy)
 
 
 class ListingExpired(Exception):

@@ -110,9 +110,9 @@ class Daemon:
         self.store.leases.complete(job.lease, '{"pages":12}')
         return job
 
-    def fail(self, code: str = "HTTP_503", message: str = "the server is busy") -> Job:
+    def fail(self, code: str = "HTTP_503", message: str = "the server is busy", remedy: str = "") -> Job:
         [job] = self.claim()
-        self.store.leases.fail(job.lease, Failure(code, message), retry_at=None)
+        self.store.leases.fail(job.lease, Failure(code, message, remedy=remedy), retry_at=None)
         return job
 
 

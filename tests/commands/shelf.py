@@ -75,9 +75,9 @@ class Shelf:
         assert job.document_id is not None
         return job.document_id
 
-    def fail(self, name: str, code: str, message: str) -> int:
+    def fail(self, name: str, code: str, message: str, remedy: str = "") -> int:
         job = self.wish(name)
-        self.store.leases.fail(job.lease, Failure(code, message), retry_at=None)
+        self.store.leases.fail(job.lease, Failure(code, message, remedy=remedy), retry_at=None)
         return job.document_id or 0
 
     def next_job(self, classes: Sequence[str] = ("cpu", "io")) -> Job:
@@ -88,8 +88,8 @@ class Shelf:
             time.sleep(0.01)
         return found[0]
 
-    def fail_next(self, code: str, message: str) -> None:
-        self.store.leases.fail(self.next_job(["io"]).lease, Failure(code, message), retry_at=None)
+    def fail_next(self, code: str, message: str, remedy: str = "") -> None:
+        self.store.leases.fail(self.next_job(["io"]).lease, Failure(code, message, remedy=remedy), retry_at=None)
 
     def brought_in(self, *requests: DocumentRequest, files: Sequence[str] = ()) -> None:
         """As a download ends: with its files, and the wish that what it brought be read."""

@@ -484,7 +484,7 @@ def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(r
     shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
     Path("slides from the annual meeting.pdf").write_text("no slides")
     run("ingest", "slides from the annual meeting.pdf", "--owner", "ann")
-    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is HTML and no PDF: have its owner put the file there once more")
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is HTML and no PDF", "have its owner put the file there once more")
 
     told = run("documents", "--status", "failed")
     assert [line.split()[:1] for line in told.stdout.splitlines()] == [["ID"], ["1"], [], ["JOB"], ["2"]]
@@ -666,7 +666,7 @@ def test_show_tells_who_recognised_a_page(run: Run, shelf: Shelf) -> None:
 
 def test_a_long_document_is_shown_in_part_and_a_failed_one_with_its_reason(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", *(f"page {number}" for number in range(60)))
-    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken: fetch it again")
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken", "fetch it again")
 
     assert "and 10 pages more: --json has all" in run("show", "document:1").stderr
     told = run("show", "document:2")

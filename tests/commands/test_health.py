@@ -97,7 +97,7 @@ def test_the_doctor_says_of_a_second_database_beside_the_first_what_run_refuses(
 def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
     run: Run, findings: Findings, shelf: Shelf
 ) -> None:
-    no_secret = Failure("SECRET_ABSENT", "there is no credential password-a: give it")
+    no_secret = Failure("SECRET_ABSENT", "there is no credential password-a", remedy="give it")
     for key in ("a.pdf", "b.pdf"):
         ask_for(shelf.store, key)
         shelf.store.leases.fail(claim(shelf.store).lease, no_secret, retry_at=None)
@@ -115,7 +115,7 @@ def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after
     findings: Findings, daemon: Daemon
 ) -> None:
     daemon.store.intake.enqueue(NewJob("download"))
-    daemon.fail("SECRET_ABSENT", "there is no credential webhook: give the service LoadCredential=webhook:/path")
+    daemon.fail("SECRET_ABSENT", "there is no credential webhook", "give the service LoadCredential=webhook:/path")
 
     told = findings()["1 job download"]
     daemon.store.leases.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))

@@ -161,7 +161,7 @@ def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
 
 def test_why_tells_the_remedy_that_a_failed_job_names_and_no_retry_that_would_fail(run: Run, shelf: Shelf) -> None:
     document = shelf.fail(
-        "secret.pdf", "PDF_ENCRYPTED", "the file is encrypted: give its password with --password-file"
+        "secret.pdf", "PDF_ENCRYPTED", "the file is encrypted", "give its password with --password-file"
     )
 
     told = run("why").stdout

@@ -292,17 +292,19 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
 
 def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Store, database: Path) -> None:
     store.leases.register(
-        new_worker("w1", types=["ocr_pages"], missing="there is no trained data: apt-get install data")
+        new_worker("w1", types=["ocr_pages"], missing="there is no trained data", missing_remedy="apt-get install data")
     )
     store.leases.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
     store.leases.register(new_worker("w3", types=["ingest"]))
     store.intake.enqueue_many([NewJob("ingest") for _ in range(2)])
-    no_secret = Failure("SECRET_ABSENT", "there is no credential hook: give it")
+    no_secret = Failure("SECRET_ABSENT", "there is no credential hook", remedy="give it")
     for job in store.leases.claim("w3", 2):
         store.leases.fail(job.lease, no_secret, retry_at=None)
     waiting = store.intake.enqueue(NewJob("ingest")).job_id
     [job] = store.leases.claim("w3", 1)
-    no_data = Failure("CAPABILITY_MISSING", "there is no trained data for deu: apt-get install tesseract-ocr-deu")
+    no_data = Failure(
+        "CAPABILITY_MISSING", "there is no trained data for deu", remedy="apt-get install tesseract-ocr-deu"
+    )
     store.leases.snooze(job.lease, START + timedelta(seconds=60), no_data)
 
     found = {finding.name: finding for finding in examine(session(store, database))}
@@ -318,7 +320,8 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Stor
     assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
     assert waits.fix == "apt-get install tesseract-ocr-deu; they look again by themselves"
     [gate] = [gate for gate in store.reading.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
-    assert "trained data for deu: apt-get install" in gate.detail
+    assert gate.detail.endswith("there is no trained data for deu")
+    assert gate.remedy == "apt-get install tesseract-ocr-deu"
     assert not any(name.endswith("ingest") for name in found if name.startswith("handler"))
 
 

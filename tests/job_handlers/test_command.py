@@ -165,7 +165,7 @@ def test_arguments_that_no_program_could_take_are_a_fault_of_the_payload(bench: 
     ended = bench.run({"text": "x" * 200_000})
 
     assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
-    assert "stdin" in ended.message
+    assert "stdin" in ended.remedy
 
 
 def test_its_memory_is_bounded_where_its_table_says_so(bench: Bench) -> None:

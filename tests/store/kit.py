@@ -146,6 +146,7 @@ def new_worker(
     cpu: int = 8,
     io: int = 8,
     missing: str | None = None,
+    missing_remedy: str = "",
     at_most_once: bool = False,
 ) -> Worker:
     return Worker(
@@ -161,6 +162,7 @@ def new_worker(
                 job_type,
                 job_class="io" if job_type in IO_TYPES else "cpu",
                 missing=missing,
+                missing_remedy=missing_remedy,
                 at_most_once=at_most_once,
             )
             for job_type in (types if types is not None else CPU_TYPES + IO_TYPES)

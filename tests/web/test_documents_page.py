@@ -80,7 +80,7 @@ def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, sh
 def test_filters_stand_in_the_address_and_the_command_beside_them(site: httpx.Client, shelf: Shelf) -> None:
     shelf.read("alices.pdf", "words", owner="alice")
     shelf.read("bobs.pdf", "words", owner="bob")
-    shelf.fail("broken.pdf", "UNREADABLE", "it is broken: get another copy")
+    shelf.fail("broken.pdf", "UNREADABLE", "it is broken", "get another copy")
 
     hers = site.get("/documents?owner=alice", headers=PAGE).text
     failed = site.get("/documents?status=failed", headers=PAGE).text

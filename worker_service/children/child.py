@@ -383,27 +383,29 @@ def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
     ended = _done(order, done, context.staging)
     # Most are known to be small without being written.
     if (ended.result or ended.follow_ups or ended.published) and len(frame(ended)) > FRAME_BYTES_MAX:
-        raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes: write a file")
+        raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes", "write a file")
     return ended
 
 
 def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
     """The attempt's one verdict."""
 
-    def ended(how: How, code: str, message: object, after: float | None = None, *, rests: bool = False) -> Ended:
-        said = sayable(clipped(str(message), MESSAGE_CHARACTERS_MAX))
-        return Ended(*order.key, how, code=code, message=said, after_seconds=after, rests_source=rests)
+    def ended(how: How, code: str, message: object, remedy: object = "", after: float | None = None) -> Ended:
+        detail, helps = (sayable(clipped(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
+        return Ended(*order.key, how, code=code, message=detail, remedy=helps, after_seconds=after)
 
     try:
         return attempt()
     except Permanent as error:
-        return ended(How.PERMANENT, error.code, error.message)
+        return ended(How.PERMANENT, *error.problem)
     except Retryable as error:
-        return ended(How.RETRYABLE, error.code, error.message, error.after)
+        return ended(How.RETRYABLE, *error.problem, error.after)
     except Snooze as error:
-        return ended(How.SNOOZED, error.code, error.message, _wait(error))
+        return ended(How.SNOOZED, *error.problem, _wait(error))
     except Rest as error:
-        return ended(How.SNOOZED, "RESTING", error.message, max(float(error.after), 0.0), rests=True)
+        return msgspec.structs.replace(
+            ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), rests_source=True
+        )
     except jail.SandboxError as error:
         return ended(How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
     except MemoryError:

@@ -39,9 +39,10 @@ from worker_service.children.messages import (
     from_trial,
 )
 from worker_service.entry_points import EntryPoint
+from worker_service.errors import Problem
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
-from worker_service.jobs.model import HandlerFacts, wants
+from worker_service.jobs.model import CAPABILITY_MISSING, HandlerFacts, wants
 from worker_service.jobs.values import dataclass
 
 SHIPPED = "pagemill"
@@ -175,11 +176,13 @@ def _importing(found: EntryPoint, settings: dict[str, registry.Commands], job_ty
 
 
 def _introduce(handler: Handler[Any], found: EntryPoint) -> Introduced:
-    missing = handler.missing() if handler.missing is not None else None
+    lacks = handler.missing() if handler.missing is not None else None
+    missing = Problem(CAPABILITY_MISSING, lacks) if isinstance(lacks, str) else lacks
     facts = HandlerFacts(
         handler.job_type,
         handler.job_class,
-        missing,
+        missing.detail if missing else None,
+        missing.remedy if missing else "",
         handler.at_most_once,
         _schema(handler),
         handler.limits.wall_seconds,

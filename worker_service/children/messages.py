@@ -40,7 +40,7 @@ from worker_service.jobs.documents import (
 from worker_service.jobs.model import LOG_LINES_MOST, HandlerFacts, NewJob, NodeState, Usage
 from worker_service.jobs.values import dataclass
 
-VERSION = 6
+VERSION = 7
 FRAME_BYTES_MAX = 8 << 20
 """Of what a child may say at once."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
@@ -254,6 +254,7 @@ class Ended(Said, tag=True, frozen=True):
     """Still to be moved to where published files live."""
     code: str = ""
     message: str = ""
+    remedy: str = ""
     after_seconds: float | None = None
     usage: Usage = Usage()
     published_again: Sequence[FileAgain] = ()
@@ -569,6 +570,7 @@ def _shown(ended: Ended, gone: Gone, staging_root: Path) -> Ended:
         took_seconds=gone.took_seconds,
         code=text(ended.code, 100),
         message=text(ended.message, MESSAGE_CHARACTERS_MAX),
+        remedy=text(ended.remedy, MESSAGE_CHARACTERS_MAX),
         after_seconds=None if after is None else max(after, 0.0),
         published=[
             replace_fields(one, path=place / one.path, name=_name(one.name or str(one.path)), note=_name(one.note))

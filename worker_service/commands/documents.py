@@ -346,7 +346,7 @@ def _sentences(failures: Sequence[PagemillError]) -> list[str]:
 
 def _why_no_text(document: Document) -> str:
     if document.status is IndexStatus.FAILED:
-        return f"it could not be read ({document.error_code}: {document.error_message})"
+        return f"it could not be read ({document.error_code}: {document.error_text})"
     if document.status is IndexStatus.SUCCESS:
         return f"it has {counted(document.pages or 0, 'page')}"
     return f"it is {document.status}"
@@ -539,7 +539,7 @@ def show_documents(
         lost = [
             (
                 job.id, output.when(job.completed_at or "", now=now), job.owner, job.name, job.error_code,
-                job.error_message,
+                job.error_text,
             )
             for job in not_brought_in
         ]  # fmt: skip
@@ -548,14 +548,14 @@ def show_documents(
 
 
 def _failed_anew(document: Document) -> str:
-    return f"generation {document.index_generation} failed: {document.error_message or document.error_code}"
+    return f"generation {document.index_generation} failed: {document.error_text or document.error_code}"
 
 
 def _row(one: Document, now: datetime) -> tuple[object, ...]:
     note = (
         _failed_anew(one)
         if one.has_failed_anew
-        else one.error_message or ("gone at its source" if one.gone_at else one.note)
+        else one.error_text or ("gone at its source" if one.gone_at else one.note)
     )
     moved = output.when(one.updated_at, now=now)
     return (

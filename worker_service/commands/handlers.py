@@ -15,7 +15,7 @@ import click
 from worker_service.children.messages import Declared, Described, Ended, Happening, How, Logged, Progressed
 from worker_service.commands import group, output
 from worker_service.commands.desk import Desk, completes_type, read_stdin, verb
-from worker_service.errors import BadInput, Refused
+from worker_service.errors import BadInput, Refused, in_a_sentence
 from worker_service.operations import handlers as operations
 from worker_service.operations.objects import as_object
 
@@ -166,6 +166,7 @@ def _show_end(desk: Desk, ended: Ended) -> int:
                 "result": as_object(ended)["result"],
                 "error_code": ended.code or None,
                 "error_message": ended.message or None,
+                "error_remedy": ended.remedy or None,
                 "after_seconds": ended.after_seconds,
                 "files": ended.files,
                 "follow_ups": [follow_up.job_type for follow_up in ended.follow_ups],
@@ -186,7 +187,7 @@ def _show_end(desk: Desk, ended: Ended) -> int:
 def _say_why(ended: Ended) -> None:
     after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
     output.say(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
-    for line in ended.message.splitlines():
+    for line in in_a_sentence(ended.message, ended.remedy).splitlines():
         output.say(f"    {line}")
 
 
@@ -195,7 +196,7 @@ def _say_why(ended: Ended) -> None:
 
 def _row(one: Described, desk: Desk) -> Sequence[object]:
     state = "ready"
-    if reason := one.set_aside or one.facts.missing:
+    if reason := one.set_aside or one.facts.missing_text:
         # Of a traceback the last line says the most.
         state = f"{'set aside' if one.set_aside else 'missing'}: {reason.strip().splitlines()[-1].strip()}"
     if one.declared is None:
@@ -217,6 +218,7 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
         "spec": one.spec,
         "set_aside": one.set_aside,
         "missing": facts.missing,
+        "missing_remedy": facts.missing_remedy,
     }
     if one.declared is not None:
         values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": one.reuse}

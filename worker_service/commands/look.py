@@ -165,7 +165,7 @@ def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
 
 def _row(job: Job, now: datetime) -> Sequence[object]:
     state = state_of(job, now=now)
-    note = job.error_message or job.progress_message
+    note = job.error_text or job.progress_message
     if state in ("scheduled", "backoff"):
         note = f"at {output.seconds(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"

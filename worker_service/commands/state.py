@@ -178,7 +178,7 @@ def errors(desk: Desk, since: str) -> None:
     if desk.answered({"items": found}):
         return
     if found:
-        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_message) for e in found]
+        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_text) for e in found]
         output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))
         output.say("to see one: pagemill show ID; to run them again: pagemill retry --error CODE")
     else:

@@ -30,6 +30,7 @@ from worker_service.errors import (
     LeaseLost,
     RuleBroken,
     StoreError,
+    in_a_sentence,
 )
 from worker_service.files import sync
 from worker_service.jobs.documents import NewFile
@@ -114,22 +115,29 @@ def verdict(
     if ended.how is How.SNOOZED:
         resting = attempt.job.source if ended.rests_source else ""
         until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
-        return Snooze(until, Failure(ended.code, ended.message, ended.usage), resting)
+        return Snooze(until, _failure(ended), resting)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
         # However a child ends that we stopped: it is not its fault, and costs no retry.
         return Release()
     if ended.how is How.CRASHED and ended.code == "NODE_LOST":
-        return Requeue(Failure(ended.code, ended.message, ended.usage))
+        return Requeue(_failure(ended))
     if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
         if not attempt.is_at_most_once:
             # Most likely another's fault. Not for ever: it may be the one that brings the nursery down.
             return Release()
         return Fail(Failure(ended.code, "it may not run twice, and the nursery died with it", ended.usage), None)
-    failure = Failure(ended.code or ended.how.value.upper(), ended.message or _SENTENCES[ended.how], ended.usage)
+    failure = _failure(ended)
+    failure = replace(
+        failure, code=failure.code or ended.how.value.upper(), message=failure.message or _SENTENCES[ended.how]
+    )
     after = None if ended.after_seconds is None else _wait(ended.after_seconds, otherwise=0)
     is_permanent = ended.how is How.PERMANENT
     choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
     return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
+
+
+def _failure(ended: Ended) -> Failure:
+    return Failure(ended.code, ended.message, ended.usage, ended.remedy)
 
 
 def died_with_nursery(ended: Ended) -> bool:
@@ -246,7 +254,7 @@ class Landing:
 
     def _fails_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
         """It ends as a failure that is tried again, with the others that do."""
-        failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error))
+        failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
         self._waiting[attempt.key] = (attempt, failed)
 
     def _land_completion_alone(self, attempt: Attempt, ended: Ended, landed: list[Attempt]) -> None:
@@ -289,7 +297,7 @@ class Landing:
             log.warning(event, **_named(attempt), code=chosen.failure.code)
         elif isinstance(chosen, Snooze):
             if chosen.resting:
-                leases.rest_source(chosen.resting, chosen.until, chosen.why.message)
+                leases.rest_source(chosen.resting, chosen.until, in_a_sentence(chosen.why.message, chosen.why.remedy))
             leases.snooze(lease, chosen.until, chosen.why)
             log.info(events.JOB_SNOOZED, **_named(attempt))
         elif isinstance(chosen, Release):

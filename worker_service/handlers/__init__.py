@@ -8,6 +8,8 @@ from worker_service.config_values import parse_words as parse_words
 from worker_service.config_values import whole_number as whole_number
 from worker_service.errors import BadInput as BadInput
 from worker_service.errors import ConfigError as ConfigError
+from worker_service.errors import Problem as Problem
+from worker_service.errors import in_a_sentence as in_a_sentence
 from worker_service.filenames import FILE_URL as FILE_URL
 from worker_service.filenames import legible as legible
 from worker_service.filenames import path_of as path_of
@@ -48,6 +50,7 @@ from worker_service.jobs.documents import OnEnd as OnEnd
 from worker_service.jobs.documents import PageResult as PageResult
 from worker_service.jobs.documents import PublishedFile as PublishedFile
 from worker_service.jobs.documents import SameContent as SameContent
+from worker_service.jobs.model import CAPABILITY_MISSING as CAPABILITY_MISSING
 from worker_service.jobs.model import WATCHING as WATCHING
 from worker_service.jobs.model import NewJob as NewJob
 from worker_service.jobs.names import safe_name as safe_name

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from worker_service.errors import Problem
 from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
 from worker_service.jobs.model import CAPABILITY_MISSING, NewJob
 from worker_service.jobs.values import dataclass
@@ -147,55 +148,74 @@ class Done:
 
 
 class HandlerError(Exception):
-    """How a handler says that its attempt did not succeed, and what should follow."""
+    """The attempt did not succeed. `code` is stable and counted by; `detail` says what is wrong, `remedy` what a person
+    does about it. Both are shown, in places of their own: a detail does not end with its remedy."""
+
+    def __init__(self, code: str, detail: str, remedy: str) -> None:
+        super().__init__(code, detail, remedy)
+        self.code, self.detail, self.remedy = code, detail, remedy
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.code, self.detail, self.remedy)
+
+    def __str__(self) -> str:
+        return str(self.problem) or self.code
 
 
 class Retryable(HandlerError):
     """Another attempt may succeed. `after`: not before so many seconds; None: as the retries' backoff says."""
 
-    def __init__(self, message: str = "", *, after: float | None = None, code: str = "RETRYABLE") -> None:
-        super().__init__(message)
-        self.message, self.after, self.code = message, after, code
+    def __init__(
+        self, detail: str = "", remedy: str = "", *, after: float | None = None, code: str = "RETRYABLE"
+    ) -> None:
+        super().__init__(code, detail, remedy)
+        self.after = after
 
 
 class Permanent(HandlerError):
-    """No attempt can succeed. `code` is stable and counted by; the message is for a person."""
+    """No attempt can succeed."""
 
-    def __init__(self, code: str, message: str = "") -> None:
-        super().__init__(message or code)
-        self.code, self.message = code, message
+    def __init__(self, code: str, detail: str = "", remedy: str = "") -> None:
+        super().__init__(code, detail, remedy)
 
 
 class Snooze(HandlerError):
-    """Not now, and it is nobody's fault: costs no attempt. Give `after` in seconds, or `until` with a zone. `WATCHING`
-    as its code: all is done until then, and so for ever; nobody waits for the end of such a job."""
+    """Not now, and nothing is wrong with the job: costs no attempt. Give `after` in seconds, or `until` with a zone.
+    `WATCHING` as its code: the job has looked, will look again for ever, and nobody waits for its end."""
 
     def __init__(
-        self, message: str = "", *, after: float | None = None, until: datetime | None = None, code: str = "SNOOZED"
+        self,
+        detail: str = "",
+        remedy: str = "",
+        *,
+        after: float | None = None,
+        until: datetime | None = None,
+        code: str = "SNOOZED",
     ) -> None:
         if (after is None) == (until is None):
             raise TypeError("a snooze has either after= or until=")
         if until is not None and until.tzinfo is None:
             raise TypeError("until= needs a zone")
-        super().__init__(message)
-        self.message, self.after, self.until, self.code = message, after, until, code
+        super().__init__(code, detail, remedy)
+        self.after, self.until = after, until
 
 
 class Lacking(Snooze):
     """This machine lacks what the job needs, and others of its type do not. It looks again after a while, and waits
-    behind the gate CAPABILITY_MISSING meanwhile. The message ends with what to do, after a colon."""
+    behind the gate CAPABILITY_MISSING meanwhile."""
 
-    def __init__(self, message: str, *, after: float = 60.0) -> None:
-        super().__init__(message, after=after, code=CAPABILITY_MISSING)
+    def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
+        super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
 class Rest(HandlerError):
     """The job's source needs a rest (a quota is used up, a credential is refused): no job of it starts for `after`
-    seconds, this one included. Costs no attempt; people see the message."""
+    seconds, this one included. Costs no attempt; people see what is wrong, and the remedy."""
 
-    def __init__(self, message: str, *, after: float) -> None:
-        super().__init__(message)
-        self.message, self.after = message, after
+    def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
+        super().__init__(code, detail, remedy)
+        self.after = after
 
 
 class Stopped(BaseException):
@@ -251,8 +271,9 @@ class Handler(Generic[P]):
     """Not safe to run twice: when its worker dies the job fails instead of running again."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
-    missing: Callable[[], str | None] | None = None
-    """Says what this machine lacks to run it ("tesseract is not installed"), or None."""
+    missing: Callable[[], str | Problem | None] | None = None
+    """Says what this machine lacks to run it ("tesseract is not installed"), or None. A `Problem` also has the
+    remedy ("apt-get install tesseract-ocr")."""
     offers: Callable[[], str | None] | None = None
     """Says what it found on this machine that people may choose from ("trained data for deu, eng")."""
     choices: Callable[[], Mapping[str, Choices]] | None = None

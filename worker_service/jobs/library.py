@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from worker_service.errors import in_a_sentence
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.values import dataclass
 
@@ -52,11 +53,17 @@ class Document:
     note: str | None
     error_code: str | None
     error_message: str | None
+    error_remedy: str | None
     created_at: str
     updated_at: str
     gone_at: str | None
     size: int = field(compare=False)
     """Bytes of its files in the workspace. An original that came in once more counts twice, until it is swept."""
+
+    @property
+    def error_text(self) -> str:
+        """What went wrong and what to do about it, in one sentence."""
+        return in_a_sentence(self.error_message or "", self.error_remedy)
 
     @property
     def has_failed_anew(self) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from worker_service.errors import in_a_sentence
 from worker_service.jobs.documents import (
     CrawlPage,
     Decision,
@@ -149,9 +150,15 @@ class Job(NamedTuple):
     concurrency_key: str | None
     error_code: str | None
     error_message: str | None
+    error_remedy: str | None
     progress_message: str | None
     payload: str | None
     result: str | None
+
+    @property
+    def error_text(self) -> str:
+        """What went wrong and what to do about it, in one sentence."""
+        return in_a_sentence(self.error_message or "", self.error_remedy)
 
     @property
     def lease(self) -> Lease:
@@ -168,11 +175,16 @@ class HandlerFacts:
     job_type: str
     job_class: str = "cpu"
     missing: str | None = None
+    missing_remedy: str = ""
     at_most_once: bool = False
     payload_schema: str | None = None
     timeout_seconds: int = 3600
     choices: str | None = None
     """JSON: by the key of a payload what it may be, and how to get what is not there."""
+
+    @property
+    def missing_text(self) -> str:
+        return in_a_sentence(self.missing or "", self.missing_remedy)
 
 
 def wants(types: Sequence[str], job_type: str) -> bool:
@@ -365,6 +377,7 @@ class Failure:
     code: str
     message: str
     usage: Usage = Usage()
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +390,7 @@ class AttemptRow:
     outcome: str | None
     error_code: str | None
     error_message: str | None
+    error_remedy: str | None
     signal: str | None
     cpu_seconds: float | None
     memory_peak_bytes: int | None
@@ -387,6 +401,11 @@ class AttemptRow:
     """When its handler last said something."""
     node: str | None
     """The node that it ran on; None: in a nursery of its daemon's."""
+
+    @property
+    def error_text(self) -> str:
+        """What went wrong and what to do about it, in one sentence."""
+        return in_a_sentence(self.error_message or "", self.error_remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +452,7 @@ class Notice:
     """Of its document; of a batch, which time it ran."""
     code: str | None = None
     message: str | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +463,7 @@ class Episode:
     message: str
     job_id: int | None = None
     code: str | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +481,8 @@ class Gate:
 
     code: str
     detail: str
+    remedy: str = ""
+    """Empty: the code alone decides what helps."""
     count: int = 0
     """For AHEAD_IN_QUEUE: how many."""
 
@@ -549,8 +572,13 @@ class ErrorCount:
     jobs: int
     newest_job_id: int
     newest_message: str | None
+    newest_remedy: str | None
     newest_name: str | None
     newest_at: str
+
+    @property
+    def newest_text(self) -> str:
+        return in_a_sentence(self.newest_message or "", self.newest_remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,29 +48,29 @@ def attention(session: Session, overview: Overview | None, *, owner: str | None 
 
 
 def _state(session: Session, overview: Overview) -> Iterator[Matter]:
-    """What `pagemill status` says; pauses have a line of their own."""
+    """Tell what `pagemill status` says, but for pauses, which have a line of their own."""
     standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
-    pending = sum(1 for _ in standstill)
     for reason in judge(overview, standstill).reasons:
-        if reason.startswith("everything is paused"):
+        if reason.code == "ALL_PAUSED":
             continue
-        if reason.startswith("no worker is alive"):
+        if reason.code == "NO_WORKER":
             waits = overview.counts.oldest_pending_at is not None
             detail = "Nothing starts until one does." if waits else "Nothing that comes in will start until one does."
             yield Matter(Level.CRITICAL, "No worker is running", detail, ("run",), "systemctl start pagemill")
-        elif reason.startswith("nothing that is pending can start"):
+        elif reason.code == "STANDSTILL":
             gate = standstill[0]
-            more = f", and {pending - 1} more" if pending > 1 else ""
-            advice = NEXT_MOVES.get(gate.code, "") if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
+            more = f", and {len(standstill) - 1} more" if len(standstill) > 1 else ""
+            advice = NEXT_MOVES[gate.code] if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
             if gate.code != "PAUSED":
+                advice = gate.remedy or advice
                 title, about = f"Nothing that waits can start: {gate.code}", {"status": "pending"}
                 words = ("ls", "--status", "pending")
                 yield Matter(Level.WARNING, title, gate.detail + more, words, advice, "look", about)
-        elif "disk" in reason:
+        elif reason.code == "DISK_LOW":
             advice = "free some space: documents that nobody needs can be removed"
-            yield Matter(Level.CRITICAL, "The disk is nearly full", reason, ("stats",), advice)
+            yield Matter(Level.CRITICAL, "The disk is nearly full", reason.detail, ("stats",), advice)
         else:
-            yield Matter(Level.WARNING, reason[:1].upper() + reason[1:], "", ("workers",))
+            yield Matter(reason.level, reason.detail[:1].upper() + reason.detail[1:], "", ("workers",))
 
 
 def _failures(session: Session, owner: str | None) -> Iterator[Matter]:
@@ -87,7 +87,7 @@ def _failures(session: Session, owner: str | None) -> Iterator[Matter]:
         kind = f"{newest.job_type} job" if len(counts) == 1 or not code else "job"
         words = [word for name, value in about.items() for word in (f"--{name}", value)]
         title = f"{counted(jobs, kind)} failed: {code or 'no code'}"
-        yield Matter(Level.WARNING, title, newest.newest_message or "", ("retry", *words), "", "retry", about)
+        yield Matter(Level.WARNING, title, newest.newest_text, ("retry", *words), "", "retry", about)
     if more := sum(one.jobs for _, counts in most_first[_CODES_MOST:] for one in counts):
         yield Matter(
             Level.OK, f"{counted(more, 'more job')} failed, for other reasons", "", ("errors", "--since", "1d")
@@ -121,12 +121,12 @@ def _pauses(overview: Overview) -> Iterator[Matter]:
 
 def _lacking(session: Session) -> Iterator[Matter]:
     for handler in session.store.reading.handlers_lacking():
-        detail, _, fix = (handler.missing or "").partition(": ")
-        yield Matter(Level.WARNING, f"No {handler.job_type} job can start", detail, ("doctor",), fix)
+        title = f"No {handler.job_type} job can start"
+        yield Matter(Level.WARNING, title, handler.missing or "", ("doctor",), handler.missing_remedy)
     for waiting in session.store.reading.jobs_lacking():
-        detail, _, fix = (waiting.newest_message or "").partition(": ")
         title = f"{counted(waiting.jobs, f'{waiting.job_type} job')} lack something of this machine"
-        yield Matter(Level.WARNING, title, detail, ("doctor",), fix)
+        detail, remedy = waiting.newest_message or "", waiting.newest_remedy or ""
+        yield Matter(Level.WARNING, title, detail, ("doctor",), remedy)
 
 
 def _schedules(session: Session) -> Iterator[Matter]:

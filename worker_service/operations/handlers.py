@@ -71,7 +71,7 @@ def run_one(
         )
         nursery, described = stack.enter_context(nursery_in(begin))
         found = _chosen(job_type, described)
-        if (reason := found.set_aside or found.facts.missing) is not None:
+        if (reason := found.set_aside or found.facts.missing_text or None) is not None:
             raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
         nursery.launch(Order(1, 1, job_type, platform, account, text, None))
         for happening in heard(nursery):

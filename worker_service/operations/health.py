@@ -13,7 +13,7 @@ from pathlib import Path
 
 from worker_service.clock import as_text, from_text
 from worker_service.config import Settings
-from worker_service.jobs.model import Gate, Pause, Status, WorkerState, wants
+from worker_service.jobs.model import Gate, HandlerFacts, Pause, Status, WorkerState, wants
 from worker_service.jobs.values import dataclass
 from worker_service.liveness import lock_path
 from worker_service.operations.database import Session
@@ -26,6 +26,7 @@ LATELY = timedelta(days=1)
 _RENEWED_BEFORE = timedelta(days=30)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
+_FREE_SPACE = "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes"
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
@@ -39,9 +40,21 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """A problem of the whole service: one of NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED
+    and STANDSTILL."""
+
+    level: Level
+    code: str
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     level: Level
-    reasons: Sequence[str]
+    reasons: Sequence[Reason]
+    """The worst first."""
     workers: int
     """That are alive."""
     jobs: Mapping[Status, int]
@@ -66,38 +79,45 @@ def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
 
 
 def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timedelta | None = None) -> Health:
-    critical, warning = [], []
+    found: list[Reason] = []
     workers, counts = overview.workers, overview.counts
     alive = [one.state for one in workers if one.is_alive]
     others = Counter(one.state for one in workers if not one.is_alive)
     how = f" ({', '.join(f'{number} {state}' for state, number in others.items())})" if others else ""
     if not alive:
-        critical.append(f"no worker is alive{how}")
+        remedy = "systemctl start pagemill, or here: pagemill run"
+        found.append(Reason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{how}", remedy))
     elif others:
-        warning.append(f"{others.total()} of {counted(len(workers), 'worker')} not alive{how}")
+        detail = f"{others.total()} of {counted(len(workers), 'worker')} not alive{how}"
+        found.append(Reason(Level.WARNING, "WORKERS_LOST", detail, "pagemill doctor"))
     if "disk low" in alive:
-        (critical if set(alive) == {"disk low"} else warning).append("the disk is nearly full")
+        level = Level.CRITICAL if set(alive) == {"disk low"} else Level.WARNING
+        found.append(Reason(level, "DISK_LOW", "the disk is nearly full", _FREE_SPACE))
     wanted = [one for one in overview.nodes if one.is_wanted]
     if away := [one for one in wanted if one.state != "up"]:
         which = f"{away[0].name} is {away[0].state}"
         how_many = "none" if len(away) == len(wanted) else f"{len(wanted) - len(away)}"
-        warning.append(f"{how_many} of {counted(len(wanted), 'node')} up: {which}")
+        detail = f"{how_many} of {counted(len(wanted), 'node')} up: {which}"
+        found.append(Reason(Level.WARNING, "NODES_DOWN", detail, "pagemill cluster"))
     oldest = counts.oldest_pending_at
     if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
-        warning.append(f"the oldest pending job waits since {oldest[:19]}")
+        detail = f"the oldest pending job waits since {oldest[:19]}"
+        found.append(Reason(Level.WARNING, "OLDEST_WAITS", detail, "pagemill why"))
     if any(pause.scope == "all" for pause in overview.pauses):
-        warning.append("everything is paused")
+        found.append(Reason(Level.WARNING, "ALL_PAUSED", "everything is paused", "pagemill unpause --all"))
     elif standstill and alive:
-        more = f", and {len(standstill) - 1} more" if len(standstill) > 1 else ""
-        warning.append(f"nothing that is pending can start: {standstill[0].code}, {standstill[0].detail}{more}")
-    level = Level.CRITICAL if critical else Level.WARNING if warning else Level.OK
-    return Health(level, [*critical, *warning], overview.workers_alive, counts.by_status)
+        gate, more = standstill[0], f", and {len(standstill) - 1} more" if len(standstill) > 1 else ""
+        detail = f"nothing that is pending can start: {gate.code}, {gate.detail}{more}"
+        found.append(Reason(Level.WARNING, "STANDSTILL", detail, gate.remedy or "pagemill why"))
+    worst_first = sorted(found, key=lambda reason: -reason.level)
+    level = max((reason.level for reason in found), default=Level.OK)
+    return Health(level, worst_first, overview.workers_alive, counts.by_status)
 
 
 def summary(health: Health) -> str:
     """In one line."""
     if health.reasons:
-        return "; ".join(health.reasons)
+        return "; ".join(reason.detail for reason in health.reasons)
     running, pending = health.jobs[Status.RUNNING], health.jobs[Status.PENDING]
     return f"{counted(health.workers, 'worker')}, {running} running, {pending} pending"
 
@@ -145,7 +165,7 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
                 Level.CRITICAL,
                 name,
                 "it starts nothing: the disk is nearly full",
-                "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes",
+                _FREE_SPACE,
             )
         else:
             yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
@@ -206,13 +226,13 @@ def _ray(settings: Settings, *, now: datetime) -> Iterator[Finding]:
 
 
 def _lacking(store: Store) -> Iterator[Finding]:
-    """What the handlers of daemons that live say that they lack. The sentences end with what to do, after a colon."""
+    """Report what the handlers of live daemons lack."""
     for handler in store.reading.handlers_lacking():
-        yield _lack(handler.job_type, handler.missing or "", "systemctl restart pagemill")
+        yield _lack(handler, "systemctl restart pagemill")
     for waiting in store.reading.jobs_lacking():
-        detail, _, fix = (waiting.newest_message or "").partition(": ")
-        fix = f"{fix or 'see what it says'}; they look again by themselves"
-        yield Finding(Level.WARNING, f"{counted(waiting.jobs, 'job')} {waiting.job_type}", f"wait: {detail}", fix)
+        fix = f"{waiting.newest_remedy or 'see what it says'}; they look again by themselves"
+        name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
+        yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)
 
 
 def _described(settings: Settings) -> Iterator[Finding]:
@@ -234,15 +254,14 @@ def _described(settings: Settings) -> Iterator[Finding]:
             reason = one.set_aside.strip().splitlines()[-1]
             yield Finding(Level.WARNING, name, f"it is set aside: {reason}", "mend it, or uninstall it")
         elif one.facts.missing is not None:
-            yield _lack(one.facts.job_type, one.facts.missing, "systemctl start pagemill")
+            yield _lack(one.facts, "systemctl start pagemill")
         elif one.declared is not None and one.declared.offers is not None:
             yield Finding(Level.OK, name, one.declared.offers)
 
 
-def _lack(job_type: str, missing: str, then: str) -> Finding:
-    detail, _, fix = missing.partition(": ")
-    fix = f"{fix}, then: {then}" if fix else f"when it is there: {then}"
-    return Finding(Level.WARNING, f"handler {job_type}", f"it starts no jobs: {detail}", fix)
+def _lack(handler: HandlerFacts, then: str) -> Finding:
+    fix = f"{handler.missing_remedy}, then: {then}" if handler.missing_remedy else f"when it is there: {then}"
+    return Finding(Level.WARNING, f"handler {handler.job_type}", f"it starts no jobs: {handler.missing}", fix)
 
 
 def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
@@ -251,10 +270,10 @@ def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> I
     for error in store.reading.errors(since=as_text(now - LATELY), to_retry=_OF_CREDENTIALS):
         if error.newest_at < begun:
             continue
-        detail, _, fix = (error.newest_message or "").partition(": ")
-        fix = f"{fix or 'see what it says'}, then: systemctl restart pagemill, pagemill retry --error {error.code}"
+        again = f"systemctl restart pagemill, pagemill retry --error {error.code}"
+        fix = f"{error.newest_remedy or 'see what it says'}, then: {again}"
         name = f"{counted(error.jobs, 'job')} {error.job_type}"
-        yield Finding(Level.WARNING, name, f"{error.code}: {detail}", fix)
+        yield Finding(Level.WARNING, name, f"{error.code}: {error.newest_message or ''}", fix)
 
 
 def _limits(settings: Settings, store: Store) -> Iterator[Finding]:

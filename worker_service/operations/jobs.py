@@ -194,7 +194,7 @@ def why(session: Session, job_id: int) -> Why:
     job, checked = session.store.reading.get(job_id), workers(session)
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
     state = next((one.state for one in checked if one.id == job.worker_id), "")
-    moves = [NextMove(gate.code, gate.detail, gate.count, _next_move(gate, job)) for gate in gates]
+    moves = [NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job)) for gate in gates]
     return Why(job, moves, state if job.status is Status.RUNNING else "", _helps(job))
 
 
@@ -263,11 +263,14 @@ def _helps(job: Job) -> str:
         return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
     # It was given up although it had retries left: another attempt would have ended in the same way.
     again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
-    _, _, remedy = (job.error_message or "").partition(": ")
-    return f"{remedy}; then: {again}" if remedy else f"the same would happen again; once it is put right: {again}"
+    if job.error_remedy:
+        return f"{job.error_remedy}; then: {again}"
+    return f"the same would happen again; once it is put right: {again}"
 
 
 def _next_move(gate: Gate, job: Job) -> str:
+    if gate.remedy:
+        return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
     move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
     return move.format(id=job.id, job_type=job.job_type, owner=job.owner, batch_id=job.batch_id)
 

@@ -274,7 +274,7 @@ def faults_of_machine(settings: Settings) -> Iterator[str]:
             # Nobody can ask it whether it travels.
             yield f"{one.facts.job_type} cannot be run here: {one.set_aside.strip().splitlines()[-1]}"
         elif one.travels and one.facts.missing is not None:
-            yield f"{one.facts.job_type} cannot be run here: {one.facts.missing}"
+            yield f"{one.facts.job_type} cannot be run here: {one.facts.missing_text}"
 
 
 def offers_of_machine(settings: Settings) -> Sequence[str]:

@@ -43,10 +43,11 @@ _OWNERS_MOST = 5000
 _OF_A_JOB = (
     "id job_type platform priority status state held fence run_at created_at started_at heartbeat_at completed_at "
     "cancel_requested_at retry_count max_retries requeue_count timeout_seconds progress_percent batch_id document_id "
-    "generation parent_id error_code error_message"
+    "generation parent_id error_code error_message error_remedy"
 ).split()
 _OF_AN_ATTEMPT = (
-    "fence started_at ended_at outcome error_code error_message signal cpu_seconds memory_peak_bytes sandbox heard_at"
+    "fence started_at ended_at outcome error_code error_message error_remedy signal cpu_seconds memory_peak_bytes "
+    "sandbox heard_at"
 ).split()
 _SECRET = re.compile(r"secret|password|passphrase|token|credential|api_?key", re.IGNORECASE)
 
@@ -191,7 +192,7 @@ def _parts(settings: Settings, open_session: Callable[[], Session], *, with_name
         "errors.json": (
             f"what failed in the last {_ERRORS_SINCE}, by code",
             lambda: [
-                names.hidden(one, "newest_message") | {"newest_name": names.file(one.newest_name)}
+                names.hidden(one, "newest_message", "newest_remedy") | {"newest_name": names.file(one.newest_name)}
                 for one in overview.errors(session(), since=_ERRORS_SINCE)
             ],
         ),
@@ -251,6 +252,7 @@ def _handlers(settings: Settings, names: Names) -> object:
             "job_type": one.facts.job_type,
             "from": one.distribution,
             "missing": names.text(one.facts.missing),
+            "missing_remedy": names.text(one.facts.missing_remedy),
             "set_aside": names.text(one.set_aside),
             "offers": one.declared.offers if one.declared else None,
         }
@@ -275,7 +277,7 @@ def _learn(session: Session, names: Names) -> None:
 
 def _status(session: Session, names: Names) -> object:
     found = health(session)
-    return as_object(found) | {"reasons": [names.text(reason) for reason in found.reasons]}
+    return as_object(found) | {"reasons": [names.hidden(reason, "detail", "remedy") for reason in found.reasons]}
 
 
 def _counts(session: Session, names: Names) -> object:
@@ -289,11 +291,11 @@ def _failed(session: Session, names: Names) -> object:
     jobs = session.store.reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_MOST)
     return [
         {
-            **_only(names.hidden(job, "error_message"), _OF_A_JOB),
+            **_only(names.hidden(job, "error_message", "error_remedy"), _OF_A_JOB),
             "owner": names.owner(job.owner),
             "name": names.file(job.name),
             "attempts": [
-                _only(names.hidden(one, "error_message"), _OF_AN_ATTEMPT)
+                _only(names.hidden(one, "error_message", "error_remedy"), _OF_AN_ATTEMPT)
                 for one in session.store.reading.attempts(job.id)
             ],
         }

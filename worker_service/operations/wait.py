@@ -278,11 +278,11 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
 def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) -> Unread | None:
     if job is not None and job.status is not Status.COMPLETED:
         what = job.error_code or job.status.upper()
-        return Unread(one.name, what, job.error_message or f"job {job.id} is {job.status}")
+        return Unread(one.name, what, job.error_text or f"job {job.id} is {job.status}")
     if document is None:
         return Unread(one.name, "GONE", "neither its job nor a document of it is there any more")
     if document.status is IndexStatus.FAILED:
-        return Unread(one.name, document.error_code or "FAILED", document.error_message or "")
+        return Unread(one.name, document.error_code or "FAILED", document.error_text)
     return None
 
 

@@ -57,7 +57,7 @@ UPDATE document
        revision = CASE WHEN :revision <> '' THEN :revision WHEN :content IN ('', content) THEN revision ELSE '' END,
        content = CASE :content WHEN '' THEN content ELSE :content END,
        name = CASE :name WHEN '' THEN name ELSE :name END,
-       note = NULL, error_code = NULL, error_message = NULL, gone_at = NULL, updated_at = :now
+       note = NULL, error_code = NULL, error_message = NULL, error_remedy = NULL, gone_at = NULL, updated_at = :now
  WHERE id = :document_id
 RETURNING index_generation;
 
@@ -81,13 +81,15 @@ SELECT document_id FROM document_unsettled LIMIT :most;
 UPDATE document
    SET index_status = f.status, updated_at = :now,
        error_code = CASE WHEN f.status = 'failed' THEN ifnull(f.error_code, document.error_code) END,
-       error_message = CASE WHEN f.status = 'failed' THEN iif(f.error_code IS NULL, document.error_message, f.error_message) END
+       error_message = CASE WHEN f.status = 'failed' THEN iif(f.error_code IS NULL, document.error_message, f.error_message) END,
+       error_remedy = CASE WHEN f.status = 'failed' THEN iif(f.error_code IS NULL, document.error_remedy, f.error_remedy) END
   FROM (SELECT d.id,
                CASE WHEN u.lost IS NOT NULL OR e.job_id IS NOT NULL OR d.error_code = 'JOB_DELETED' OR s.live = 0 THEN 'failed'
                     WHEN s.begun THEN 'indexing' ELSE 'queued' END AS status,
                CASE WHEN u.lost IS NOT NULL THEN 'JOB_DELETED' WHEN e.job_id IS NOT NULL THEN e.error_code
                     WHEN d.index_status <> 'failed' THEN 'NOT_PUBLISHED' END AS error_code,
-               coalesce(u.lost, e.error_message, 'no job is left that would publish the document') AS error_message
+               coalesce(u.lost, e.error_message, 'no job is left that would publish the document') AS error_message,
+               CASE WHEN u.lost IS NULL THEN e.error_remedy END AS error_remedy
           FROM json_each(:document_ids) w
          CROSS JOIN document d ON d.id = w.value AND d.index_status IN ('queued', 'indexing', 'failed')
          CROSS JOIN document_unsettled u ON u.document_id = d.id
@@ -107,10 +109,10 @@ RETURNING id, index_status;
 SELECT id, index_status FROM document WHERE id IN (SELECT value FROM json_each(:document_ids));
 
 -- name: tell_of_documents
-INSERT OR IGNORE INTO notice (at, kind, owner, document_id, batch_id, generation, code, message, key)
+INSERT OR IGNORE INTO notice (at, kind, owner, document_id, batch_id, generation, code, message, remedy, key)
 SELECT :now, 'document.' || s.word, d.owner, d.id,
        (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id), d.index_generation,
-       d.error_code, d.error_message,
+       d.error_code, d.error_message, d.error_remedy,
        -- One that fails, is retried and fails again is told again.
        CASE WHEN s.word <> 'failed' THEN 'document.' || s.word || ':' || d.id || ':' || d.index_generation END
   FROM json_each(:document_ids) w JOIN document d ON d.id = w.value
@@ -326,7 +328,7 @@ SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id =
 -- name: revive
 -- It never began: its time is still its own. Of two with one unique_key, the table lets one come back.
 UPDATE worker_job_queue
-   SET status = 'pending', completed_at = NULL, error_code = NULL, error_message = NULL, retry_count = 0,
+   SET status = 'pending', completed_at = NULL, error_code = NULL, error_message = NULL, error_remedy = NULL, retry_count = 0,
        requeue_count = 0, worker_id = NULL, started_at = NULL, heartbeat_at = NULL,
        held = 4 | (run_at IS NOT NULL) | (concurrency_key IS NOT NULL) * 8
  WHERE id = :job_id;

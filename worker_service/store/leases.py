@@ -226,13 +226,14 @@ class SqliteLeases:
             return jobs
         for job in jobs:
             if broken := [name for name, value in zip(job._fields, job, strict=True) if isinstance(value, Mended)]:
-                sentence = f"its {' and '.join(broken)} is not UTF-8 text: insert the job again, written as UTF-8"
-                self._end_failed(job.lease, Failure("NOT_UTF8", sentence))
+                sentence = f"its {' and '.join(broken)} is not UTF-8 text"
+                remedy = "insert the job again, written as UTF-8"
+                self._end_failed(job.lease, Failure("NOT_UTF8", sentence, remedy=remedy))
         return [job for job in jobs if not any(isinstance(value, Mended) for value in job)]
 
     def _end_failed(self, lease: Lease, failure: Failure) -> None:
         self._close(lease, "failed", failure=failure)
-        self._db.write("fail", **of(lease), now=self._db.now(), error_code=failure.code, error_message=failure.message)
+        self._db.write("fail", **of(lease), now=self._db.now(), **error_columns(failure))
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
         with self._db.transaction():
@@ -430,7 +431,7 @@ class SqliteLeases:
         return [done.lease for done in completions if done.lease not in landed or once[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
-        error = {"error_code": failure.code, "error_message": failure.message}
+        error = error_columns(failure)
         with self._db.transaction():
             job = self._leased(lease)
             is_retried = retry_at is not None and job.retry_count < job.max_retries
@@ -505,7 +506,7 @@ class SqliteLeases:
             failure = Failure(STALE, sentence, usage)
         self._close(lease, "cancelled", failure=failure)
         is_stale = failure.code == STALE
-        error = {"error_code": STALE, "error_message": failure.message} if is_stale else {}
+        error = error_columns(failure) if is_stale else {}
         self._db.write(
             "confirm_cancel_stale" if is_stale else "confirm_cancel", **of(lease), now=self._db.now(), **error
         )
@@ -632,12 +633,17 @@ def _closing(
         **by(lease),
         "outcome": outcome,
         "now": now,
-        "error_code": failure.code if failure else None,
-        "error_message": failure.message if failure else None,
+        **error_columns(failure),
         "signal": usage.signal,
         "cpu_seconds": usage.cpu_seconds,
         "memory_peak_bytes": usage.memory_peak_bytes,
     }
+
+
+def error_columns(failure: Failure | None) -> dict[str, str | None]:
+    if failure is None:
+        return {"error_code": None, "error_message": None, "error_remedy": None}
+    return {"error_code": failure.code, "error_message": failure.message, "error_remedy": failure.remedy or None}
 
 
 def _closing_row(done: Completion) -> Row:

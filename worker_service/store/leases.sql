@@ -14,8 +14,8 @@ VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :node_slots
 DELETE FROM handler WHERE worker_id = :worker_id;
 
 -- name: register_handler
-INSERT INTO handler (worker_id, job_type, class, missing, at_most_once, payload_schema, choices)
-VALUES (:worker_id, :job_type, :job_class, :missing, :at_most_once, :payload_schema, :choices);
+INSERT INTO handler (worker_id, job_type, class, missing, missing_remedy, at_most_once, payload_schema, choices)
+VALUES (:worker_id, :job_type, :job_class, :missing, :missing_remedy, :at_most_once, :payload_schema, :choices);
 
 -- name: deregister
 DELETE FROM worker
@@ -100,30 +100,31 @@ ifnull('none of ' || nullif((SELECT count(*) FROM node m WHERE m.worker_id = w.i
 
 -- fragment: worker_gates
 -- Why worker w may not start a job of this lane now. The rank is the order in which `why` prints.
-SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail
+SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail, '' AS remedy
  WHERE w.heartbeat_at <= :stale_before
  UNION ALL
-SELECT 4, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more'
+SELECT 4, 'DRAINING', 'worker ' || w.id || ' finishes what it has and claims no more', ''
  WHERE w.draining
  UNION ALL
 SELECT 11,
        CASE WHEN h.class = 'node' AND w.node_slots = 0 THEN 'NO_NODE' ELSE 'SLOTS_FULL' END,
        CASE WHEN h.class = 'node' AND w.node_slots = 0 THEN {no_node}
-            ELSE 'all ' || h.class || ' slots of worker ' || w.id || ' are taken' END
+            ELSE 'all ' || h.class || ' slots of worker ' || w.id || ' are taken' END,
+       ''
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type
    -- Those that wait behind another one in the same slot take none: the worker that claims knows how many.
    AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
        >= CASE h.class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END
  UNION ALL
-SELECT 12, 'CAPABILITY_MISSING', h.missing
+SELECT 12, 'CAPABILITY_MISSING', h.missing, h.missing_remedy
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type AND h.missing IS NOT NULL
  UNION ALL
-SELECT 13, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.job_type
+SELECT 13, 'UNKNOWN_TYPE', 'worker ' || w.id || ' has no handler for ' || lane.job_type, ''
  WHERE NOT EXISTS (SELECT 1 FROM handler h WHERE h.worker_id = w.id AND h.job_type = lane.job_type)
  UNION ALL
-SELECT 14, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything'
+SELECT 14, 'DISK_LOW', 'worker ' || w.id || ' has too little free disk space to begin anything', ''
  WHERE w.disk_low
 
 -- fragment: its_rest
@@ -491,7 +492,7 @@ EXISTS (SELECT 1 FROM worker_job_queue q
 -- First in every ending of an attempt: the table lets no running row move while its attempt is open (P1).
 UPDATE worker_job_attempt
    SET ended_at = :now, outcome = :outcome, error_code = :error_code, error_message = :error_message,
-       signal = :signal, cpu_seconds = :cpu_seconds, memory_peak_bytes = :memory_peak_bytes
+       error_remedy = :error_remedy, signal = :signal, cpu_seconds = :cpu_seconds, memory_peak_bytes = :memory_peak_bytes
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}
 RETURNING job_id, fence;
 
@@ -527,7 +528,7 @@ WITH {closing} AS (VALUES {closing_rows_100})
 -- fragment: complete_rows
 UPDATE worker_job_queue NOT INDEXED
    SET status = 'completed', completed_at = ?, result = d.result, progress_percent = 100,
-       error_code = NULL, error_message = NULL
+       error_code = NULL, error_message = NULL, error_remedy = NULL
   FROM d
  WHERE worker_job_queue.id = d.job_id AND worker_job_queue.fence = d.fence AND worker_job_queue.worker_id = d.worker_id
    AND status = 'running' AND cancel_requested_at IS NULL
@@ -554,7 +555,8 @@ completed_at = :now, progress_message = NULL
 
 -- name: fail
 UPDATE worker_job_queue
-   SET {ended_early}, status = 'failed', error_code = :error_code, error_message = :error_message
+   SET {ended_early}, status = 'failed', error_code = :error_code, error_message = :error_message,
+       error_remedy = :error_remedy
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- fragment: pending_again
@@ -564,7 +566,8 @@ status = 'pending', worker_id = NULL, started_at = NULL, heartbeat_at = NULL, pr
 -- name: fail_for_now
 UPDATE worker_job_queue
    SET {pending_again}, retry_count = retry_count + 1, run_at = :run_at,
-       held = 2 | (concurrency_key IS NOT NULL) * 8, error_code = :error_code, error_message = :error_message
+       held = 2 | (concurrency_key IS NOT NULL) * 8, error_code = :error_code, error_message = :error_message,
+       error_remedy = :error_remedy
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- name: snooze
@@ -584,7 +587,8 @@ UPDATE worker_job_queue
 
 -- name: confirm_cancel_stale
 UPDATE worker_job_queue
-   SET {ended_early}, status = 'cancelled', error_code = :error_code, error_message = :error_message
+   SET {ended_early}, status = 'cancelled', error_code = :error_code, error_message = :error_message,
+       error_remedy = :error_remedy
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- name: stale_work
@@ -700,7 +704,7 @@ DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
 -- P5, P11: pages were written ahead. From this row on people read them.
 UPDATE document
    SET current_generation = :generation, index_status = 'success', error_code = NULL, error_message = NULL,
-       updated_at = :now
+       error_remedy = NULL, updated_at = :now
  WHERE id = :document_id AND index_generation = :generation
 RETURNING id;
 
@@ -711,7 +715,8 @@ UPDATE document
        error_code = coalesce((SELECT e.error_code FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
                              CASE WHEN :skipped IS NULL THEN 'NOT_PUBLISHED' ELSE 'SKIPPED' END),
        error_message = coalesce((SELECT e.error_message FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
-                                :skipped, 'job ' || :job_id || ' has completed, and no job is left that would publish the document')
+                                :skipped, 'job ' || :job_id || ' has completed, and no job is left that would publish the document'),
+       error_remedy = (SELECT e.error_remedy FROM v_document_error e WHERE e.document_id = document.id LIMIT 1)
  WHERE id = :document_id AND index_generation = :generation AND index_status IN ('queued', 'indexing')
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.document_id = :document_id AND q.generation = :generation

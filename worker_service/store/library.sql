@@ -6,7 +6,7 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
        nullif(concat_ws('; ', d.note, (SELECT nullif(f.note, '') FROM file f
                                         WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1)),
               ''),
-       d.error_code, d.error_message, d.created_at,
+       d.error_code, d.error_message, d.error_remedy, d.created_at,
        d.updated_at, d.gone_at,
        (SELECT ifnull(sum(size), 0) FROM (SELECT DISTINCT f.path, f.size FROM file f WHERE f.document_id = d.id))
 

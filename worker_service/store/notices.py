@@ -53,5 +53,5 @@ class SqliteNotices:
         with self._db.transaction():
             self._db.write("end_episodes", kind=kind, keys=json.dumps(keys))
             for key, one in zip(keys, episodes, strict=True):
-                facts = {"job_id": one.job_id, "code": one.code, "message": one.message}
+                facts = {"job_id": one.job_id, "code": one.code, "message": one.message, "remedy": one.remedy}
                 self._db.write("begin_episode", now=now, kind=kind, key=key, **facts)

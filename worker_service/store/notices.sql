@@ -31,7 +31,8 @@ key >= :kind || ':' AND key < :kind || ';'
 SELECT key FROM notice WHERE {of_the_kind};
 
 -- name: begin_episode
-INSERT INTO notice (at, kind, job_id, code, message, key) VALUES (:now, :kind, :job_id, :code, :message, :key)
+INSERT INTO notice (at, kind, job_id, code, message, remedy, key)
+VALUES (:now, :kind, :job_id, :code, :message, :remedy, :key)
     ON CONFLICT (key) DO NOTHING;
 
 -- name: end_episodes

@@ -302,24 +302,24 @@ class SqliteReading:
             rows = self._db.read("standing", now=now, stale_before=self._db.stale_before(), behind=0)
             put_off = self._db.read("put_off_by_a_rest", now=now, watching=WATCHING)
         standing: dict[Row, dict[str | None, list[Row]]] = {}
-        for *lane, rank, code, detail, worker_id in rows:
+        for *lane, rank, code, detail, remedy, worker_id in rows:
             gates = standing.setdefault(tuple(lane), _of_each(workers, dead))
             if code == _UNKNOWN_TYPE or (code in _STANDING and worker_id not in dead):
-                gates.setdefault(worker_id, []).append((rank, code, detail))
+                gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
         found = [_nearest(gates, dead) for gates in standing.values()]
         if not all(found):
             return []
-        ready = [Gate(code, detail) for rows in found for _, code, detail in rows]
+        ready = [Gate(*gate) for rows in found for _, *gate in rows]
         return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
 
     def _gates(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
         """Those of the job and its lane, and those of the worker that is nearest to running it."""
         gates = _of_each([worker_id for worker_id, _ in ask("workers_for", job_id=job_id)], dead)
         rows = ask("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
-        for rank, code, detail, worker_id in rows:
+        for rank, code, detail, remedy, worker_id in rows:
             if worker_id not in dead or code == _UNKNOWN_TYPE:
-                gates.setdefault(worker_id, []).append((rank, code, detail))
-        return [Gate(code, detail) for _, code, detail in _nearest(gates, dead)]
+                gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
+        return [Gate(*gate) for _, *gate in _nearest(gates, dead)]
 
     def _ahead(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
         """Nothing, if one of the workers that could run it would take it next."""
@@ -330,7 +330,7 @@ class SqliteReading:
         # None by priority and age: it is the turn of another owner.
         count = max(1, before)
         words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
-        return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count)]
+        return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count=count)]
 
 
 def job_from(row: Row) -> Job:
@@ -435,7 +435,7 @@ def _nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
     """A worker without a gate is nearest; then the one that fails latest in the order of `why`. Who does not know the
     type is far away, however well it is."""
-    is_unknown = any(code == _UNKNOWN_TYPE for _, code, _ in gates)
+    is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)
 
 

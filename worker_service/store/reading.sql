@@ -18,18 +18,20 @@ nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) -
 -- name: explain
 -- The claim's own predicates, asked one by one: of the job, of its lane, and of each worker.
 WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
-SELECT rank, code, detail, NULL AS worker_id FROM (
+SELECT rank, code, detail, remedy, NULL AS worker_id FROM (
     -- Of a machine that lacks what this one job needs: it looks again now and then.
     SELECT iif(a.error_code = 'CAPABILITY_MISSING', 12, 5) AS rank,
            iif(a.error_code = 'CAPABILITY_MISSING', a.error_code, 'NOT_YET') AS code,
            'it starts ' || iif(a.fence, 'again ', '') || 'at ' || q.run_at
-           || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '') AS detail
+           || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '') AS detail,
+           iif(a.error_code = 'CAPABILITY_MISSING', ifnull(a.error_remedy, ''), '') AS remedy
       FROM worker_job_queue q
       LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
      WHERE q.id = :job_id AND q.held & 1 AND q.run_at > :now
      UNION ALL
     SELECT 6, 'BACKOFF', 'retry ' || q.retry_count || ' of ' || q.max_retries || ' starts at ' || q.run_at
-                         || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), '')
+                         || ifnull(', after ' || a.error_code || ifnull(': ' || {first_line}, ''), ''),
+           ''
       FROM worker_job_queue q
       LEFT JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'retry'
      WHERE q.id = :job_id AND q.held & 2 AND q.run_at > :now
@@ -40,34 +42,37 @@ SELECT rank, code, detail, NULL AS worker_id FROM (
                    THEN ' waits' || ifnull(' for batch ' || (SELECT min(a.id) FROM batch a
                                                               WHERE a.owner = b.owner AND a.state = 'active')
                                            || ' of the same owner', '')
-                   ELSE ' was ' || ifnull(b.note, 'stopped') END
+                   ELSE ' was ' || ifnull(b.note, 'stopped') END,
+           ''
       FROM worker_job_queue q NOT INDEXED CROSS JOIN batch b ON b.id = q.batch_id
      WHERE q.id = :job_id AND q.held & 16
      UNION ALL
-    SELECT 7, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', ')
+    SELECT 7, 'WAITS_FOR', group_concat('job ' || v.needs_id || ' (' || ifnull(v.needs_status, 'deleted') || ')', ', '),
+           ''
       FROM v_waits v JOIN worker_job_queue q ON q.id = v.job_id
      WHERE v.job_id = :job_id AND NOT v.is_met AND q.held & 4 HAVING count(*) > 0
      UNION ALL
-    SELECT 9, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key
+    SELECT 9, 'KEY_BUSY', 'job ' || r.id || ' runs with the same concurrency_key ' || r.concurrency_key,
+           ''
       FROM worker_job_queue q JOIN worker_job_queue r ON r.concurrency_key = q.concurrency_key
      WHERE q.id = :job_id AND r.concurrency_key IS NOT NULL AND r.status = 'running')
  UNION ALL
-SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, NULL
+SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, '', NULL
   FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({lane_gates}))) g
  UNION ALL
-SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
-  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
+SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, w.id
+  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail, remedy)) FROM ({worker_gates}))) g
  ORDER BY 1, 3;
 
 -- name: standing
 -- What keeps each lane that has ready jobs from starting, on each worker.
 WITH RECURSIVE {lanes}
-SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, NULL
+SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, '', NULL
   FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail))
                           FROM (SELECT 99 AS rank, '' AS code, '' AS detail UNION ALL {lane_gates}))) g
  UNION ALL
-SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.value ->> 2, w.id
-  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail)) FROM ({worker_gates}))) g
+SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, w.id
+  FROM lane, worker w, json_each((SELECT json_group_array(json_array(rank, code, detail, remedy)) FROM ({worker_gates}))) g
  ORDER BY 1, 2, 3, 4;
 
 -- name: put_off_by_a_rest
@@ -115,8 +120,8 @@ WITH RECURSIVE family(id) AS (
 SELECT id FROM family ORDER BY id;
 
 -- name: attempts
-SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, signal, cpu_seconds,
-       memory_peak_bytes, pid, pid_started, sandbox, heard_at, node
+SELECT job_id, fence, worker_id, started_at, ended_at, outcome, error_code, error_message, error_remedy, signal,
+       cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox, heard_at, node
   FROM worker_job_attempt WHERE job_id = :job_id ORDER BY fence;
 
 -- name: events
@@ -186,7 +191,7 @@ SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
 SELECT kind, name, most FROM job_limit ORDER BY kind, name;
 
 -- name: handlers_lacking
-SELECT DISTINCT h.job_type, h.class, h.missing FROM handler h JOIN worker w ON w.id = h.worker_id
+SELECT DISTINCT h.job_type, h.class, h.missing, h.missing_remedy FROM handler h JOIN worker w ON w.id = h.worker_id
  WHERE h.missing IS NOT NULL AND w.heartbeat_at > :stale_before
  ORDER BY h.job_type, h.missing;
 
@@ -233,6 +238,7 @@ SELECT platform, count(*) FROM worker_job_queue
 -- name: errors
 SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
        (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id),
+       (SELECT n.error_remedy FROM worker_job_queue n WHERE n.id = e.newest_id),
        (SELECT n.name FROM worker_job_queue n WHERE n.id = e.newest_id), e.newest_at
   FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
           FROM worker_job_queue q INDEXED BY job_failed
@@ -361,7 +367,7 @@ SELECT q.id
 -- name: jobs_lacking
 -- Jobs that were sent away because their machine lacks something, and look again.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, q.name, max(a.ended_at)
+SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_remedy, q.name, max(a.ended_at)
   FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
  CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
  WHERE q.status = 'pending' AND q.held & 3 AND a.error_code = 'CAPABILITY_MISSING'

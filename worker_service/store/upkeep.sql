@@ -12,8 +12,8 @@ SELECT DISTINCT job_type FROM lane
 -- Whose grace has passed since they became ready: were inserted, fell due, or came back from an attempt or an end.
 UPDATE worker_job_queue
    SET status = 'failed', held = 0, completed_at = :now, error_code = 'UNKNOWN_TYPE',
-       error_message = 'no worker that lives has had a handler for ' || job_type || ' since ' || :since
-                       || ': install it, or correct the job type, then retry'
+       error_message = 'no worker that lives has had a handler for ' || job_type || ' since ' || :since,
+       error_remedy = 'install it, or correct the job type, then retry'
  WHERE id IN (SELECT q.id FROM worker_job_queue q INDEXED BY job_ready
                WHERE q.status = 'pending' AND q.held = 0 AND q.job_type = :job_type
                  AND max(q.created_at, ifnull(q.run_at, ''),

@@ -9,7 +9,7 @@ from job_handlers.reading.ocr.engine import Engine, Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from job_handlers.reading.ocr.recognition import Reader as Reader
 from job_handlers.reading.ocr.second import SecondReader
-from worker_service.handlers import Choices
+from worker_service.handlers import Choices, Problem
 
 ENGINES: tuple[Maker, ...] = (tesseract,)
 """The first that lacks nothing reads."""
@@ -47,7 +47,7 @@ def identity_of(wanted: WayToRead) -> str:
     return " or ".join(each) + (f" + {neural.name()}" if _is_second_asked(wanted) else "")
 
 
-def missing() -> str | None:
+def missing() -> Problem | None:
     """What this machine lacks to read a page."""
     return chosen().missing()
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
-from worker_service.handlers import Choices
+from worker_service.handlers import Choices, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Engine(Protocol):
 class Maker(Protocol):
     """The file of an engine."""
 
-    def missing(self) -> str | None:
+    def missing(self) -> Problem | None:
         """What this machine lacks to read a page with it."""
 
     def offers(self) -> str | None:

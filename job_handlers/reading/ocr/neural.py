@@ -23,6 +23,7 @@ from PIL import Image
 
 from job_handlers.reading.gray import Gray, image_of
 from job_handlers.reading.layout import Word
+from worker_service.handlers import CAPABILITY_MISSING, Problem
 
 Box = tuple[float, float, float, float]
 
@@ -58,12 +59,14 @@ _GROWN = 0.8
 """It marks the middle of each line; the line is so much wider to each side, in its heights."""
 
 
-def missing() -> str | None:
+def missing() -> Problem | None:
     lacking = [one for one in _PACKAGES if importlib.util.find_spec(one) is None]
     if lacking:
-        return f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed: {HOW_TO_GET}"
+        detail = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
+        return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
     if not (_models() / _LINES).is_file() or not (_models() / _FINDS).is_file():
-        return f"this rapidocr carries other models than those that are known: {HOW_TO_GET}"
+        detail = "this rapidocr carries other models than those that are known"
+        return Problem(CAPABILITY_MISSING, detail, HOW_TO_GET)
     return None
 
 

@@ -21,7 +21,7 @@ from job_handlers.reading.gray import Gray, halved, image_of
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
 from job_handlers.reading.ocr.engine import Engine, WayToRead
-from worker_service.handlers import Choices, HandlerError, Lacking, Permanent
+from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, Lacking, Permanent, Problem
 
 try:
     import tesserocr  # type: ignore[import-untyped]
@@ -54,11 +54,12 @@ _MARGIN = 6
 _DIRECTIONS = "\u200e\u200f"
 
 
-def missing() -> str | None:
+def missing() -> Problem | None:
     if tesserocr is None and not shutil.which("tesseract"):
-        return "there is no OCR engine: apt-get install tesseract-ocr"
+        return Problem(CAPABILITY_MISSING, "there is no OCR engine", "apt-get install tesseract-ocr")
     if not _data_directories("fast"):
-        return "there is no trained data for OCR: apt-get install tesseract-ocr-eng tesseract-ocr-osd"
+        remedy = "apt-get install tesseract-ocr-eng tesseract-ocr-osd"
+        return Problem(CAPABILITY_MISSING, "there is no trained data for OCR", remedy)
     return None
 
 
@@ -134,10 +135,10 @@ def _data_directories(quality: str) -> list[Path]:
 def _data_for(wanted: WayToRead) -> Path:
     """The directory that has all of the languages."""
     if (lacks := missing()) is not None:
-        raise Lacking(lacks)
+        raise Lacking(lacks.detail, lacks.remedy)
     found = _data_directories(wanted.quality)
     if not found:
-        raise Lacking(f"there is no trained data of quality {wanted.quality}: {_put_it(wanted.quality)}")
+        raise Lacking(f"there is no trained data of quality {wanted.quality}", _put_it(wanted.quality))
     for directory in found:
         if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
             return directory
@@ -147,9 +148,9 @@ def _data_for(wanted: WayToRead) -> Path:
         if not languages.is_known(one):
             near = choices()["languages"].meant(one)
             hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
-            raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}: {hint}")
+            raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}", hint)
     how = languages.how_to_get(lacking) if wanted.quality == "fast" else _put_it(wanted.quality)
-    raise Lacking(f"there is no trained data for {', '.join(lacking)}, {there}: {how}")
+    raise Lacking(f"there is no trained data for {', '.join(lacking)}, {there}", how)
 
 
 def _installed() -> list[str]:

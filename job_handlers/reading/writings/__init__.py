@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from job_handlers.kinds import Kind
 from job_handlers.reading.layout import TextTable
-from worker_service.handlers import counted
+from worker_service.handlers import counted, in_a_sentence
 
 LIBRARY = "writings 7"
 """One more whenever the same file may now give another text."""
@@ -54,12 +54,19 @@ _MODULES = {
 class Unreadable(Exception):
     """It is broken, or holds more than anybody reads."""
 
+    def __init__(self, detail: str, remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.detail, self.remedy = detail, remedy
+
+    def __str__(self) -> str:
+        return in_a_sentence(self.detail, self.remedy)
+
 
 class Locked(Unreadable):
     """A password protects it."""
 
     def __init__(self) -> None:
-        super().__init__("it is locked with a password: save it without one")
+        super().__init__("it is locked with a password", "save it without one")
 
 
 class Picture(NamedTuple):
@@ -131,7 +138,7 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
             continue
         total += len(piece)
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
-            raise Unreadable("it holds more text than is read of one file: split it")
+            raise Unreadable("it holds more text than is read of one file", "split it")
         for at, part in enumerate([piece] if isinstance(piece, Row) else _seen(piece).split(NEW_PAGE)):
             for some in _bearable(part):
                 if page and (at or on_page + len(some) > _PAGE_CHARACTERS):

@@ -39,7 +39,7 @@ class Archive:
             raise Unreadable(f"it cannot be unpacked ({error})") from error
         self.names = self._archive.namelist()
         if len(self.names) > _MEMBERS_MAX:
-            raise Unreadable(f"it holds more than {_MEMBERS_MAX} files: split it")
+            raise Unreadable(f"it holds more than {_MEMBERS_MAX} files", "split it")
 
     def members(self) -> list[Member]:
         """Its files, without what a desktop has left among them."""

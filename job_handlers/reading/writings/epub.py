@@ -31,7 +31,7 @@ class Book:
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._locked()
         if locked & set(chapters):
-            raise Unreadable("it is protected against copying: ask who sold it for one without")
+            raise Unreadable("it is protected against copying", "ask who sold it for one without")
         for chapter in chapters:
             yield NEW_PAGE
             if is_picture(chapter):

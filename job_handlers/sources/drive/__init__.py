@@ -47,7 +47,9 @@ def reference(text: str) -> Reference | None:
     found = _IN_PATH.search(parts.path)
     named = found[1] if found else next(iter(query.get("id", [])), "")
     if not _ID.fullmatch(named):
-        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names no file: open the file, and copy the address from there")
+        raise Permanent(
+            "SOURCE_UNKNOWN", "the Drive URL names no file", "open the file, and copy the address from there"
+        )
     key = next(iter(query.get("resourcekey", [])), "")
     return Reference(PLATFORM, named, key if _RESOURCE_KEY.fullmatch(key) else "", is_folder="/folder" in parts.path)
 
@@ -67,7 +69,7 @@ def open_file(
     from job_handlers.sources.drive.file import DriveFile
 
     if reference.is_folder:
-        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder: have it crawled (pagemill crawl URL)")
+        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder", "have it crawled (pagemill crawl URL)")
     return DriveFile(
         Drive(payload.credential, is_stopping=is_stopping, patience=patience),
         reference.key,

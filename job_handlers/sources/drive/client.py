@@ -404,7 +404,7 @@ def _credentials(name: str) -> tuple[Any, str, str]:
             found, _ = google.auth.default(scopes=[SCOPE])
         except DefaultCredentialsError as error:
             raise Permanent(
-                "CREDENTIAL_ABSENT", f"there are no application default credentials: set {drive_credentials.ADC_FILE}"
+                "CREDENTIAL_ABSENT", "there are no application default credentials", f"set {drive_credentials.ADC_FILE}"
             ) from error
         who = getattr(found, "service_account_email", "") or "the account of this worker"
         return found, "application default credentials", who
@@ -414,7 +414,7 @@ def _credentials(name: str) -> tuple[Any, str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, GoogleAuthError):
         # From None: the cause may quote the key.
         raise Permanent(
-            "CREDENTIAL_INVALID", f"the credential {name} is not a whole key file of Google's: download it again"
+            "CREDENTIAL_INVALID", f"the credential {name} is not a whole key file of Google's", "download it again"
         ) from None
 
 

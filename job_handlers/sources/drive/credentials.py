@@ -33,12 +33,13 @@ def credential_text(name: str) -> Mapping[str, Any]:
     path = credential_file(name)
     try:
         if _is_open_to_others(path):
-            raise Permanent("CREDENTIAL_EXPOSED", f"others may read the credential {name}: chmod 600 its file")
+            raise Permanent("CREDENTIAL_EXPOSED", f"others may read the credential {name}", "chmod 600 its file")
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise Permanent(
             "CREDENTIAL_ABSENT",
-            f"there is no credential {name}: give the service LoadCredential={name}:/path/of/the/key.json",
+            f"there is no credential {name}",
+            f"give the service LoadCredential={name}:/path/of/the/key.json",
         ) from error
     except ValueError:
         found = None

@@ -50,10 +50,8 @@ def _found(credential: str) -> Mapping[str, str]:
         with closing(Drive(credential)) as drive:
             account, shared = drive.account(), drive.shared_with_me()
     except (Trouble, Permanent) as error:
-        said = error.sentence if isinstance(error, Trouble) else error.message
-        wrong, _, fix = said.partition(": ")
-        fix = fix or _FIXES.get(error.code, "ask again, and look at the network")
-        return {"level": "critical", "name": name, "detail": wrong, "fix": fix}
+        fix = error.remedy or _FIXES.get(error.code, "ask again, and look at the network")
+        return {"level": "critical", "name": name, "detail": error.detail, "fix": fix}
     said = f"{account} ({drive.kind}) may read"
     if not shared.entries:
         detail, fix = f"{said}, and nothing is shared with it", f"share a folder with {account}"

@@ -47,7 +47,7 @@ class DriveTree:
         if found.kind == "shortcut":
             found = self.entry(found.target_id, found.key)
         if found.kind != "folder":
-            raise ItemTrouble(f"{found.name} is not a folder: to fetch one file, enqueue a download")
+            raise ItemTrouble(f"{found.name} is not a folder", "to fetch one file, enqueue a download")
         return found
 
     def entry(self, item_id: str, key: str) -> Entry:
@@ -76,7 +76,7 @@ class DriveTree:
         try:
             return self._call(call, page)
         except Permanent as refused:
-            raise ItemTrouble(str(refused)) from refused
+            raise ItemTrouble(refused.detail, refused.remedy) from refused
 
     def _call(self, call: Callable[[], T], page: str = "") -> T:
         judge = Judge(self._patience)

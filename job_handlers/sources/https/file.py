@@ -189,7 +189,7 @@ class HttpsFile:
             raise Trouble("HOST_UNKNOWN", host=target.host) from error
         if not target.is_secure and not all(is_within(place, self._allowed) for _, place in places):
             raise Permanent(
-                "URL_INSECURE", f"http:// is taken only from networks in {ALLOW.variable}: give the URL with https://"
+                "URL_INSECURE", f"http:// is taken only from networks in {ALLOW.variable}", "give the URL with https://"
             )
         return places
 

@@ -93,7 +93,7 @@ class LocalFile:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Trouble("DISK_FULL")
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
-            return Trouble("UNREADABLE", what=self._path, reason=_why_unreadable(self._path, error))
+            return _unreadable(self._path, error)
         return Trouble("CONNECTION_LOST", host=self._path)
 
 
@@ -113,7 +113,7 @@ def actual_path(written: str) -> Path:
     try:
         actual = Path(os.path.realpath(path))
     except OSError as error:
-        raise Trouble("UNREADABLE", what=written, reason=_why_unreadable(written, error)) from error
+        raise _unreadable(written, error) from error
     secret = os.environ.get("CREDENTIALS_DIRECTORY", "")
     roots = value_of(ROOTS)
     is_secret = bool(secret) and actual.is_relative_to(os.path.realpath(secret))
@@ -124,14 +124,13 @@ def actual_path(written: str) -> Path:
     return actual
 
 
-def _why_unreadable(written: str, error: OSError) -> str:
-    said = error.strerror or f"error {error.errno}"
+def _unreadable(written: str, error: OSError) -> Trouble:
+    reason, remedy = error.strerror or f"error {error.errno}", ""
     if any(path_of(written).is_relative_to(place) for place in _HIDDEN):
-        return (
-            f"{said}; homes and /tmp are hidden from a worker under systemd: put it elsewhere, such as /srv, or show "
-            "it to the service, as is told in pagemill.service"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
+        reason += "; homes and /tmp are hidden from a worker under systemd"
+        remedy = "put it elsewhere, such as /srv, or show it to the service, as is told in pagemill.service"
+    elif error.errno in (errno.EACCES, errno.EPERM):
         file = shlex.quote(legible(path_of(written)))
-        return f"{said} to the user of this worker: chgrp pagemill {file} && chmod g+r {file}, then retry"
-    return said
+        reason += " to the user of this worker"
+        remedy = f"chgrp pagemill {file} && chmod g+r {file}, then retry"
+    return Trouble("UNREADABLE", what=written, reason=reason, remedy=remedy)

@@ -32,7 +32,7 @@ class LocalTree:
         try:
             actual = actual_path(self.root_name)
         except Trouble as trouble:
-            raise ItemTrouble(trouble.sentence) from trouble
+            raise ItemTrouble(trouble.detail, trouble.remedy) from trouble
         if not actual.is_dir():
             raise ItemTrouble(f"{self._directory} is no directory that the daemon can see")
         return Entry(self.root_name, legible(self._directory.name) or "/", "folder")

@@ -150,7 +150,7 @@ def test_without_a_server_it_waits_and_says_what_to_set(send: Send, monkeypatch:
     run = send()
 
     assert (run.how, run.ended.code) == (How.SNOOZED, "CAPABILITY_MISSING")
-    assert "mail_server" in run.ended.message
+    assert "mail_server" in run.ended.remedy
 
 
 @pytest.mark.parametrize("to", ["mailto:ops", "mailto:a@example.com, b@example.com", "slack:ops", "ops@example.com"])

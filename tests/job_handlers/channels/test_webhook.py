@@ -200,7 +200,7 @@ def test_this_machine_is_refused_however_it_is_written(server: Server, here: Her
 
     assert isinstance(ended, Permanent)
     assert ended.code == "ADDRESS_REFUSED"
-    assert webhook.ALLOW.variable in ended.message
+    assert webhook.ALLOW.variable in str(ended)
     assert server.heard == []
 
 
@@ -341,7 +341,7 @@ def test_an_event_that_is_refused_is_not_posted_again(server: Server, here: Here
 
     assert isinstance(ended, Permanent)
     assert ended.code == f"HTTP_{status}"
-    assert "no such hook" in ended.message
+    assert "no such hook" in ended.detail
 
 
 def test_a_date_to_try_again_is_heeded_and_nonsense_is_not(server: Server, post: Post) -> None:

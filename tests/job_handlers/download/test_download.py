@@ -223,7 +223,7 @@ def test_trouble_with_the_credential_rests_all_that_use_it(
     ended = here(item.id)
 
     assert isinstance(ended, Rest)
-    assert words in ended.message
+    assert words in str(ended)
     assert ended.after == 3600
 
 

@@ -224,7 +224,7 @@ def test_no_server_holds_a_job_longer_than_an_hour_at_a_time_and_the_log_says_wh
 
     assert isinstance(ended.value, Retryable | Rest)
     assert (ended.value.after, fetching.waited) == (3600, 0)
-    for told in (fetching.teller.lines[-1], ended.value.message):
+    for told in (fetching.teller.lines[-1], str(ended.value)):
         assert "days" in told
         assert "no more than 1 h" in told
 
@@ -330,7 +330,7 @@ def test_wrong_bytes_twice_are_what_the_source_has(server: DriveServer, fetching
         file.fetched(fetching)
 
     assert ended.value.code == "DIGEST_WRONG"
-    assert "0" * 32 in ended.value.message
+    assert "0" * 32 in str(ended.value)
     assert len(server.asked("media")) == 10
 
 
@@ -663,7 +663,7 @@ def test_a_full_disk_defers_and_keeps_what_there_is(
     with pytest.raises(Snooze) as ended:
         file.fetched(fetching)
 
-    assert "disk is full" in ended.value.message
+    assert "disk is full" in str(ended.value)
     assert server.asked("media") == []
 
 

@@ -182,8 +182,8 @@ def test_folders_keys_urls_and_paths_are_told_apart() -> None:
 
 def test_every_rule_has_a_sentence_that_can_be_filled() -> None:
     for code, rule in RULES.items():
-        assert "{" not in Trouble(code).sentence, code
-        assert rule.sentence
+        assert "{" not in Trouble(code).detail, code
+        assert rule.detail
 
 
 def ends(judge: Judge, code: str) -> HandlerError:

@@ -176,7 +176,7 @@ def test_without_the_extra_auto_is_fast_and_best_waits(monkeypatch: pytest.Monke
     english = ("eng",)
     monkeypatch.setattr(neural, "_PACKAGES", ("rapidocr", "no_such_package"))
 
-    assert neural.missing() == "no_such_package is not installed: pip install 'pagemill[neural]'"
+    assert str(neural.missing()) == "no_such_package is not installed: pip install 'pagemill[neural]'"
     assert ocr.way_to_read(english, "auto") == ocr.way_to_read(english, "fast")
     assert "no second opinion: no_such_package is not installed" in (ocr.offers() or "")
     quality = ocr.choices()["quality"]

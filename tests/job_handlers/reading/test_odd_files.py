@@ -36,7 +36,7 @@ def test_an_encrypted_pdf_asks_for_its_password_and_opens_with_it(library: Libra
     right = library.read(original, password_file="password-reports")
 
     assert (without.how, without.ended.code) == (How.PERMANENT, "PDF_ENCRYPTED")
-    assert "--password-file" in without.ended.message
+    assert "--password-file" in without.ended.remedy
     assert wrong.ended.code == "PDF_ENCRYPTED"
     assert "does not open it" in wrong.ended.message
     assert right.how is How.DONE
@@ -163,12 +163,12 @@ def test_a_language_without_data_is_named_with_what_to_install(library: Library,
     waits = library.read(original, languages=["chi_tra_vert"])
     assert (waits.how, waits.ended.code) == (How.SNOOZED, "CAPABILITY_MISSING")
     assert "no trained data for chi_tra_vert, only for " in waits.ended.message
-    assert waits.ended.message.endswith(": apt-get install tesseract-ocr-chi-tra-vert")
+    assert waits.ended.remedy == "apt-get install tesseract-ocr-chi-tra-vert"
     assert 0 < (waits.ended.after_seconds or 0) <= 60
 
     never = library.read(original, languages=["german"])
     assert (never.how, never.ended.code) == (How.PERMANENT, "LANGUAGE_UNKNOWN")
-    assert never.ended.message.endswith(": did you mean deu?")
+    assert never.ended.remedy == "did you mean deu?"
 
 
 def test_a_monstrous_page_costs_that_page_and_not_the_document(library: Library, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from job_handlers.reading import ocr
 from job_handlers.reading.gray import Gray
 from job_handlers.reading.ocr.recognition import recognise
 from tests.job_handlers.reading import documents
+from worker_service.handlers import Problem
 
 
 def unevenly_lit(text: str, dpi: int) -> Gray:
@@ -33,7 +34,7 @@ def test_a_few_lines_on_unevenly_lit_paper_are_not_lost(dpi: int) -> None:
 
 def test_the_first_engine_that_lacks_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     class Absent:
-        missing = staticmethod(lambda: "there is no other engine")
+        missing = staticmethod(lambda: Problem("CAPABILITY_MISSING", "there is no other engine"))
         identity = engine_for = None
 
     [shipped] = ocr.ENGINES
@@ -42,4 +43,4 @@ def test_the_first_engine_that_lacks_nothing_reads(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ocr, "ENGINES", (Absent,))
 
-    assert ocr.missing() == "there is no other engine"
+    assert str(ocr.missing()) == "there is no other engine"

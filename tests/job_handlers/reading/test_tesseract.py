@@ -130,7 +130,7 @@ def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     library(monkeypatch)
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert missing() == "there is no OCR engine: apt-get install tesseract-ocr"
+    assert str(missing()) == "there is no OCR engine: apt-get install tesseract-ocr"
     assert identity(ENGLISH) == "none"
 
 

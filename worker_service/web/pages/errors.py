@@ -64,7 +64,7 @@ def _troubles(found: Sequence[ErrorCount], since: str) -> Sequence[Trouble]:
 
 def _trouble(code: str, counts: Sequence[ErrorCount], since: str) -> Trouble:
     newest = max(counts, key=lambda one: one.newest_at)
-    detail, _, remedy = (newest.newest_message or "").partition(": ")
+    detail, remedy = newest.newest_message or "", newest.newest_remedy or ""
     fields = [("status", "failed"), ("since", since), *([("error", code)] if code else [])]
     words = [word for name, value in fields for word in (f"--{name}", value)]
     types = [f"{one.jobs:,} {one.job_type}" for one in counts]

@@ -332,7 +332,7 @@ def _cost(attempt: AttemptRow) -> Sequence[str]:
         said.append(f"{size(attempt.memory_peak_bytes)} of memory")
     if attempt.signal is not None:
         said.append(attempt.signal)
-    error = ": ".join(filter(None, [attempt.error_code, attempt.error_message]))
+    error = ": ".join(filter(None, [attempt.error_code, attempt.error_text]))
     return [" · ".join(said), *([error] if error else [])]
 
 

@@ -73,12 +73,12 @@ def _sent(session: Session, job: Job) -> Sent:
     document = _document_of(session, job) if job.status is Status.COMPLETED else None
     name = job.name or f"job {job.id}"
     if job.status in (Status.FAILED, Status.CANCELLED):
-        why = f"{job.error_code}: {job.error_message}" if job.error_code else "it was cancelled"
+        why = f"{job.error_code}: {job.error_text}" if job.error_code else "it was cancelled"
         return Sent(name, "failed", 0, job, None, why)
     if document is None:
         return Sent(name, "coming in", 0, job, None)
     if document.status is IndexStatus.FAILED:
-        return Sent(name, "failed", document.percent, job, document, f"{document.error_code}: {document.error_message}")
+        return Sent(name, "failed", document.percent, job, document, f"{document.error_code}: {document.error_text}")
     if document.status is IndexStatus.SUCCESS:
         return Sent(name, "can be searched", 100, job, document)
     return Sent(

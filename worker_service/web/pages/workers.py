@@ -35,7 +35,7 @@ def list_workers(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
         found = workers(session)
-        lacking = [(one.job_type, *(one.missing or "").partition(": ")[::2]) for one in overview.lacking(session)]
+        lacking = [(one.job_type, one.missing or "", one.missing_remedy) for one in overview.lacking(session)]
         return page(
             request,
             "workers.html",
