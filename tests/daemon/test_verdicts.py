@@ -12,7 +12,7 @@ from tests.store.kit import START
 from worker_service.children.messages import Ended, How
 from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.endings import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
-from worker_service.jobs.model import Failure
+from worker_service.jobs.model import Child, Failure
 from worker_service.jobs.retries import REQUEUES_MAX
 
 
@@ -108,11 +108,60 @@ def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(a
     assert chosen.retry_at is not None
 
 
-def test_what_may_not_run_twice_fails_with_its_nursery(attempt: MakeAttempt) -> None:
-    one = attempt()
-    one.is_at_most_once, one.nursery_deaths = True, 1
+NOT_ITS_OWN_END = [
+    (How.STOPPED, "STOPPED"),
+    (How.CRASHED, "CRASHED"),
+    (How.CRASHED, "NURSERY_DIED"),
+    (How.CRASHED, "NODE_LOST"),
+    (How.TIMED_OUT, "TIMED_OUT"),
+    (How.OUT_OF_MEMORY, "OUT_OF_MEMORY"),
+    (How.GARBLED, "NO_RESULT"),
+    (How.RETRYABLE, "INTERRUPTED"),
+    (How.RETRYABLE, "HANDLER_ERROR"),
+    (How.RETRYABLE, "FILES_VANISHED"),
+]
 
-    chosen = decide(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize(("how", "code"), NOT_ITS_OWN_END)
+def test_an_at_most_once_job_that_had_begun_fails_unless_its_handler_decided_otherwise(
+    attempt: MakeAttempt, how: How, code: str, is_stopped: bool
+) -> None:
+    one = attempt()
+    one.is_at_most_once, one.stopped_at = True, 1.0 if is_stopped else None
+    one.started(Child(4711, 1, "off"))
+
+    chosen = decide(one, ended(one, how, code=code, message="it is gone"))
 
     assert isinstance(chosen, Fail)
-    assert (chosen.failure.code, chosen.retry_at) == ("NURSERY_DIED", None)
+    assert (chosen.failure.code, chosen.retry_at) == ("MAY_HAVE_RUN", None)
+    assert f"({code}: it is gone)" in chosen.failure.message
+
+
+@pytest.mark.parametrize("code", ["NURSERY_DIED", "NODE_LOST"])
+def test_an_at_most_once_job_fails_where_nobody_is_left_to_say_whether_it_had_begun(
+    attempt: MakeAttempt, code: str
+) -> None:
+    one = attempt()
+    one.is_at_most_once = True
+
+    chosen = decide(one, ended(one, How.CRASHED, code=code))
+
+    assert isinstance(chosen, Fail)
+    assert (chosen.failure.code, chosen.retry_at) == ("MAY_HAVE_RUN", None)
+
+
+def test_an_at_most_once_job_runs_again_if_its_handler_asks_for_it_or_never_began(attempt: MakeAttempt) -> None:
+    begun, unbegun = attempt(), attempt()
+    for one in (begun, unbegun):
+        one.is_at_most_once = True
+    begun.started(Child(4711, 1, "off"))
+
+    assert decide(begun, ended(begun, How.RETRYABLE, code="HTTP_429", after_seconds=90.0)) == Fail(
+        Failure("HTTP_429", "the handler asked for another attempt"), in_seconds(90)
+    )
+    assert isinstance(decide(begun, ended(begun, How.SNOOZED)), Snooze)
+    assert decide(unbegun, ended(unbegun, How.STOPPED, code="NOT_BEGUN")) == Release()
+    crashed = decide(unbegun, ended(unbegun, How.CRASHED, code="CRASHED"))
+    assert isinstance(crashed, Fail)
+    assert crashed.retry_at is not None

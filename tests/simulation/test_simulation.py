@@ -19,9 +19,9 @@ from tests.simulation.world import KINDS, Plan, plan_of, play
 HISTORIES = short(20, full=60)
 """Within so many, and those below, each mutant is caught; the store and the daemon as they are survive them all."""
 FOUND_BY = {
-    "complete that overtakes a cancel": 12,
+    "complete that overtakes a cancel": 44,
     "job that comes back to a stopped batch ready": 50,
-    "row of a dead worker kept": 41,
+    "row of a dead worker kept": 29,
     "job that comes in ready to a stopped batch": 50,
     "claim that nobody heard of kept": 17,
     "owner limit not counted": 18,
@@ -36,7 +36,7 @@ FOUND_BY = {
     "no cap of requeues": 3,
     "at most once, again": 14,
     "follow-ups of a refused completion": 3,
-    "lost children left at work": 3,
+    "lost children left at work": 29,
     "type limit not counted": 10,
     "completion in two transactions": 13,
     "worker that never fences itself": 7,

@@ -6,8 +6,10 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.system.conftest import System, is_running, wait_until
-from worker_service.jobs.model import Status
+from worker_service.jobs.model import NewJob, Status
 
 
 def test_after_kill_9_a_restart_takes_the_jobs_back_at_once(system: System) -> None:
@@ -129,6 +131,80 @@ def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(syste
     next_job = system.enqueue("noop")
     system.wait_for(next_job, Status.COMPLETED)
     system.assert_sound()
+
+
+def test_a_daemon_that_stood_still_goes_on_with_work_that_nobody_has_taken(system: System) -> None:
+    daemon = system.start(orphan_after=2, heartbeat_interval=0.2)
+    job = system.enqueue("sleep")
+    [pid] = system.pids_of(job)
+    [stood_still] = system.store.reading.workers()
+
+    daemon.stand_still(system.database)
+    silent_since = time.monotonic()
+    wait_until(lambda: time.monotonic() - silent_since > 2.2, "it has been silent for longer than `orphan_after`")
+    daemon.signal(signal.SIGCONT)
+
+    system.wait_for(system.enqueue("noop"), Status.COMPLETED)
+    [goes_on] = system.store.reading.workers()
+    assert goes_on.heartbeat_at > stood_still.heartbeat_at
+    assert (system.status(job), system.outcomes(job), is_running(pid)) == (Status.RUNNING, [None], True)
+    assert daemon.events("worker.fenced") == daemon.events("job.stopped") == []
+
+
+ONCE = """
+import os, signal, time
+from pathlib import Path
+from worker_service.handlers import Handler
+
+def run(context):
+    with Path(context.payload["calls"]).open("a") as calls:
+        calls.write("called\\n")
+    context.log(f"pid {os.getpid()}")
+    if context.payload.get("exits"):
+        os._exit(0)
+    if context.payload.get("breaks"):
+        raise ValueError("a bug")
+    time.sleep(600)
+
+handlers = [Handler("once", run, dict, sandbox="off", at_most_once=True)]
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["grace period", "SIGKILL", "SIGSEGV", "exits", "breaks", "time", "no beats", "dead daemon", "dead nursery"]
+)
+def test_an_at_most_once_job_that_had_begun_is_never_called_again(system: System, end: str) -> None:
+    calls = system.place / "calls"
+    system.install("sends", ONCE)
+    scaled = {"orphan_after": 2, "heartbeat_interval": 0.2} if end == "no beats" else {}
+    daemon = system.start(grace_period="0s", **scaled)
+    payload = f'{{"calls": "{calls}", "{end}": true}}'
+    job = system.store.intake.enqueue(
+        NewJob("once", payload=payload, timeout_seconds=1 if end == "time" else None)
+    ).job_id
+    [pid] = system.pids_of(job)
+
+    if end.startswith("SIG"):
+        os.kill(pid, signal.Signals[end])
+    elif end == "grace period":
+        daemon.signal(signal.SIGTERM)
+        daemon.ends()
+        daemon = system.start()
+    elif end == "dead daemon":
+        daemon.signal(signal.SIGKILL)
+        daemon.ends()
+        daemon = system.start()
+    elif end == "dead nursery":
+        for nursery in daemon.nursery_pids():
+            os.kill(nursery, signal.SIGKILL)
+    elif end == "no beats":
+        refuse = "BEGIN SELECT RAISE(ABORT, 'no beats'); END"
+        system.sqlite3(f"CREATE TRIGGER no_beats BEFORE UPDATE OF heartbeat_at ON worker {refuse}")
+
+    assert system.wait_for(job, Status.FAILED).error_code == "MAY_HAVE_RUN"
+    system.sqlite3("DROP TRIGGER IF EXISTS no_beats")
+    system.wait_for(system.enqueue("noop"), Status.COMPLETED)
+    assert (calls.read_text(), system.outcomes(job), is_running(pid)) == ("called\n", ["failed"], False)
 
 
 def test_when_the_database_is_replaced_it_stops_and_says_so(system: System) -> None:

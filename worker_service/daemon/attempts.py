@@ -68,6 +68,9 @@ class Attempt:
     message: str | None = None
     lines: Newest = field(default_factory=Newest)
     child: Child | None = None
+    """Its process, until the next report has told the store."""
+    has_begun: bool = False
+    """Its child was about to call the handler."""
     node: str | None = None
     """Where it runs, if not in our own nursery."""
     has_news: bool = False
@@ -99,7 +102,7 @@ class Attempt:
         self.has_news = True
 
     def started(self, child: Child) -> None:
-        self.child = child
+        self.child, self.has_begun = child, True
         self.has_news = True
 
     def progressed(self, percent: float, message: str) -> None:

@@ -35,7 +35,15 @@ from worker_service.errors import (
 from worker_service.files import sync
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
-from worker_service.jobs.retries import REQUEUES_MAX, Retry, RetryRule, after_failure
+from worker_service.jobs.retries import (
+    MAY_HAVE_RUN,
+    MAY_HAVE_RUN_REMEDY,
+    REQUEUES_MAX,
+    Retry,
+    RetryRule,
+    after_failure,
+    may_have_run_detail,
+)
 from worker_service.jobs.values import dataclass
 from worker_service.plurals import counted
 
@@ -48,7 +56,11 @@ _SENTENCES = {
     How.OUT_OF_MEMORY: "it needed more memory than it may have",
     How.CRASHED: "its process died",
     How.GARBLED: "it spoke nonsense, or ended without a result",
+    How.STOPPED: "it was asked to stop",
 }
+_DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
+_NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
+"""Codes of attempts that end like a handler's `Retryable`, though the handler did not choose it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,9 @@ def verdict(
         return Fail(replace(attempt.refused, usage=ended.usage), None)
     if ended.how is How.DONE:
         return Complete()
+    if attempt.is_at_most_once and may_have_run(attempt, ended):
+        detail = may_have_run_detail(_code_of(ended), _message_of(ended))
+        return Fail(Failure(MAY_HAVE_RUN, detail, ended.usage, MAY_HAVE_RUN_REMEDY), None)
     if ended.how is How.SNOOZED:
         resting = attempt.job.source if ended.rests_source else ""
         until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
@@ -122,14 +137,10 @@ def verdict(
     if ended.how is How.CRASHED and ended.code == "NODE_LOST":
         return Requeue(_failure(ended))
     if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
-        if not attempt.is_at_most_once:
-            # Most likely another's fault. Not for ever: it may be the one that brings the nursery down.
-            return Release()
-        return Fail(Failure(ended.code, "it may not run twice, and the nursery died with it", ended.usage), None)
+        # Most likely the fault of another attempt. Bounded, because this one may bring the nursery down each time.
+        return Release()
     failure = _failure(ended)
-    failure = replace(
-        failure, code=failure.code or ended.how.value.upper(), message=failure.message or _SENTENCES[ended.how]
-    )
+    failure = replace(failure, code=_code_of(ended), message=_message_of(ended))
     after = None if ended.after_seconds is None else _wait(ended.after_seconds, otherwise=0)
     is_permanent = ended.how is How.PERMANENT
     choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
@@ -138,6 +149,22 @@ def verdict(
 
 def _failure(ended: Ended) -> Failure:
     return Failure(ended.code, ended.message, ended.usage, ended.remedy)
+
+
+def may_have_run(attempt: Attempt, ended: Ended) -> bool:
+    """Whether the handler had begun and its attempt then ended by anything but the handler's own decision."""
+    if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
+        return False
+    # A nursery or node that died may have taken the child's `Started` with it.
+    return attempt.has_begun or (ended.how is How.CRASHED and ended.code in ("NURSERY_DIED", "NODE_LOST"))
+
+
+def _code_of(ended: Ended) -> str:
+    return ended.code or ended.how.value.upper()
+
+
+def _message_of(ended: Ended) -> str:
+    return ended.message or _SENTENCES[ended.how]
 
 
 def died_with_nursery(ended: Ended) -> bool:

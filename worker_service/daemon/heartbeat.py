@@ -66,6 +66,13 @@ class Heartbeat:
         """Beat without waiting for the interval to end."""
         self._asked.set()
 
+    def beat_now(self, store: Store) -> None:
+        """Beat in the caller's thread, with the caller's store. A failure only leaves the worker silent."""
+        try:
+            self._beat(store)
+        except Exception as error:
+            self.log.warning(events.BEAT_FAILED, reason=str(error))
+
     def silent_seconds(self) -> float:
         return self.clock() - self.committed_at
 
@@ -121,6 +128,8 @@ class Heartbeat:
 
 FENCED_AFTER = 0.8
 """The part of the orphan time without a beat after which a worker no longer trusts that it owns anything."""
+STOOD_STILL = 0.2
+"""The part of the orphan time between two turns from which on the process stood still: the loop waits half as long."""
 
 
 @dataclass(slots=True)
@@ -129,6 +138,11 @@ class Ownership:
     heartbeat: Heartbeat
     is_registered: bool = True
     is_fenced: bool = False
+    _looked_at: float = field(init=False)
+    """When the loop last looked here, by the heartbeat's clock."""
+
+    def __post_init__(self) -> None:
+        self._looked_at = self.heartbeat.clock()
 
     @property
     def is_silent(self) -> bool:
@@ -136,7 +150,9 @@ class Ownership:
         return self.heartbeat.silent_seconds() > self.tools.settings.orphan_after_seconds * FENCED_AFTER
 
     def hear_heart(self) -> bool:
-        """Whether it is trusted again since just now."""
+        """Take the answers to beats and fence this worker if it is silent; return whether it was unfenced just now."""
+        if self._has_stood_still() and self.is_silent and not self.is_fenced:
+            self.heartbeat.beat_now(self.tools.store)
         for answer in self.heartbeat.answers():
             if not answer.is_known and all(
                 w.id != self.heartbeat.worker_id for w in self.tools.store.reading.workers()
@@ -157,6 +173,11 @@ class Ownership:
         elif was_fenced and not self.is_fenced:
             self.tools.log.info(events.WORKER_UNFENCED)
         return was_fenced and not self.is_fenced
+
+    def _has_stood_still(self) -> bool:
+        """Whether this process did not run for a while, as after a suspend: silence then is no failure to beat."""
+        looked_at, self._looked_at = self._looked_at, self.heartbeat.clock()
+        return self._looked_at - looked_at > self.tools.settings.orphan_after_seconds * STOOD_STILL
 
     def disown(self) -> None:
         """Others gave this worker up for dead and took its jobs back."""

@@ -15,6 +15,14 @@ from worker_service.jobs.values import dataclass
 
 REQUEUES_MAX = 5
 
+MAY_HAVE_RUN = "MAY_HAVE_RUN"
+"""Code of an `at_most_once` job whose handler had begun and did not decide its own end."""
+MAY_HAVE_RUN_REMEDY = "check whether it took effect; if it did not: pagemill retry"
+
+
+def may_have_run_detail(code: str, message: str) -> str:
+    return f"it had begun and may have taken effect, and its type runs at most once ({code}: {message})"
+
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:

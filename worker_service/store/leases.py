@@ -68,7 +68,7 @@ from worker_service.jobs.model import (
     Usage,
     Worker,
 )
-from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
 from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, Mended, Row, chunks
 from worker_service.store.intake import SqliteIntake, documents_moved, make_ready, settle
@@ -493,7 +493,7 @@ class SqliteLeases:
             self._end_cancelled(lease, why.usage)
         else:
             failure = (
-                Failure(why.code, f"{why.message}, and it may run at most once", why.usage)
+                Failure(MAY_HAVE_RUN, may_have_run_detail(why.code, why.message), why.usage, MAY_HAVE_RUN_REMEDY)
                 if fate == "at most once"
                 else Failure("REQUEUED_TOO_OFTEN", f"{why.message}, for the {REQUEUES_MAX + 1}th time", why.usage)
             )
