@@ -711,7 +711,7 @@ CREATE TABLE page_result (
     id            INTEGER PRIMARY KEY,
     digest        TEXT NOT NULL UNIQUE,
     text          TEXT NOT NULL,
-    method        TEXT NOT NULL,            -- layer, ocr, rows or blank
+    method        TEXT NOT NULL,            -- layer, ocr, partial, rows, blank, too_large or unreadable
     confidence    REAL,                     -- 0 to 100, of recognised text
     layout        BLOB,                     -- zlib of JSON: size of the page, and its words with their boxes
     created_at    TEXT NOT NULL,

@@ -19,7 +19,7 @@ from job_handlers.kinds import Kind
 from job_handlers.reading import hocr, layout, pdf, searchable
 from job_handlers.reading.document import HowToRead, content_of
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.page_settings import TOO_LARGE, UNREADABLE, named
+from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE, named
 from worker_service.handlers import (
     Context,
     DocumentFacts,
@@ -52,6 +52,7 @@ class Assembly:
         """So many have been added."""
         self._methods: Counter[str] = Counter()
         self._left_out: list[int] = []
+        self._partial: list[int] = []
         self._has_words = False
         self._characters = 0
         self._stem = original.stem or "document"
@@ -90,6 +91,8 @@ class Assembly:
         self._characters += len(text)
         if page.method in (TOO_LARGE, UNREADABLE):
             self._left_out.append(page.number)
+        if page.method == PARTIAL:
+            self._partial.append(page.number)
         if page.layout is not None and (self._hocr is not None or layout.has_lines(page.layout)):
             found = layout.read(page.layout)
             if found.lines:
@@ -117,6 +120,8 @@ class Assembly:
         notes = [facts.note] if facts.note else []
         if self._left_out:
             notes.append(f"left out as broken or too large: {named(self._left_out)}")
+        if self._partial:
+            notes.append(f"damaged, read in part: {named(self._partial)}")
         if draw is not None:
             context.progress(80, "searchable PDF")
             notes += self._publish_pdf()

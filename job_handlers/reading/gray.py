@@ -77,8 +77,12 @@ class Gray:
     """One byte a pixel, without padding; 255 is white."""
 
 
+class Damaged(Exception):
+    """The file of a picture is broken or ends early."""
+
+
 def gray_of(packed: bytes) -> Gray | None:
-    """A picture that stands in a text. None: it is broken, or too small or too large for words."""
+    """Unpack a picture of a text. Return None for one that is too small or too large for words; raise `Damaged`."""
     try:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
@@ -96,8 +100,10 @@ def gray_of(packed: bytes) -> Gray | None:
         made = image.convert("L")
         if made.width * made.height > _PICTURE_PIXELS_LARGE:
             made = made.reduce(2)
-    except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
         return None
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise Damaged(str(error)) from error
     return Gray(made.width, made.height, made.tobytes())
 
 
@@ -110,6 +116,31 @@ def shown_by(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
 
 def image_of(gray: Gray) -> Image.Image:
     return Image.frombuffer("L", (gray.width, gray.height), gray.samples, "raw", "L", 0, 1)
+
+
+def with_white_end(gray: Gray) -> Gray:
+    """Make the rows below the last one that shows anything white. Decoders fill missing rows with black or gray, which
+    would be taken for the paper."""
+    end = len(gray.samples)
+    row = gray.samples[-1:] * gray.width
+    while end and gray.samples.endswith(row, 0, end):
+        end -= gray.width
+    return Gray(gray.width, gray.height, gray.samples[:end].ljust(len(gray.samples), b"\xff"))
+
+
+def bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
+    """Cut the page across into pieces of at most `height` pixels, each at the whitest row of its last third. Return
+    each with its distance from the top."""
+    shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
+    found: list[tuple[int, Gray]] = []
+    top = 0
+    while top < gray.height:
+        bottom = gray.height
+        if bottom - top > height:
+            bottom = max(range(top + 2 * height // 3, top + height), key=shades.__getitem__) + 1
+        found.append((top, Gray(gray.width, bottom - top, gray.samples[top * gray.width : bottom * gray.width])))
+        top = bottom
+    return found
 
 
 def is_blank(gray: Gray) -> bool:

@@ -28,13 +28,14 @@ from job_handlers.reading.document import (
     original_of,
     refuse_stale,
 )
-from job_handlers.reading.gray import Gray, gray_of, ruled_lines, shown_by
+from job_handlers.reading.gray import Damaged, Gray, gray_of, ruled_lines, shown_by, with_white_end
 from job_handlers.reading.ingest import library_of
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr.recognition import Recognised
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
+    PARTIAL,
     TOO_LARGE,
     UNREADABLE,
     PageSource,
@@ -63,6 +64,8 @@ _LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
 """Whether trained data has been installed."""
 _LOOKS_AGAIN_AFTER = 0.25
 """Of the time that it has waited."""
+_SECOND_TRY = 1 << 24
+"""More than any page's number: a page is asked for by its number plus this, to be read in parts after a crash."""
 _AT_ONCE = 2
 """Pages that are drawn one after the other, and asked about together."""
 
@@ -184,8 +187,11 @@ class Pages:
                 self._digests[number] = shown_digest(
                     found.shown, self.engine.languages, self.engine.quality, self.identity
                 )
+            elif isinstance(found, Lost) and -_SECOND_TRY < number < 0:
+                self.context.log(f"page {-number}: {found} while it was read; trying again in parts")
+                process.tell(number - _SECOND_TRY)
             else:
-                self._keep(abs(number), found)
+                self._keep(abs(number) % _SECOND_TRY, found)
             if drawn and number == drawn[-1]:
                 left = self._unknown({one: (self._digests[one],) for one in drawn if one in self._digests})
                 drawn = [*islice(coming, _AT_ONCE)]
@@ -221,9 +227,10 @@ class Pages:
             _stop_if_asked(self.context)
 
     def _page(self, number: int, found: Read | TooLarge | Lost) -> PageResult:
-        if isinstance(found, Lost):
-            raise Retryable(f"page {number}: {found} while it was read", code="ENGINE_CRASHED") from found
-        read = Read("", TOO_LARGE, why=str(found)) if isinstance(found, TooLarge) else found
+        if isinstance(found, TooLarge | Lost):
+            read = Read("", TOO_LARGE if isinstance(found, TooLarge) else UNREADABLE, why=str(found))
+        else:
+            read = found
         own = self._named(number)
         if read.method in (TOO_LARGE, UNREADABLE):
             self.context.log(f"page {number} is left out: {read.why}")
@@ -239,21 +246,22 @@ def _stop_if_asked(context: Context[Payload]) -> None:
 def _reader(
     original: Path, password: str, wanted: WayToRead, places: Mapping[int, int]
 ) -> Callable[[int], Drawn | Read]:
-    """In the process apart, which holds file and engines: a number draws a page, and its opposite recognises it.
-    `places`: where pages lie in the file, if not by their numbers."""
+    """In the process apart, which holds file and engines: a number draws a page, its opposite recognises it, and beyond
+    `_SECOND_TRY` it is recognised in parts. `places`: where pages lie in the file, if not by their numbers."""
     book, reader = pdf.Book(original, password), ocr.reader_for(wanted)
     drawn: dict[int, Picture] = {}
 
     def read(number: int) -> Drawn | Read:
+        page = abs(number) % _SECOND_TRY
         try:
             # One that another process drew, which was lost since, is drawn again.
-            picture = drawn.pop(-number, None) or draw(book, abs(number), places.get(abs(number)))
+            picture = (drawn.pop(page, None) if number < 0 else None) or draw(book, page, places.get(page))
         except pdf.PageTooLarge as error:
             return Read("", TOO_LARGE, why=str(error))
         except pdf.Broken as error:
             return Read("", UNREADABLE, why=str(error))
         if number < 0:
-            return read_page(reader, picture)
+            return read_page(reader, picture._replace(is_in_parts=number < -_SECOND_TRY))
         if len(drawn) > _AT_ONCE:
             # The oldest was known: else it would have been read by now.
             del drawn[next(iter(drawn))]
@@ -269,19 +277,28 @@ class Picture(NamedTuple):
     """Of the page as it is shown, in points."""
     gray: Gray
     dpi: float
+    is_damaged: bool = False
+    """A part of it could not be drawn."""
+    is_in_parts: bool = False
+    """The engine crashed on it: it is to be read in parts."""
 
 
 def draw(book: pdf.Book, number: int, place: int | None = None) -> Picture:
     """`place`: where it lies in this file, if not by its number."""
     at = place or number
-    return Picture(number, book.size(at), *book.picture(at))
+    size = book.size(at)
+    gray, dpi, is_damaged = book.picture_and_damage(at)
+    return Picture(number, size, with_white_end(gray) if is_damaged else gray, dpi, is_damaged)
 
 
 def read_page(reader: Reader, picture: Picture) -> Read:
-    _, size, gray, dpi = picture
-    found = reader.read(gray, dpi)
+    _, size, gray, dpi, is_damaged, is_in_parts = picture
+    try:
+        found = reader.read_in_parts(gray, dpi) if is_in_parts else reader.read(gray, dpi)
+    except RuntimeError as error:
+        return Read("", UNREADABLE, why=f"the OCR engine failed: {error}")
     if found.is_blank:
-        return Read("", "blank", layout=layout.written(layout.Layout(size)))
+        return Read("", PARTIAL if is_damaged else "blank", layout=layout.written(layout.Layout(size)))
     arranged = rows.arranged(found.lines, lambda: _rules(found.seen, dpi))
 
     def shown(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
@@ -303,7 +320,7 @@ def read_page(reader: Reader, picture: Picture) -> Read:
             written_in=found.languages,
         )
     )
-    return Read(arranged.text, "ocr", found.confidence, written)
+    return Read(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", found.confidence, written)
 
 
 def _rules(seen: Gray | None, dpi: float) -> list[Rule]:
@@ -329,42 +346,58 @@ def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
         except writings.Unreadable as error:
             return Read("", UNREADABLE, why=str(error))
         # One after the other: ten large ones at once would be half a gigabyte.
-        drawn = (_drawn(writing, piece) for piece in pages[abs(number) - 1])
-        return Drawn(_shown_by_leaf(drawn)) if number > 0 else _read_leaf(reader, drawn)
+        drawn = (_drawn(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
+        return Drawn(_shown_by_leaf(drawn)) if number > 0 else _read_leaf(reader, drawn, number < -_SECOND_TRY)
 
     return read
 
 
-def _drawn(writing: writings.Writing, piece: writings.Piece) -> str | Gray | None:
+class _Gap:
+    """A picture that is damaged."""
+
+    def __repr__(self) -> str:
+        return "damaged"
+
+
+def _drawn(writing: writings.Writing, piece: writings.Piece) -> str | Gray | _Gap | None:
     if isinstance(piece, str):
         return piece
     try:
         return gray_of(writing.picture(piece.key))
-    except writings.Unreadable:
-        # What stands around it is the page's all the same.
-        return None
+    except (writings.Unreadable, Damaged):
+        # The text around it is read all the same.
+        return _Gap()
 
 
-def _shown_by_leaf(drawn: Iterable[str | Gray | None]) -> str:
+def _shown_by_leaf(drawn: Iterable[str | Gray | _Gap | None]) -> str:
     shown = [shown_by(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_leaf(reader: Reader, drawn: Iterable[str | Gray | None]) -> Read:
+def _read_leaf(reader: Reader, drawn: Iterable[str | Gray | _Gap | None], is_in_parts: bool) -> Read:
     lines: list[str] = []
     seen: list[Recognised] = []
+    is_partial = False
     for one in drawn:
         if isinstance(one, str):
             lines.append(one)
+        elif isinstance(one, _Gap):
+            is_partial = True
         elif one is not None:
-            found = reader.read(one, _PICTURE_DPI)
+            try:
+                found = (reader.read_in_parts if is_in_parts else reader.read)(one, _PICTURE_DPI)
+            except RuntimeError:
+                is_partial = True
+                continue
+            is_partial = is_partial or found.is_partial
             if (found.confidence or 0) >= _SURE:
                 seen.append(found)
                 lines.append(rows.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
     readers, languages = _each([one.readers for one in seen]), _each([one.languages for one in seen])
     flow = layout.written_flow(layout.Flow(writings.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
-    return Read("\n".join(lines), "ocr" if seen else "layer", confidence, flow)
+    method = PARTIAL if is_partial else "ocr" if seen else "layer"
+    return Read("\n".join(lines), method, confidence, flow)
 
 
 def _each(some: Sequence[Sequence[str]]) -> list[str]:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 from worker_service.handlers import Permanent, digest
 
 # How a page was read, where nothing could be.
+PARTIAL = "partial"
+"""Recognised, though a part of its picture is damaged, or the engine failed on a part of it."""
 TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
 LAYER_RULES = 6
-OCR_RULES = 9
+OCR_RULES = 10
 ROW_RULES = 2
 
 RANGE_PAGES_MAX = 12

@@ -100,6 +100,12 @@ class Locked(Exception):
     """It needs a password that was not given, or another."""
 
 
+_DAMAGE = re.compile(
+    r"premature end|truncated image|overflow in|read error|error: |error during interpretation", re.IGNORECASE
+)
+"""MuPDF draws what it can of a damaged image and reports the damage in its warnings alone."""
+
+
 class PageTooLarge(Exception):
     """More pixels or bytes than a page may have."""
 
@@ -162,8 +168,17 @@ class Book:
             return Drawn(min(images / area, 1.0), hidden / (hidden + shown) if hidden else 0.0, is_empty and not hidden)
 
     def picture(self, number: int) -> tuple[Gray, float]:
+        return self.picture_and_damage(number)[:2]
+
+    def picture_and_damage(self, number: int) -> tuple[Gray, float, bool]:
+        """Return the page as it is best read, its dots per inch, and whether a part of it could not be drawn."""
         with self._page(number) as page:
-            return _picture(self._document, page)
+            if self.is_pdf:
+                # Warnings of other pages. An image may have been unpacked, and reported, when its size was asked for.
+                pymupdf.TOOLS.reset_mupdf_warnings()
+            gray, dpi = _picture(self._document, page)
+            warnings = _without_checksums(pymupdf.TOOLS.mupdf_warnings())
+            return gray, dpi, _DAMAGE.search(warnings) is not None
 
     def packed(self, number: int) -> tuple[str, int]:
         with self._page(number) as page:
@@ -521,6 +536,11 @@ def _picture(document: Any, page: Any) -> tuple[Gray, float]:
     images = page.get_image_info()
     wanted = _wanted_dpi(page, images)
     return _scan_itself(document, page, images, wanted) or (_drawn(page, wanted), wanted)
+
+
+def _without_checksums(warnings: str) -> str:
+    """Drop reports of a wrong checksum: all of the data is there."""
+    return "\n".join(one for one in warnings.splitlines() if "data check" not in one)
 
 
 def _packed(document: Any, page: Any) -> tuple[str, int]:

@@ -156,7 +156,7 @@ class PageResult:
     text: str | None = None
     """None: a page with this digest is stored already, and this document has it too."""
     method: str = ""
-    """layer, ocr, rows or blank."""
+    """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: a part of its picture is damaged."""
     confidence: float | None = None
     """0 to 100, of recognised text."""
     layout: str | None = None

@@ -5,13 +5,17 @@ Most pages are read once. A second reading is for those whose first was weak, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import chain
+
+import msgspec
 
 from job_handlers.reading import layout, rows
 from job_handlers.reading.gray import (
     Gray,
+    bands,
     has_two_tones,
     height_of_letters,
     is_blank,
@@ -39,6 +43,9 @@ _LARGE = 17
 _UPRIGHT_SHARE = 0.5
 _SPARSE = 1.02
 """So much more has to be read of pieces: of their order nobody is sure."""
+_SIDE_MAX = 32_000
+"""Pixels. Tesseract keeps places in 16 bits with a sign."""
+_PARTS = 4
 _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
 
@@ -55,6 +62,8 @@ class Recognised:
     second: list[int] = field(default_factory=list)
     """Of which lines words are the second reader's."""
     languages: list[str] = field(default_factory=list)
+    is_partial: bool = False
+    """The engine failed on a part of the page."""
 
     @property
     def confidence(self) -> float | None:
@@ -79,6 +88,45 @@ class Reader:
         self._engine(0)
 
     def read(self, gray: Gray, dpi: float) -> Recognised:
+        if max(gray.width, gray.height) > _SIDE_MAX:
+            return self.read_in_parts(gray, dpi)
+        try:
+            return self._read_whole(gray, dpi)
+        except RuntimeError:
+            # Engines raise this for a page that their layout analysis cannot bear.
+            return self.read_in_parts(gray, dpi)
+
+    def read_in_parts(self, gray: Gray, dpi: float) -> Recognised:
+        """Read the page band by band, and leave out the bands on which the engine fails. Raise RuntimeError if it fails
+        on all of them."""
+        lines: list[list[Word]] = []
+        second: list[int] = []
+        read: list[Recognised] = []
+        parts = bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
+        for top, band in parts:
+            try:
+                found = self._read_whole(band, dpi)
+            except RuntimeError as error:
+                last = error
+                continue
+            read.append(found)
+            if found.lines:
+                lines += [[]] if lines else []
+                second += [len(lines) + at for at in found.second]
+                lines += _upright(found, band, top)
+        if not read:
+            raise last
+        return Recognised(
+            lines,
+            is_blank=not lines and len(read) == len(parts),
+            seen=gray,
+            readers=_each(one.readers for one in read),
+            second=second,
+            languages=_each(one.languages for one in read),
+            is_partial=len(read) < len(parts),
+        )
+
+    def _read_whole(self, gray: Gray, dpi: float) -> Recognised:
         at, found = self._first_reading(gray, dpi)
         if found.seen is None:
             return found
@@ -109,6 +157,17 @@ class Reader:
             at = known.index(told)
             found = recognise(self._engine(at), gray, dpi)
         return at, found
+
+
+def _upright(found: Recognised, band: Gray, top: int) -> list[list[Word]]:
+    """Return the words of a band in pixels of the whole page, as it lies."""
+    # At 72 dpi points are pixels.
+    placed = layout.on_page(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
+    return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]
+
+
+def _each(some: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(some)))
 
 
 def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 90.0
 
 
 @contextmanager
-def open_library(directory: Path, *, sandbox: str = "strict") -> Iterator[Library]:
+def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence[str] = HANDLERS) -> Iterator[Library]:
     credentials = directory / "credentials"
     credentials.mkdir()
     # As systemd would say where they are.
@@ -34,7 +34,7 @@ def open_library(directory: Path, *, sandbox: str = "strict") -> Iterator[Librar
             directory / "keep",
             sandbox=sandbox,
             grace_seconds=1.0,
-            extra_handlers=HANDLERS,
+            extra_handlers=list(handlers),
             is_without_installed=True,
         )
         nursery = Nursery(begin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import time
 import zipfile
@@ -11,10 +13,11 @@ from typing import Any
 
 import pymupdf as partly_typed
 import pytest
+from PIL import Image
 
 from job_handlers.kinds import PDF, agreed
-from tests.job_handlers.reading.documents import digital, excel_97, picture, prose, scan, tiff, workbook
-from tests.job_handlers.reading.kit import Library
+from tests.job_handlers.reading.documents import digital, excel_97, jpeg, picture, prose, scan, tiff, workbook
+from tests.job_handlers.reading.kit import HANDLERS, Library, open_library
 from worker_service.testing import How
 
 pymupdf: Any = partly_typed
@@ -189,6 +192,85 @@ def test_a_monstrous_page_costs_that_page_and_not_the_document(library: Library,
     assert library.by_number[3].text.split() == words.split()
     assert run.ended.document is not None
     assert "left out as broken or too large: pages 1-2" in (run.ended.document.note or "")
+
+
+def test_a_picture_that_is_too_long_for_the_engine_is_read_in_parts(library: Library, tmp_path: Path) -> None:
+    text = picture("Words at one end of a very long picture", dpi=150, size=14).crop((0, 80, 900, 400))
+    long = Image.new("L", (900, 33_000), 255)
+    long.paste(text, (0, 100))
+    long.paste(text, (0, 32_500))
+    long.save(tmp_path / "long.png", dpi=(150, 150))
+
+    run = library.read(tmp_path / "long.png")
+
+    assert run.how is How.DONE, run.ended
+    assert library.text.split() == 2 * "Words at one end of a very long picture".split()
+    lines = json.loads(library.by_number[1].layout or "")["lines"]
+    assert [round(line[0][1] / 72 * 150, -3) for line in lines if line] == [0.0, 33_000.0]
+
+
+def test_a_page_that_kills_its_engine_costs_that_page_and_not_the_document(tmp_path: Path) -> None:
+    crashing = [*HANDLERS[:1], "tests.job_handlers.reading.crashing:ocr_pages", *HANDLERS[2:]]
+    pages = [picture(f"Page {number} of a scanned report", dpi=100, size=14) for number in range(1, 6)]
+    original = scan(tmp_path / "scan.pdf", pages, dpi=100)
+
+    with open_library(tmp_path, handlers=crashing) as library:
+        run = library.read(original, languages=["eng"], quality="fast")
+
+        assert run.how is How.DONE, run.ended
+        assert library.methods == ["ocr", "ocr", "unreadable", "unreadable", "ocr"]
+        assert (library.by_number[2].text or "").split() == "Page 2 of a scanned report".split()
+        assert run.ended.document is not None
+        assert run.ended.document.note == "left out as broken or too large: pages 3-4"
+
+
+def half_of(packed: bytes) -> bytes:
+    return packed[: len(packed) // 2]
+
+
+def a_pdf_whose_second_picture_ends_early(path: Path) -> Path:
+    scan(path, [picture(prose(number, 60), dpi=100) for number in (1, 2)], dpi=100)
+    with pymupdf.open(path) as document:
+        xref = document[1].get_images()[0][0]
+        packed = half_of(document.xref_stream_raw(xref))
+        document.update_stream(xref, packed, compress=False, new=True)
+        document.xref_set_key(xref, "Filter", "/DCTDecode")
+        document.save(path.with_name("damaged.pdf"))
+    return path.with_name("damaged.pdf")
+
+
+def test_a_page_with_a_damaged_picture_is_called_partial(library: Library, tmp_path: Path) -> None:
+    run = library.read(a_pdf_whose_second_picture_ends_early(tmp_path / "a.pdf"))
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["ocr", "partial"]
+    assert (library.by_number[2].text or "").split()[:20] == prose(2, 60).split()[:20]
+    assert run.ended.document is not None
+    assert run.ended.document.note == "damaged, read in part: page 2"
+
+
+def test_a_damaged_image_is_called_partial_even_if_nothing_of_it_is_left(library: Library, tmp_path: Path) -> None:
+    packed = jpeg(picture(prose(1, 60), dpi=100))
+    (tmp_path / "half.jpg").write_bytes(half_of(packed))
+    (tmp_path / "head.jpg").write_bytes(packed[:700])
+
+    for name in ("half.jpg", "head.jpg"):
+        run = library.read(tmp_path / name)
+        assert run.how is How.DONE, run.ended
+        assert library.methods == ["partial"]
+        assert run.ended.document is not None
+        assert run.ended.document.note == "damaged, read in part: page 1"
+
+
+def test_a_damaged_picture_in_a_text_is_told(library: Library, tmp_path: Path) -> None:
+    packed = base64.b64encode(half_of(jpeg(picture("A picture", dpi=100)))).decode()
+    (tmp_path / "a.html").write_text(f'<p>above</p><img src="data:image/jpeg;base64,{packed}"><p>below</p>')
+
+    run = library.read(tmp_path / "a.html")
+
+    assert run.how is How.DONE, run.ended
+    assert library.methods == ["partial"]
+    assert library.text.split() == ["above", "below"]
 
 
 def seeds(tmp_path: Path) -> list[bytes]:

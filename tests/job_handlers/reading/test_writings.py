@@ -1017,13 +1017,14 @@ def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
 def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path: Path) -> None:
     from PIL import Image
 
-    from job_handlers.reading.gray import gray_of
+    from job_handlers.reading.gray import Damaged, gray_of
 
     made = io.BytesIO()
     Image.new("1", (7_000, 7_000)).save(made, "PNG")
 
     assert gray_of(made.getvalue()) is None
-    assert gray_of(b"\x89PNG\r\n\x1a\n, and no more") is None
+    with pytest.raises(Damaged):
+        gray_of(b"\x89PNG\r\n\x1a\n, and no more")
 
 
 @pytest.mark.parametrize(("mode", "shade"), [("I;16", 128 * 256), ("L", 128), ("LA", 128), ("RGB", (128,) * 3)])

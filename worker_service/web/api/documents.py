@@ -159,7 +159,7 @@ _PAGE = {
     "type": "object",
     "properties": {
         "number": ID,
-        "method": {**TEXT, "description": "layer, ocr, rows or blank"},
+        "method": {**TEXT, "description": "layer, ocr, partial, rows, blank, too_large or unreadable"},
         "confidence": {"type": ["number", "null"]},
         "text": {"type": ["string", "null"]},
         "layout": {

@@ -50,6 +50,7 @@ _MARKS = ("\x02", "\x03")
 _NUMBER_MAX = 10**9
 _WAYS: Mapping[str, str] = {
     "layer": "its own text", "ocr": "recognised", "rows": "rows of a sheet", "blank": "blank",
+    "partial": "damaged, recognised in part",
     "adopted": "read elsewhere", "too_large": "too large to be read", "unreadable": "unreadable",
 }  # fmt: skip
 _ROLES: Mapping[str, str] = {
@@ -271,6 +272,8 @@ def _strip(summaries: object, hits: Sequence[int], here: int) -> list[PageCell]:
 def kind_of(page: PageSummary) -> str:
     if page.method in ("too_large", "unreadable"):
         return "not"
+    if page.method == "partial":
+        return "doubtful"
     if page.method == "blank" or not page.characters:
         return "empty"
     if page.confidence is None:

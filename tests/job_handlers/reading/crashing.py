@@ -1,0 +1,32 @@
+"""`ocr_pages` with an engine that fails: it kills its process on page 2, unless that is read in parts, and on page 3 in
+any case, and raises an error on page 4."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from typing import Any
+
+from job_handlers.reading import ocr_pages as shipped
+
+_read_page = shipped.read_page
+
+
+class _FailingReader:
+    def read(self, *_: object) -> Any:
+        raise RuntimeError("cannot create std::vector larger than max_size()")
+
+    read_in_parts = read
+
+
+def _crash(reader: Any, picture: shipped.Picture) -> shipped.Read:
+    if picture.number == 3 or (picture.number == 2 and not picture.is_in_parts):
+        faulthandler.disable()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    failing: Any = _FailingReader()
+    return _read_page(failing if picture.number == 4 else reader, picture)
+
+
+shipped.read_page = _crash
+ocr_pages = shipped.ocr_pages
