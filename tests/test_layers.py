@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the ground up. A room imports from floors below its own: never from above, nor from beside.
 FLOORS = (
     ("worker_service", "errors", "harmless"),
-    ("clock", "events", "filenames", "files", "plurals", "supervisor"),
+    ("clock", "directories", "events", "filenames", "files", "plurals", "supervisor"),
     ("jobs",),
     ("config_values",),
     ("programs", "schedules", "notify", "tokens", "cluster", "entry_points"),

@@ -13,11 +13,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from worker_service.directories import opened
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.jobs.names import Links, links_of
 
@@ -190,21 +191,13 @@ def _remove(workspace: Path, path: str) -> None:
 @contextmanager
 def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
     """The last of the folders, each below the one before. A link in the place of a folder is not followed."""
-    opened = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in folders:
-            if makes:
-                with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=opened)
-            try:
-                below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened)
-            except NotADirectoryError as error:
-                raise InTheWay(f"{name}, of {workspace / '/'.join(folders)}, is no folder: move it away") from error
-            os.close(opened)
-            opened = below
-        yield opened
-    finally:
-        os.close(opened)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(opened(workspace, folders, makes=makes))
+        except NotADirectoryError as error:
+            path = workspace / "/".join(folders)
+            raise InTheWay(f"{error.filename}, of {path}, is no folder: move it away") from error
+        yield folder
 
 
 # ── What nothing names any more ─────────────────────────────────────────────────────────────────────────────────────

@@ -110,6 +110,35 @@ def test_what_is_kept_is_there_for_the_next_attempt_of_the_same_key(desk: Desk) 
     assert results == ['"x"', '"xx"', '"x"', '"x"']
 
 
+@pytest.mark.parametrize("given", ["strict", "off"])
+def test_a_link_in_the_place_of_the_staging_directory_publishes_nothing(
+    make_desk: MakeDesk, tmp_path: Path, given: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "canary").write_text("the daemon's")
+
+    ended = make_desk(sandbox=given).run("exchanges_its_staging", json.dumps({"path": str(outside)}))
+
+    # In a sandbox the link is refused; without one its file is not found in the directory that the nursery made.
+    assert (ended.how, ended.published) == (How.RETRYABLE if given == "strict" else How.GARBLED, [])
+    assert (outside / "canary").read_text() == "the daemon's"
+
+
+def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(desk: Desk, tmp_path: Path) -> None:
+    payload = json.dumps({"path": "a"})
+    desk.run("keeps", payload)
+    [keep] = (tmp_path / "keep").iterdir()
+    keep.rename(tmp_path / "outside")
+    keep.symlink_to(tmp_path / "outside")
+
+    ended = desk.run("keeps", payload)
+
+    assert ended.how is How.RETRYABLE
+    assert "NotADirectoryError" in ended.message
+    assert (tmp_path / "outside" / "file.part").read_text() == "x"
+
+
 def test_the_nursery_has_one_thread(desk: Desk) -> None:
     assert desk.nursery.threads == 1
     assert len(list(Path(f"/proc/{desk.nursery.pid}/task").iterdir())) == 1

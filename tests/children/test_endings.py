@@ -47,9 +47,11 @@ def test_what_it_says_is_heard_in_its_order(desk: Desk) -> None:
 def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_desk: MakeDesk, tmp_path: Path) -> None:
     desk = make_desk()
     desk.run("raises")
-    desk.run("clean")
+    [published] = desk.run("clean").published
 
-    assert [path.name for path in (tmp_path / "staging").iterdir()] == ["2-1"]
+    files = [path for path in (tmp_path / "staging").rglob("*") if not path.is_dir()]
+    assert files == [published.path]
+    assert published.path.is_relative_to(tmp_path / "staging" / "2-1")
 
 
 def test_a_home_is_used_again_where_it_was_left_empty_and_no_child_finds_what_another_left(

@@ -165,6 +165,13 @@ def test_a_child_in_which_something_is_left_is_replaced_and_its_attempt_stands(d
     assert after == last
 
 
+def test_it_writes_nothing_beside_its_staging_directory(desk: Desk) -> None:
+    """Not even a link in its place, through which the daemon would publish another's files."""
+    [tried] = results(desk, "writes_beside_its_staging", [""])
+
+    assert set(tried.values()) == {"PermissionError"}
+
+
 def test_it_starts_no_program_and_no_other_process_but_threads_that_end(desk: Desk) -> None:
     first, second = results(desk, "starts_a_program", ["", ""])
 

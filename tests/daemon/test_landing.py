@@ -100,6 +100,26 @@ def test_a_staged_file_that_somebody_removes_fails_its_own_job_and_the_others_la
     assert not list((tmp_path / "workspace" / "objects").glob(f"{robbed.job.id}-*"))
 
 
+@pytest.mark.parametrize("linked", ["text/page.txt", "text", ""])
+def test_no_file_is_published_through_a_link(
+    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path, linked: str
+) -> None:
+    one = attempt()
+    file = staged(tmp_path, one)
+    place = file.parent.parent / linked
+    place.rename(tmp_path / "outside")
+    place.symlink_to(tmp_path / "outside")
+    landing.add(one, ended(one, published=[Publication(file)]))
+
+    assert landing.land() == [one]
+
+    row = store.reading.get(one.job.id)
+    assert (row.status, row.error_code) == (Status.PENDING, "FILES_VANISHED")
+    outside = (tmp_path / "outside").joinpath(file.relative_to(place))
+    assert outside.read_text() == "text"
+    assert not list((tmp_path / "workspace" / "objects").iterdir())
+
+
 def test_while_the_whole_staging_directory_is_away_nobodys_job_is_failed(
     landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path, watch: Watch
 ) -> None:

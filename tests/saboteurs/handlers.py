@@ -636,6 +636,14 @@ def _call(name: str, *arguments: object) -> str:
 
 
 @saboteur(At)
+def exchanges_its_staging(context: Context[At]) -> Done:
+    """A link to a directory of the daemon's takes its place, and a file in that is published."""
+    context.staging.rename(context.staging.with_name("old"))
+    context.staging.symlink_to(context.payload.path)
+    return Done(files=["canary"])
+
+
+@saboteur(At)
 def changes_modes(context: Context[At]) -> Done:
     """And owners, times, attributes: of what it may name, of what it may read, and of its own."""
     own = context.staging / "own"

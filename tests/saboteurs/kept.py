@@ -118,19 +118,9 @@ def _a_thread(context: Context[Wish]) -> None:
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
-def _a_file_outside(context: Context[Wish]) -> None:
-    (context.staging.parent / "outside").write_text("x")
-
-
-def _no_staging(context: Context[Wish]) -> None:
-    context.staging.rmdir()
-
-
 LEFT: dict[str, Callable[[Context[Wish]], object]] = {
     "thread": _a_thread,
     "open file": lambda context: _kept.append((context.staging / "open").open("w")),
-    "file outside": _a_file_outside,
-    "no staging": _no_staging,
     "directory": lambda context: os.chdir("/"),
     "mask": lambda context: os.umask(0o022),
     "variable": lambda context: os.environ.update(LEFT="behind"),
@@ -138,6 +128,19 @@ LEFT: dict[str, Callable[[Context[Wish]], object]] = {
     "timer": lambda context: signal.setitimer(signal.ITIMER_REAL, 600),
     "limit": lambda context: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 256)),
 }
+
+
+@kept()
+def writes_beside_its_staging(context: Context[Wish]) -> Done:
+    """Which would let it put a link in the place of its staging directory."""
+    staging = context.staging
+    tried = {
+        "a file beside it": lambda: (staging.parent / "outside").write_text("x"),
+        "another name for it": lambda: staging.rename(staging.with_name("old")),
+        "none of it": staging.rmdir,
+        "a link beside it": lambda: (staging.parent / "link").symlink_to("/"),
+    }
+    return Done({what: _tried(attempt) for what, attempt in tried.items()})
 
 
 @kept()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from worker_service import directories
 from worker_service.children import processes
 from worker_service.children.child import EXIT_OUT_OF_MEMORY, WHOLE, Bring, Room, live
 from worker_service.children.messages import (
@@ -40,6 +41,7 @@ from worker_service.children.messages import (
     Reply,
     Started,
     check_files,
+    check_paths,
     encoded,
     frame,
     framed,
@@ -75,7 +77,7 @@ class Child:
         self.job_class = job_class
         self.attempts_left = reuse
         self.home = home
-        """What it may write; the attempt's own directory lies in it."""
+        """Holds its staging directory, and is written by the nursery alone."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.printed = Printed()
         self.unsent = bytearray()
@@ -93,7 +95,12 @@ class Child:
         self.was_full = False
         """The pipe that was read last had more than one bite."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
-        self._fork(launch, begin, bring)
+        self._staging = directories.open_directory(self.staging)
+        try:
+            self._fork(launch, begin, bring)
+        except BaseException:
+            os.close(self._staging)
+            raise
         self.pid_started = 0
         self.pipes = (self.said, self.output)
         self.open_pipes = {*self.pipes}
@@ -114,7 +121,6 @@ class Child:
                 begin=begin,
                 number=self.number,
                 parent=os.getpid(),
-                home=self.home,
                 staging=self.staging,
                 attempts=self.attempts_left,
                 said=said,
@@ -133,10 +139,28 @@ class Child:
 
     @property
     def has_left_nothing(self) -> bool:
-        """Its home is as it came into it: of one that serves a single attempt only the staging directory was open."""
+        """Its staging directory is empty, and still the one that was made for it."""
         with contextlib.suppress(OSError):
-            return self._begun is None and self.sandbox == WHOLE and not os.listdir(self.staging)  # noqa: PTH208
+            is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
+            return is_the_same and self.sandbox == WHOLE and not os.listdir(self._staging)  # noqa: PTH208
         return False
+
+    def move_files(self, ended: Ended, place: Path) -> None:
+        """Move what the attempt publishes out of the child's reach, and check it there: now nothing can exchange it.
+
+        Raise `Garbled` if a path leads out of the staging directory or to anything but a regular file."""
+        check_paths(ended)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(mode=0o700)
+        try:
+            with directories.opened(place) as target:
+                for name in {file.path.parts[0] for file in ended.published}:
+                    os.rename(name, name, src_dir_fd=self._staging, dst_dir_fd=target)
+                check_files(ended, target)
+        except BaseException:
+            # Its home is removed in a process of its own: this may be a million files.
+            place.rename(self.home / "refused")
+            raise
 
     @property
     def has_begun_the_last(self) -> bool:
@@ -169,7 +193,7 @@ class Child:
         return received
 
     def close(self) -> None:
-        for descriptor in (*self.pipes, self.answers):
+        for descriptor in (*self.pipes, self.answers, self._staging):
             os.close(descriptor)
 
 
@@ -367,16 +391,12 @@ class RunningAttempt:
     # --- how it ended ---
 
     def gone(self, staging_root: Path) -> bytes:
-        """Its end, and proven: to be asked when nothing of it runs any more. Its files are moved out of its child's
-        home, to a place of their own."""
+        """Move its files to a place of their own, and return its end. Only once nothing of it runs any more."""
         ended, body = self._end()
         usage, took_seconds = self._used(ended)
         if ended.published:
             try:
-                check_files(ended, self.child.staging)
-                place = staging_root / name_of(self.key)
-                shutil.rmtree(place, ignore_errors=True)
-                self.child.staging.rename(place)
+                self.child.move_files(ended, staging_root / name_of(self.key))
             except (Garbled, OSError) as error:
                 self._reason = How.GARBLED, "GARBLED", str(error)
                 body = encoded(Ended(*self.key, How.GARBLED, code="GARBLED", message=str(error)))

@@ -64,6 +64,7 @@ from worker_service.children.messages import (
     question_text,
     to_child,
 )
+from worker_service.directories import open_directory
 from worker_service.files import sync
 from worker_service.handlers.contract import (
     Done,
@@ -111,9 +112,8 @@ class Room:
     begin: Begin
     number: int
     parent: int
-    home: Path
     staging: Path
-    """In its home; emptied before each attempt."""
+    """Empty before each attempt."""
     attempts: int
     """How many it may serve."""
     said: int
@@ -153,7 +153,7 @@ def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
         with contextlib.ExitStack() as held:
             ended = _attempt(order, confinement, house, pipe, cancel, held)
             stays = left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
-            stays = stays and house is not None and house.is_as_before(keeps_files=bool(ended.published))
+            stays = stays and house is not None and house.is_as_before(ended.published)
         if not stays:
             # What is said last is said whole.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -184,7 +184,8 @@ def _attempt(
             house.begin(chosen.limits)
         if not house or house.is_new:
             pipe.say(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), confinement.level))
-        context = ChildContext(order, payload, staging=confinement.room.staging, keep=keep, pipe=pipe, cancel=cancel)
+        place = None if keep is None else keep.path
+        context = ChildContext(order, payload, staging=confinement.room.staging, keep=place, pipe=pipe, cancel=cancel)
         return _run(chosen, order, context)
 
     ended = _judged(order, attempt)
@@ -239,7 +240,7 @@ class _Confinement:
                 os.environ["CREDENTIALS_DIRECTORY"] = str(self.room.begin.credentials)
         return self._handler
 
-    def shut(self, order: Order, keep: Path | None, payload: Any) -> None:
+    def shut(self, order: Order, keep: Keep | None, payload: Any) -> None:
         if self.level:
             return
         handler, begin = self.handler(), self.room.begin
@@ -250,9 +251,9 @@ class _Confinement:
         if begin.credentials is not None:
             reads += _credentials(begin.credentials, handler.credentials)
         is_alone = self.room.attempts == 1
-        writes = [self.room.staging if is_alone else self.room.home, *handler.writes]
+        writes: list[Path | int] = [self.room.staging, *handler.writes]
         if keep is not None:
-            writes.append(keep if is_alone else begin.keep_root)
+            writes.append(keep.descriptor if is_alone else begin.keep_root)
         door = jail.Door(reads, writes, handler.limits.network, starts_programs=is_alone)
         self.level = jail.shut(door, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
 
@@ -261,7 +262,7 @@ class _Housekeeping:
     """Whether a child is after an attempt as it was before it. What its handler keeps in variables nobody sees."""
 
     def __init__(self, room: Room) -> None:
-        self._home, self._staging = room.home, room.staging
+        self._staging = room.staging
         # Opened before the jail is shut: with it the peak of the memory begins anew for each attempt.
         self._peak: int | None = None
         with contextlib.suppress(OSError):
@@ -291,8 +292,8 @@ class _Housekeeping:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
 
-    def is_as_before(self, *, keeps_files: bool) -> bool:
-        """Empties the staging directory, unless files in it are to be published: then it is replaced by the nursery."""
+    def is_as_before(self, published: Sequence[Publication]) -> bool:
+        """Empty the staging directory but for what is published, which the nursery moves away."""
         jail.flush_output()
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -303,9 +304,13 @@ class _Housekeeping:
         try:
             if self._seen() != self._before:
                 return False
-            if not keeps_files and os.listdir(self._staging):  # noqa: PTH208
-                shutil.rmtree(self._staging)
-                self._staging.mkdir(mode=0o700)
+            kept = {file.path.parts[0] for file in published}
+            for entry in list(os.scandir(self._staging)):
+                if entry.name not in kept:
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path)
+                    else:
+                        Path(entry.path).unlink()
         except OSError:
             return False
         return True
@@ -315,7 +320,6 @@ class _Housekeeping:
             _THREADS.stat().st_nlink,
             # The kernel says how many, from 6.2 on.
             _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS)),  # noqa: PTH208
-            os.listdir(self._home),  # noqa: PTH208
             os.getcwd(),  # noqa: PTH109
             os.umask(0o077),
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -339,8 +343,15 @@ def _decode(handler: Handler[Any], payload: str | None) -> Any:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
 
 
-def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack) -> Path | None:
-    """The directory of its key, locked until the attempt has ended."""
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The directory of an attempt's key, locked until the attempt has ended."""
+
+    path: Path
+    descriptor: int
+
+
+def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack) -> Keep | None:
     if handler.keep_key is None:
         return None
     name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
@@ -349,14 +360,15 @@ def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib
         while True:
             keep.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                lock = os.open(keep, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                # A child that serves several attempts may write all such directories, and put a link here.
+                lock = open_directory(keep)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # For the sweep, which goes by age.
                 os.utime(lock)
                 # It may have been swept between the two calls: then this is no longer the one of that name.
-                if os.path.samestat(os.fstat(lock), keep.stat()):
+                if os.path.samestat(os.fstat(lock), keep.lstat()):
                     held.callback(os.close, lock)
-                    return keep
+                    return Keep(keep, lock)
                 os.close(lock)
     except BlockingIOError as error:
         raise Snooze("another attempt works on the same thing", after=_KEEP_BUSY_SECONDS) from error

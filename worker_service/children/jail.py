@@ -203,7 +203,8 @@ class SandboxError(OSError):
 @dataclass(frozen=True, slots=True)
 class Door:
     reads: Sequence[Path]
-    writes: Sequence[Path]
+    writes: Sequence[Path | int]
+    """A descriptor is the directory itself, whatever has taken its name since."""
     network: bool
     starts_programs: bool = True
     """False: neither programs nor any other process; threads it may have."""
@@ -355,8 +356,11 @@ def _readable(network: bool) -> list[Path]:
     return [*map(Path, names), *code_paths()]
 
 
-def _allow(ruleset: int, path: Path, wanted: int) -> None:
-    for allowed, descriptor in _open_rule(path, wanted):
+def _allow(ruleset: int, place: Path | int, wanted: int) -> None:
+    if isinstance(place, int):
+        _add(ruleset, wanted, place)
+        return
+    for allowed, descriptor in _open_rule(place, wanted):
         try:
             _add(ruleset, allowed, descriptor)
         finally:

@@ -8,7 +8,9 @@ type is `Garbled`.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from worker_service.directories import open_beneath
 from worker_service.errors import PagemillError
 from worker_service.handlers.contract import Limits
 from worker_service.harmless import harmless_text
@@ -497,11 +500,7 @@ def from_node(body: bytes, orders: Mapping[Key, Order]) -> tuple[FromNode, Said]
     if isinstance(said, Gone):
         _check_numbers(said.took_seconds, said.usage.cpu_seconds, said.usage.memory_peak_bytes)
     if isinstance(word, Ended):
-        for file in word.published:
-            if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts:
-                raise Garbled("a file outside its staging")
-            _check_digests(file)
-        _check_words((file.role for file in word.published), is_needed=False)
+        check_paths(word)
     elif isinstance(word, Logged):
         word = replace(word, lines=[text(line, LINE_CHARACTERS_MAX) for line in word.lines[-LOG_LINES_MOST:]])
     elif isinstance(word, Started):
@@ -536,14 +535,29 @@ def _check_said(said: Said, order: Order) -> None:
         _check_words((file.role for file in said.published_again), is_needed=False)
 
 
-def check_files(ended: Ended, staging: Path) -> None:
-    """That it names files of its own, by names that are some. To be asked when nobody can exchange a file any more."""
+def check_paths(ended: Ended) -> None:
+    """Raise `Garbled` unless every published path, role and digest can be one."""
     for file in ended.published:
-        path = staging / file.path
-        if not (path.resolve().is_relative_to(staging.resolve()) and path.is_file() and not path.is_symlink()):
+        if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
         _check_digests(file)
     _check_words((file.role for file in ended.published), is_needed=False)
+
+
+def check_files(ended: Ended, directory: int) -> None:
+    """Raise `Garbled` unless every published path is a regular file beneath this directory, which nothing else may
+    write any more."""
+    for file in ended.published:
+        try:
+            descriptor = open_beneath(directory, file.path, os.O_PATH)
+        except OSError as error:
+            raise Garbled(f"a file outside its staging: {error.strerror}") from error
+        try:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        finally:
+            os.close(descriptor)
+        if not is_file:
+            raise Garbled("a file outside its staging: not a regular file")
 
 
 def _check_digests(file: Publication) -> None:

@@ -445,9 +445,6 @@ class _Nursery:
             # The files that it names are none.
             self._retire(child)
             return
-        with contextlib.suppress(FileExistsError):
-            # Its files have taken the directory along.
-            child.staging.mkdir(mode=0o700)
         self._idle.append(child)
         self._start_those_that_wait(now)
 
@@ -534,8 +531,9 @@ class _Nursery:
 
     def _forget(self, child: Child) -> None:
         self._unwatch(child)
+        is_home_reusable = child.has_left_nothing
         child.close()
-        if child.has_left_nothing:
+        if is_home_reusable:
             self._homes.append(child.home)
             return
         cleaner = _discard(child.home)

@@ -10,9 +10,13 @@ back from the dead.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +26,7 @@ import msgspec
 from worker_service import events
 from worker_service.children.messages import Ended, How, Key
 from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools
+from worker_service.directories import open_beneath, open_folder, opened
 from worker_service.errors import (
     BadInput,
     BadPayload,
@@ -32,7 +37,6 @@ from worker_service.errors import (
     StoreError,
     in_a_sentence,
 )
-from worker_service.files import sync
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import Completion, Failure, Lease
 from worker_service.jobs.retries import (
@@ -180,6 +184,8 @@ def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _PAUSE_SECONDS = 1.0
+_COPIED_AT_ONCE = 1 << 20
+_LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
 
 
 @dataclass(slots=True)
@@ -387,28 +393,43 @@ class Publisher:
         """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
         if not ended.files:
             return
-        target = self.place(ended.job_id, ended.fence)
-        target.mkdir(parents=True, exist_ok=True)
-        # Below the attempt's own directory, whose name is the nursery's to choose.
-        folders = {target, target.parent}
-        for file in ended.files:
-            to = self._target(ended, file)
-            if not file.exists():
-                if to.exists():
-                    continue
-                if self._root(file).is_dir():
-                    raise Vanished(f"{file.name} was removed from the staging directory before it could be published")
-            to.parent.mkdir(parents=True, exist_ok=True)
-            folders.add(to.parent)
-            try:
-                file.rename(to)
-            except OSError as error:
-                if error.errno != 18:  # another file system
-                    raise
-                _copy(file, to)
-        for folder in folders:
-            sync(folder)
+        objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
+        objects.mkdir(parents=True, exist_ok=True)
+        with opened(objects) as folder, opened(objects, [name], makes=True) as place, self._opened_root(ended) as root:
+            for file in ended.files:
+                self._move(file.relative_to(self._root(file)), root, place)
+            os.fsync(place)
+            os.fsync(folder)
         self._forget_staging(ended)
+
+    def _move(self, file: Path, root: int, place: int) -> None:
+        """Move the file beneath `root` to the same path beneath `place`, but for the attempt's own directory, whose
+        name is the nursery's to choose."""
+        _, *folders, name = file.parts
+        target = open_folder(place, folders, makes=True)
+        try:
+            self._move_name(name, file.parent, root, target)
+            os.fsync(target)
+        finally:
+            os.close(target)
+
+    def _move_name(self, name: str, folder: Path, root: int, target: int) -> None:
+        try:
+            source = open_beneath(root, folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                _rename(name, source, target)
+            finally:
+                os.close(source)
+        except FileNotFoundError as error:
+            if not _is_file(name, target):
+                raise Vanished(f"{name} was removed from the staging directory before it could be published") from error
+        except OSError as error:
+            if error.errno not in _LEADS_ELSEWHERE:
+                raise
+            raise Vanished(f"{folder} leads out of the staging directory") from error
+        if not _is_file(name, target):
+            os.unlink(name, dir_fd=target)
+            raise Vanished(f"{name} was replaced in the staging directory before it could be published")
 
     def published(self, ended: Ended) -> list[NewFile]:
         """The moved files, as their rows will tell of them."""
@@ -437,12 +458,38 @@ class Publisher:
         far = self.staging_of_nodes
         return far if far is not None and file.is_relative_to(far) else self.staging
 
+    def _opened_root(self, ended: Ended) -> AbstractContextManager[int]:
+        return opened(self._root(ended.files[0]))
+
     def place(self, job_id: int, fence: int) -> Path:
         return self.workspace / "objects" / f"{job_id}-{fence}"
 
 
-def _copy(file: Path, to: Path) -> None:
-    unfinished = to.with_name(f".{to.name}.unfinished")
-    shutil.copyfile(file, unfinished)
-    sync(unfinished)
-    unfinished.rename(to)
+def _rename(name: str, source: int, target: int) -> None:
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(name, source, target)
+
+
+def _copy(name: str, source: int, target: int) -> None:
+    """Copy it to another file system, whole or not at all."""
+    unfinished = f".{name}.unfinished"
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished, dir_fd=target)
+    # NONBLOCK: a pipe with a name would wait for its writer. What is not a file is refused after the move.
+    reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+    writing = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=target)
+    with os.fdopen(reading, "rb") as original, os.fdopen(writing, "wb") as copy:
+        shutil.copyfileobj(original, copy, _COPIED_AT_ONCE)
+        copy.flush()
+        os.fsync(copy.fileno())
+    os.rename(unfinished, name, src_dir_fd=target, dst_dir_fd=target)
+
+
+def _is_file(name: str, directory: int) -> bool:
+    with suppress(FileNotFoundError):
+        return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    return False

@@ -1,0 +1,62 @@
+"""What lies beneath a directory is reached by no link, with the kernel's own means and without them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from worker_service import directories
+
+
+@pytest.fixture(params=["openat2", "by steps"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    if request.param == "by steps":
+        # A number that no kernel has: ENOSYS, as before Linux 5.6.
+        monkeypatch.setattr(directories, "_OPENAT2", 100_000)
+    (tmp_path / "root" / "folder").mkdir(parents=True)
+    (tmp_path / "root" / "folder" / "file").write_text("inside")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("outside")
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "root" / "folder" / "leaf").symlink_to("file")
+    with directories.opened(tmp_path / "root") as opened:
+        yield opened
+
+
+def test_a_file_beneath_is_opened(root: int) -> None:
+    with os.fdopen(directories.open_beneath(root, Path("folder/file"), os.O_RDONLY)) as file:
+        assert file.read() == "inside"
+    os.close(directories.open_beneath(root, Path(), os.O_RDONLY | os.O_DIRECTORY))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("link/file", {errno.ELOOP, errno.ENOTDIR}),
+        ("folder/leaf", {errno.ELOOP}),
+        ("../outside/file", {errno.EXDEV}),
+        ("folder/../folder/file", {errno.EXDEV}),
+        ("/etc/passwd", {errno.EXDEV}),
+        ("absent/file", {errno.ENOENT}),
+        ("folder/file/more", {errno.ENOTDIR}),
+    ],
+)
+def test_what_leads_elsewhere_is_not_opened(root: int, path: str, expected: set[int]) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        directories.open_beneath(root, Path(path), os.O_RDONLY)
+
+    assert caught.value.errno in expected
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_with_o_path_a_link_is_not_what_it_leads_to(root: int) -> None:
+    leaf = directories.open_beneath(root, Path("folder/leaf"), os.O_PATH)
+
+    assert os.readlink("", dir_fd=leaf) == "file"
+    os.close(leaf)

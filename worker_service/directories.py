@@ -1,0 +1,94 @@
+"""Directories held by descriptor, and what lies beneath them, reached without following a link.
+
+A path can lead elsewhere by the time it is used: what may write one of its directories may replace the next by a link.
+A descriptor stays with its directory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+
+_OPENAT2 = 437
+_NO_SYMLINKS, _BENEATH = 0x04, 0x08
+_HOW = struct.Struct("=QQQ")
+"""struct open_how: flags, mode, how to resolve."""
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_directory(path: Path) -> int:
+    """Return a descriptor; raise `NotADirectoryError` if the last part of the path is a link."""
+    return os.open(path, os.O_RDONLY | _FOLDER)
+
+
+@contextmanager
+def opened(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
+    """The last of the folders, each below the one before. `root` may be a link; no folder may. `makes`: those that are
+    missing."""
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        folder = open_folder(top, folders, makes=makes)
+    finally:
+        os.close(top)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) -> int:
+    """Open one folder after the other. The name of the one that is no folder is the `filename` of the error."""
+    folder = os.dup(directory)
+    try:
+        for name in folders:
+            if makes:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=folder)
+            below = os.open(name, os.O_RDONLY | _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = below
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def open_beneath(directory: int, path: PurePath, flags: int) -> int:
+    """Open `path`, which must lead nowhere but beneath `directory`, by no link. With `O_PATH` the last part may be one:
+    then the descriptor is the link's own."""
+    if path.is_absolute() or ".." in path.parts:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return _openat2(directory, path, flags)
+    except OSError as error:
+        # It is absent before Linux 5.6, and older containers' filters answer EPERM. EAGAIN: something was renamed.
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EAGAIN):
+            raise
+    return _open_by_steps(directory, path, flags)
+
+
+def _openat2(directory: int, path: PurePath, flags: int) -> int:
+    how = _HOW.pack(flags, 0, _BENEATH | _NO_SYMLINKS)
+    descriptor: int = _libc.syscall(
+        ctypes.c_long(_OPENAT2), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how))
+    )
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    return descriptor
+
+
+def _open_by_steps(directory: int, path: PurePath, flags: int) -> int:
+    folder = open_folder(directory, path.parts[:-1])
+    try:
+        return os.open(path.name or ".", flags, dir_fd=folder)
+    finally:
+        os.close(folder)
