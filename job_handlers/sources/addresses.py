@@ -87,6 +87,10 @@ def is_within(place: Any, networks: Sequence[Network]) -> bool:
     return any(address in network for network in networks)
 
 
+_OF_CLOUDS = frozenset(map(ipaddress.IPv4Address, ("192.0.0.192", "168.63.129.16")))
+"""Services of a cloud to its own machines, at public addresses: metadata (Oracle) and the wire server (Azure)."""
+
+
 def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         # An IPv4 address in disguise is judged as what it is.
@@ -97,13 +101,17 @@ def is_public(address: Address) -> bool:
             return is_public(inner)
         if address.is_site_local:
             return False
-    return address.is_global and not (
-        address.is_private
-        or address.is_loopback
-        or address.is_link_local
-        or address.is_multicast
-        or address.is_reserved
-        or address.is_unspecified
+    return (
+        address.is_global
+        and address not in _OF_CLOUDS
+        and not (
+            address.is_private
+            or address.is_loopback
+            or address.is_link_local
+            or address.is_multicast
+            or address.is_reserved
+            or address.is_unspecified
+        )
     )
 
 
