@@ -54,10 +54,10 @@ def take_workspace(workspace: Path, database_id: str) -> None:
             new.write(f"{database_id}\n")
     except FileExistsError:
         if (fault := fault_of_workspace(workspace, database_id)) is not None:
-            raise ConfigError(fault) from None
+            raise fault from None
 
 
-def fault_of_workspace(workspace: Path, database_id: str) -> str | None:
+def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
     """Why no daemon may use it for this database."""
     try:
         found = (workspace / _MARK).read_text().strip()
@@ -66,9 +66,10 @@ def fault_of_workspace(workspace: Path, database_id: str) -> str | None:
     # Nothing yet: another daemon has just made it, or was killed while it did.
     if found in ("", database_id):
         return None
-    return (
-        f"the workspace {workspace} belongs to another database, made at {found}: give this one a workspace of "
-        f"its own (WORKER_WORKSPACE), or, if that database is gone for good, remove {workspace}"
+    return ConfigError(
+        f"the workspace {workspace} belongs to another database, made at {found}",
+        f"give this one a workspace of its own (WORKER_WORKSPACE), or, if that database is gone for good, remove "
+        f"{workspace}",
     )
 
 

@@ -376,8 +376,9 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
                 return Refused("SHEET_BROKEN", f"there is no page {number}")
             return table.page(places[number - 1])
         except sheets.Unreadable as error:
-            code = "FILE_ENCRYPTED" if isinstance(error, sheets.Locked) else "SHEET_BROKEN"
-            return Refused(code, f"the spreadsheet cannot be read: {error}")
+            is_locked = isinstance(error, sheets.Locked)
+            code, remedy = ("FILE_ENCRYPTED", "save it without one") if is_locked else ("SHEET_BROKEN", "")
+            return Refused(code, f"the spreadsheet cannot be read: {error}", remedy)
 
     return read
 

@@ -123,7 +123,7 @@ def _book(path: Path) -> Iterator[Any]:
         with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
             yield book
     except python_calamine.PasswordError as error:
-        raise Locked("it is locked with a password: save it without one") from error
+        raise Locked("it is locked with a password") from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise Unreadable(str(error)) from error
 

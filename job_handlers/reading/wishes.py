@@ -235,7 +235,9 @@ def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> 
     path = Path(os.path.normpath(path.absolute()))
     if not path.is_dir():
         if not path.is_file():
-            raise BadInput(f"there is no file {path}")
+            is_address = any(part in ("http:", "https:") for part in path.parts)
+            remedy = "to fetch an address: pagemill batch add URL; a folder of Drive: pagemill crawl URL"
+            raise BadInput(f"there is no file {path}", remedy if is_address else "")
         return [path]
     found: list[Path] = []
     seen = 0

@@ -670,5 +670,5 @@ def test_a_long_document_is_shown_in_part_and_a_failed_one_with_its_reason(run: 
 
     assert "and 10 pages more: --json has all" in run("show", "document:1").stderr
     told = run("show", "document:2")
-    assert "it is broken: fetch it again" in told.stdout
+    assert "it is broken" in told.stdout
     assert "to read it again: pagemill reindex 2" in told.stderr

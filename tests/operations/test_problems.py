@@ -90,3 +90,19 @@ def test_a_retry_forgets_the_remedy_and_a_message_set_by_hand_has_none(session: 
 
     by_hand(f"UPDATE worker_job_queue SET error_message = 'look: at me' WHERE id = {job_id}")
     assert session.store.reading.get(job_id).error_text == "look: at me"
+
+
+def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
+    locked = failed(session, Failure("LOCKED", "it is locked", remedy="save it without a password"))
+    [given_up] = attention(session, None)
+
+    assert (given_up.verb, given_up.command) == ("look", ("why", str(locked)))
+    assert given_up.advice.startswith("save it without a password; then: ")
+
+    session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
+    for code in ("BUSY", "BUSY"):
+        [job] = session.store.leases.claim("w1", 1, "cpu")
+        session.store.leases.fail(job.lease, Failure(code, "busy"), retry_at=session.clock())
+    busy = next(one for one in attention(session, None) if one.about.get("error") == "BUSY")
+
+    assert busy.verb == "retry"

@@ -320,8 +320,12 @@ def _usage_sentence(error: click.UsageError) -> str:
     return (message[:1].lower() + message[1:]).rstrip(".")
 
 
+_MEANT = {"purge": "jobs that wait are removed by `pagemill delete --status pending`, ended ones by `pagemill prune`"}
+"""Words of other queues for what has another name here."""
+
+
 def _suggestion(word: str, known: Iterable[str]) -> str:
-    hint = did_you_mean(word, known, "")
+    hint = _MEANT.get(word) or did_you_mean(word, known, "")
     return hint and f": {hint}"
 
 

@@ -12,7 +12,7 @@ from worker_service.jobs.model import ErrorCount
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.health import Level, judge
-from worker_service.operations.jobs import NEXT_MOVES
+from worker_service.operations.jobs import NEXT_MOVES, helps, is_given_up
 from worker_service.operations.overview import Overview, dead_ids, title_of_pause
 from worker_service.operations.schedules import TICKS, unticked
 from worker_service.plurals import counted
@@ -34,7 +34,7 @@ class Matter:
     advice: str = ""
     """What to do, where no command of ours does it."""
     verb: str = ""
-    """unpause, retry, resume, retry_batch, or look; empty: nothing that could be done from here."""
+    """unpause, retry, resume, retry_batch, look, or errors; empty: nothing that could be done from here."""
     about: Mapping[str, str] = field(default_factory=dict)
     """What the verb is about: the fields of a selector, of a pause, or batch_id."""
 
@@ -87,10 +87,20 @@ def _failures(session: Session, owner: str | None) -> Iterator[Matter]:
         kind = f"{newest.job_type} job" if len(counts) == 1 or not code else "job"
         words = [word for name, value in about.items() for word in (f"--{name}", value)]
         title = f"{counted(jobs, kind)} failed: {code or 'no code'}"
-        yield Matter(Level.WARNING, title, newest.newest_text, ("retry", *words), "", "retry", about)
+        job = session.store.reading.get(newest.newest_job_id)
+        if is_given_up(job):
+            # A retry would end in the same way, so none is offered.
+            command = ("why", str(job.id))
+            yield Matter(Level.WARNING, title, newest.newest_message or "", command, helps(job), "look", about)
+        else:
+            yield Matter(Level.WARNING, title, newest.newest_text, ("retry", *words), "", "retry", about)
     if more := sum(one.jobs for _, counts in most_first[_CODES_MOST:] for one in counts):
         yield Matter(
-            Level.OK, f"{counted(more, 'more job')} failed, for other reasons", "", ("errors", "--since", "1d")
+            Level.OK,
+            f"{counted(more, 'more job')} failed, for other reasons",
+            "",
+            ("errors", "--since", "1d"),
+            verb="errors",
         )
 
 

@@ -213,8 +213,7 @@ def _ray(settings: Settings, *, now: datetime) -> Iterator[Finding]:
             Level.OK, "Ray", f"its keys are root's alone, in {ray_settings.KEYS_DIRECTORY}: sudo looks at them"
         )
     elif fault := ray_settings.fault_of(settings.cluster.places[0], environ):
-        sentence, _, rest = fault.partition(": ")
-        yield Finding(Level.CRITICAL, "Ray", sentence, rest if keys is None else fix)
+        yield Finding(Level.CRITICAL, "Ray", fault, fix)
     elif keys is None:
         yield Finding(Level.WARNING, "Ray", "it is talked to without TLS and token, on this machine alone", fix)
     else:
@@ -322,8 +321,7 @@ def _workspace(workspace: Path, database_id: str) -> Finding:
             Level.WARNING, "workspace", f"{workspace} may not be written by you", "sudo -u pagemill pagemill doctor"
         )
     if (fault := fault_of_workspace(workspace, database_id)) is not None:
-        detail, _, fix = fault.rpartition(": ")
-        return Finding(Level.CRITICAL, "workspace", f"no daemon starts: {detail}", fix)
+        return Finding(Level.CRITICAL, "workspace", f"no daemon starts: {fault.detail}", fault.remedy)
     free = shutil.disk_usage(workspace).free
     if free < FREE_BYTES_LEAST:
         return Finding(Level.CRITICAL, "workspace", f"{workspace} has {free / 1e6:.0f} MB free", "free some space")

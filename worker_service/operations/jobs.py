@@ -185,7 +185,7 @@ def require(session: Session, ids: Sequence[int], owner: str | None = None) -> N
     for chunk in chunks(ids):
         found = set(session.store.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):
-            raise JobNotFound(f"there is no job {missing}: `pagemill ls` shows those that are there")
+            raise JobNotFound(f"there is no job {missing}", "`pagemill ls` shows those that are there")
 
 
 def why(session: Session, job_id: int) -> Why:
@@ -195,7 +195,7 @@ def why(session: Session, job_id: int) -> Why:
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
     state = next((one.state for one in checked if one.id == job.worker_id), "")
     moves = [NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job)) for gate in gates]
-    return Why(job, moves, state if job.status is Status.RUNNING else "", _helps(job))
+    return Why(job, moves, state if job.status is Status.RUNNING else "", helps(job))
 
 
 def newest_with_a_problem(session: Session) -> int | None:
@@ -253,19 +253,25 @@ def names(session: Session, column: str, begun: str) -> Sequence[str]:
     return session.store.reading.names(column, begun)
 
 
-def _helps(job: Job) -> str:
+def helps(job: Job) -> str:
+    """What helps a job that has failed or was cancelled; empty: it did neither."""
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
         return f"to run it again: {retry}"
     if job.status is not Status.FAILED:
         return ""
-    if job.retry_count >= job.max_retries > 0:
+    if not is_given_up(job):
         return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
     # It was given up although it had retries left: another attempt would have ended in the same way.
     again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
     if job.error_remedy:
         return f"{job.error_remedy}; then: {again}"
     return f"the same would happen again; once it is put right: {again}"
+
+
+def is_given_up(job: Job) -> bool:
+    """Whether it failed although it had retries left, so that another attempt would end in the same way."""
+    return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
 
 
 def _next_move(gate: Gate, job: Job) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
-from worker_service.errors import ConfigError, Refused
+from worker_service.errors import Refused
 from worker_service.jobs.model import Status
 from worker_service.jobs.values import dataclass
 from worker_service.liveness import is_free
@@ -55,7 +55,7 @@ def plan_restore(settings: Settings, file: Path) -> RestorePlan:
 def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock) -> RestoreDone:
     def agrees(database_id: str) -> None:
         if (fault := fault_of_workspace(settings.workspace, database_id)) is not None:
-            raise ConfigError(fault)
+            raise fault
         # One may have begun meanwhile.
         _refuse_beside_a_daemon(plan.database)
 

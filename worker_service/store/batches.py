@@ -284,7 +284,7 @@ def _in_batch(inserted: Sequence[Enqueued]) -> list[InBatch]:
 def _the_one(rows: Sequence[Row], batch_id: int) -> Batch:
     for row in rows:
         return _batch_from(row)
-    raise BatchNotFound(f"there is no batch {batch_id}: `pagemill batch ls` shows those that are there")
+    raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
 
 
 def _batch_from(row: Row) -> Batch:

@@ -595,8 +595,16 @@ def way_in(path: Path) -> str:
     return "use sudo, or ask who owns it"
 
 
+_PAYLOAD_RULES = (
+    "payload is JSON",
+    "payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, "
+    "1 MiB unless set)",
+)
+"""The names by which schema.sql refuses a payload: SQLite hands over the name of a rule, and nothing else of it."""
+
+
 def rule_broken(rule: str) -> RuleBroken | BadPayload:
-    return BadPayload(rule) if rule.startswith("payload is") else RuleBroken(rule)
+    return BadPayload(rule) if rule in _PAYLOAD_RULES else RuleBroken(rule)
 
 
 def _rule(message: str) -> str:

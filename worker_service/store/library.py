@@ -70,7 +70,7 @@ class SqliteLibrary:
     def document(self, document_id: int) -> Document:
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
             return document
-        raise DocumentNotFound(f"there is no document {document_id}: `pagemill documents` shows those that are there")
+        raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
 
     def provenance(self, documents: Sequence[Document]) -> Mapping[int, Provenance]:
         by_id = {one.id: one for one in documents}

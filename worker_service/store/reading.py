@@ -81,7 +81,7 @@ class SqliteReading:
     def get(self, job_id: int) -> Job:
         rows = self._db.read("get", job_id=job_id)
         if not rows:
-            raise JobNotFound(f"there is no job {job_id}: `pagemill ls` shows those that are there")
+            raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
         return job_from(rows[0])
 
     def list(

@@ -103,7 +103,9 @@ async def refuse(request: Request, error: Exception) -> Response:
     headers = dict(error.headers) if isinstance(error, HttpProblem) else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.setdefault("Retry-After", "1")
-    return problem(request, status, error.code, str(error), headers)
+    # On a page, a link back to the list is of more use than the command of a shell.
+    says = error.detail if wants_page(request) and status == HTTPStatus.NOT_FOUND else str(error)
+    return problem(request, status, error.code, says, headers)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
@@ -123,12 +125,21 @@ async def confess(request: Request, error: Exception) -> Response:
     return problem(request, 500, "bug", "a bug in pagemill: the log of `pagemill serve` has it", {})
 
 
+_BACK = {
+    "jobs": ("/jobs", "All jobs"),
+    "documents": ("/documents", "All documents"),
+    "batches": ("/batches", "All batches"),
+}
+"""By the first part of an address: where a page that refuses leads back to."""
+
+
 def problem(request: Request, status: int, code: str, sentence: str, headers: Mapping[str, str]) -> Response:
     if wants_page(request):
         from worker_service.web.pages import page  # which imports this
 
         title = HTTPStatus(status).phrase
-        return page(request, "problem.html", status=status, title=title, sentence=sentence, headers=headers)
+        back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))
+        return page(request, "problem.html", status=status, title=title, sentence=sentence, headers=headers, back=back)
     told = {"type": f"urn:pagemill:{code}", "title": HTTPStatus(status).phrase, "status": status}
     return JSONResponse(
         told | {"detail": sentence, "code": code}, status, dict(headers), media_type="application/problem+json"

@@ -100,7 +100,7 @@ def test_locked_office_files_have_one_code(library: Library, tmp_path: Path) -> 
     for original in (text, excel_97(tmp_path / "a.xls", "Inventory", is_locked=True)):
         run = library.read(original)
         assert (run.how, run.ended.code) == (How.PERMANENT, "FILE_ENCRYPTED")
-        assert "save it without one" in run.ended.message
+        assert "save it without one" in run.ended.remedy
 
 
 @pytest.mark.parametrize("name", ["webhook", "../password", "password/x"])
@@ -145,7 +145,7 @@ def test_what_cannot_be_opened_fails_with_a_code_and_a_sentence(
     run = library.read(original)
 
     assert (run.how, run.ended.code) == (How.PERMANENT, code)
-    assert len(run.ended.message.split()) > 4
+    assert len(f"{run.ended.message} {run.ended.remedy}".split()) > 4
 
 
 def test_a_pdf_without_a_page_is_empty(library: Library, tmp_path: Path) -> None:

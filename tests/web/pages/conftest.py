@@ -44,9 +44,9 @@ def running(session: Session, worker: str, pending: Make) -> Make:
 
 @pytest.fixture
 def failed(session: Session, running: Make) -> Make:
-    def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read: ask for another copy", **said: Any) -> Job:
+    def make(code: str = "PDF_DAMAGED", message: str = "it cannot be read", **said: Any) -> Job:
         job = running(**said)
-        session.store.leases.fail(job.lease, Failure(code, message), retry_at=None)
+        session.store.leases.fail(job.lease, Failure(code, message, remedy="ask for another copy"), retry_at=None)
         return session.store.reading.get(job.id)
 
     return make

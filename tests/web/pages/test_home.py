@@ -32,9 +32,12 @@ def test_without_a_worker_it_says_how_to_start_one(site: httpx.Client, pending: 
 
 
 def test_what_failed_stands_there_with_the_command_and_a_button_that_retries_it(
-    site: httpx.Client, session: Session, failed: Make
+    site: httpx.Client, session: Session, worker: str
 ) -> None:
-    job = failed()
+    session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
+    for _ in range(2):
+        [job] = session.store.leases.claim(worker, 1)
+        session.store.leases.fail(job.lease, Failure("PDF_DAMAGED", "it cannot be read"), retry_at=session.clock())
     home = look(site, "/")
     assert "1 ocr_pages job failed: PDF_DAMAGED" in home.text
     assert "pagemill retry --status failed --since 1d --error PDF_DAMAGED" in home.text

@@ -191,7 +191,7 @@ def delete_batch(call: Call) -> Batch:
 def require_batch(call: Call, batch_id: int) -> int:
     """Of another owner there is none."""
     if not call.visitor.may_see(operations.batch(call.session, batch_id).owner):
-        raise BatchNotFound(f"there is no batch {batch_id}: `pagemill batch ls` shows those that are there")
+        raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
     return batch_id
 
 

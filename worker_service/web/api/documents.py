@@ -305,7 +305,7 @@ def seen(call: Call) -> Document:
     """The document of the path; of another owner there is none."""
     found = operations.document(call.session, call.id)
     if not call.visitor.may_see(found.owner):
-        raise DocumentNotFound(f"there is no document {call.id}: `pagemill documents` shows those that are there")
+        raise DocumentNotFound(f"there is no document {call.id}", "`pagemill documents` shows those that are there")
     return found
 
 

@@ -154,7 +154,7 @@ def seen(call: Call) -> Job:
     """The job of the path; of another owner there is none."""
     found = operations.job(call.session, call.id)
     if not call.visitor.may_see(found.owner):
-        raise JobNotFound(f"there is no job {call.id}: `pagemill ls` shows those that are there")
+        raise JobNotFound(f"there is no job {call.id}", "`pagemill ls` shows those that are there")
     return found
 
 

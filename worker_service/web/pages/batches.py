@@ -207,7 +207,7 @@ def _id(request: Request) -> int:
 def visible_batch(session: Session, request: Request, batch_id: int) -> Batch:
     batch = operations.batch(session, batch_id)
     if not visitor_of(request).may_see(batch.owner):
-        raise BatchNotFound(f"there is no batch {batch_id}: `pagemill batch ls` shows those that are there")
+        raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
     return batch
 
 

@@ -435,7 +435,7 @@ def _seen(session: Session, request: Request) -> Document:
     document_id = number_of(request.path_params["document_id"])
     document = documents.document(session, document_id)
     if not visitor_of(request).may_see(document.owner):
-        raise DocumentNotFound(f"there is no document {document_id}: `pagemill documents` shows those that are there")
+        raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
     return document
 
 

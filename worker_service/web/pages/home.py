@@ -128,6 +128,8 @@ def _wish(matter: Matter) -> Wish:
         return Wish(matter, "Retry…", "/jobs/change", is_get=True, command=typed)
     if matter.verb == "look":
         return Wish(matter, "Look", f"/jobs?{urlencode(matter.about)}", is_link=True, command=typed)
+    if matter.verb == "errors":
+        return Wish(matter, "Look", "/errors?since=1d", is_link=True, command=typed)
     if matter.verb == "resume":
         return Wish(matter, "Resume", f"/batches/{matter.about['batch_id']}/resume", command=typed)
     if matter.verb == "retry_batch":

@@ -279,7 +279,7 @@ def _id(request: Request) -> int:
 def _visible(session: Session, visitor: Visitor, job_id: int) -> Job:
     job = operations.job(session, job_id)
     if not visitor.may_see(job.owner):
-        raise JobNotFound(f"there is no job {job_id}: `pagemill ls` shows those that are there")
+        raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
     return job
 
 
