@@ -751,6 +751,19 @@ CREATE VIRTUAL TABLE page_text USING fts5 (
     text, content = 'page_result', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
+-- The index reads the words that it forgets from page_result, and its snippets too.
+CREATE TRIGGER page_result_guard BEFORE UPDATE OF id, text ON page_result
+WHEN NEW.id IS NOT OLD.id OR NEW.text IS NOT OLD.text
+BEGIN
+    SELECT RAISE(ABORT, 'what was read of a page does not change: to have its document read again, use pagemill reindex --force');
+END;
+
+CREATE TRIGGER page_result_deleted AFTER DELETE ON page_result
+WHEN EXISTS (SELECT 1 FROM page_text_docsize WHERE id = OLD.id)
+BEGIN
+    INSERT INTO page_text (page_text, rowid, text) VALUES ('delete', OLD.id, OLD.text);
+END;
+
 -- What a job keeps for its next attempt.
 CREATE TABLE checkpoint (
     job_id  INTEGER PRIMARY KEY,

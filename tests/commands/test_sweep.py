@@ -76,6 +76,7 @@ WORDS = [
         "db backup EVIL",
         "db restore EVIL --yes",
         "db check",
+        "db rebuild-search",
     ),
     *("config show", "config docs", "completion bash", "service install --dry-run", "service uninstall --dry-run"),
     *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),

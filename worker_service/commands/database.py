@@ -144,6 +144,19 @@ def check(desk: Desk) -> int:
 
 
 @verb
+def rebuild_search(desk: Desk) -> None:
+    """\b
+    pagemill db rebuild-search
+
+    Build the search index again from the text of the pages, when `pagemill db check` says that it is damaged. The
+    daemon goes on meanwhile; until it is done, a search finds only some of the pages.
+    """
+    pages = operations.rebuild_search(desk.session)
+    if not desk.answered({"pages": pages}):
+        output.show(f"the search index has {counted(pages, 'page')}")
+
+
+@verb
 @click.option("--write", is_flag=True, help="Allow changes; else the database is opened read-only.")
 @click.argument("statements", metavar="[SQL]...", nargs=-1)
 def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
@@ -172,7 +185,7 @@ db = group(
     "db",
     "\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
     'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
-    *(migrate, backup, restore, check, shell),
+    *(migrate, backup, restore, check, rebuild_search, shell),
 )
 
 

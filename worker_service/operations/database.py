@@ -90,6 +90,11 @@ def check(session: Session) -> Sequence[Check]:
     return session.store.upkeep.check()
 
 
+def rebuild_search(session: Session) -> int:
+    """Build the full-text index again. Return how many pages it has."""
+    return session.store.upkeep.rebuild_search()
+
+
 def versions(settings: Settings) -> dict[str, object]:
     """Of the library, of the tables that are there (None: nobody can tell) and of those that this version makes."""
     there: int | None = None

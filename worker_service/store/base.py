@@ -593,6 +593,9 @@ class Upkeep(Protocol):
     def audit(self) -> Sequence[str]:
         """A sentence for each promise that the rows, or the history that was kept of them, break. Reads all of it."""
 
+    def rebuild_search(self) -> int:
+        """Build the full-text index again from the stored pages. Return how many pages it has."""
+
     def ensure_wal_mode(self) -> None:
         """Put the database into WAL mode, or raise `StoreBusy` or `StoreUnusable`."""
 

@@ -545,6 +545,8 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
             return DiskFull(f"the disk that holds {path} is full: free some space and try again; nothing was changed")
         case apsw.NotADBError():
             return StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file")
+        case apsw.CorruptError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_CORRUPT_VTAB:
+            return StoreDamaged(f"the search index of {path} is damaged ({error}): run `pagemill db rebuild-search`")
         case apsw.CorruptError():
             return StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup")
         case apsw.CantOpenError():

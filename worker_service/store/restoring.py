@@ -31,6 +31,7 @@ from worker_service.files import sync
 from worker_service.jobs.values import dataclass
 from worker_service.store import opening
 from worker_service.store.database import Connection, connect, connect_to_read, create, spoken_errors
+from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
 from worker_service.store.sqlite import SqliteStore
 
@@ -67,7 +68,7 @@ def look_at_backup(path: Path) -> Backup:
         try:
             with spoken_errors(path):
                 version = schema_version_of(connection)
-                faults = connection.execute("PRAGMA integrity_check(1)").fetchall()
+                faults = faults_of(lambda sql: connection.execute(sql).fetchall())
                 jobs = connection.execute(_JOBS).fetchall() if version is not None else []
                 newest = connection.execute(_NEWEST if version else _NEWEST_OF_PLAIN).fetchall() if jobs else [(None,)]
         finally:
@@ -78,8 +79,8 @@ def look_at_backup(path: Path) -> Backup:
         raise StoreUnusable(f"{path} has no pagemill tables: name a copy that `pagemill db backup` made")
     if version > SCHEMA_VERSION:
         raise SchemaMismatch(newer(path, version))
-    if faults != [("ok",)]:
-        raise StoreDamaged(f"{path} is no sound backup ({faults[0][0]}): take another one")
+    if faults.tables:
+        raise StoreDamaged(f"{path} is no sound backup ({faults.tables[0]}): take another one")
     [(newest_at,)] = newest
     counts = {str(status): int(str(number)) for status, number in jobs}
     return Backup(path, version, path.stat().st_size, None if newest_at is None else str(newest_at), counts)

@@ -26,9 +26,20 @@ from worker_service.jobs.library import OwnerSize, Removed, Weight
 from worker_service.jobs.model import Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.database import SQLITE_VERSION, Database, chunks, spoken_errors, turn_to_wal
+from worker_service.plurals import counted
+from worker_service.store.database import (
+    SQLITE_VERSION,
+    Database,
+    Row,
+    Transaction,
+    WritePauses,
+    chunks,
+    spoken_errors,
+    turn_to_wal,
+)
 from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
+from worker_service.store.integrity import Faults, faults_of
 from worker_service.store.leases import forget_files, leave_results
 
 _LOG_BYTES_MOST = 64 * 1024 * 1024
@@ -41,6 +52,9 @@ _FREE_BYTES_WARN = 256 * 1024 * 1024
 _WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
 _DOCUMENTS_PER_TRANSACTION = 50
+
+_INDEXED_AT_ONCE = 200
+"""Pages in one transaction: about a quarter of a second."""
 
 SENTENCES_MOST = 20
 """Of each rule. Where one broke a million times, the first twenty tell why."""
@@ -68,9 +82,16 @@ class SqliteUpkeep:
     def _checks(self) -> Iterator[Check]:
         faults = self._faults()
         yield Check(
-            "integrity", not faults, faults or "every page is sound", "stop the daemon and restore the newest backup"
+            "integrity",
+            not faults.tables,
+            "; ".join(faults.tables) or "every page is sound",
+            "stop the daemon and restore the newest backup",
         )
-        if not faults:
+        if not faults.tables:
+            of_index = "; ".join([*faults.search_index, *self._differences_of_index()])
+            yield Check(
+                "search index", not of_index, of_index or "it has every stored page", "pagemill db rebuild-search"
+            )
             broken = "; ".join(self.audit())
             yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
         if holder := lasting_holder_of(self._db.path, seconds=_HELD_SECONDS):
@@ -104,12 +125,35 @@ class SqliteUpkeep:
         mode = self._db.path.stat().st_mode & 0o777
         yield Check("permissions", not mode & 0o002, f"mode {mode:04o}", f"chmod o-w {self._db.path}")
 
-    def _faults(self) -> str:
+    def _faults(self) -> Faults:
+        def run(sql: str) -> list[Row]:
+            return self._db.read_sql(sql, [])
+
         try:
-            rows = self._db.read_sql("PRAGMA integrity_check(5)", [])
+            return faults_of(run)
         except StoreDamaged as error:
-            return str(error)
-        return "" if rows == [("ok",)] else "; ".join(row[0] for row in rows)
+            return Faults([str(error)], [])
+
+    def _differences_of_index(self) -> Iterator[str]:
+        [(missing, extra)] = self._db.read("differences_of_index")
+        if missing:
+            yield f"{counted(missing, 'stored page')} cannot be found"
+        if extra:
+            yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
+
+    def rebuild_search(self) -> int:
+        """Build the full-text index again from the stored pages, a few at a time. Return how many pages it has."""
+        transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
+        with transaction:
+            self._db.write("empty_index")
+        indexed, last = 0, 0
+        while True:
+            with transaction:
+                rows = self._db.look("results_not_indexed", after=last, most=_INDEXED_AT_ONCE)
+                self._db.write("index_results", result_ids=json.dumps([result_id for (result_id,) in rows]))
+            if not rows:
+                return indexed
+            indexed, last = indexed + len(rows), rows[-1][0]
 
     def audit(self) -> Sequence[str]:
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}

@@ -142,10 +142,23 @@ SELECT r.id FROM page_result r
  LIMIT :most;
 
 -- name: unindex_results
--- Only what was indexed: to take out what is not there would spoil the index.
+-- In one statement, as in index_results. Only what was indexed: to take out what is not there would spoil the index.
 INSERT INTO page_text (page_text, rowid, text)
 SELECT 'delete', r.id, r.text FROM page_result r
  WHERE r.id IN (SELECT value FROM json_each(:result_ids)) AND EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id);
+
+-- name: differences_of_index
+-- How many stored pages are not in the index, and how many pages in the index are not stored.
+SELECT (SELECT count(*) FROM page_result r WHERE NOT EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id)),
+       (SELECT count(*) FROM page_text_docsize s WHERE NOT EXISTS (SELECT 1 FROM page_result r WHERE r.id = s.id));
+
+-- name: empty_index
+INSERT INTO page_text (page_text) VALUES ('delete-all');
+
+-- name: results_not_indexed
+SELECT id FROM page_result r
+ WHERE id > :after AND NOT EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id)
+ ORDER BY id LIMIT :most;
 
 -- name: forget_aliases
 DELETE FROM page_alias
