@@ -77,9 +77,17 @@ _OF_THE_DAEMON = sorted(
 def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
     """Else a fix of one would be forgotten in the others."""
     treated = {"WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode", "TimeoutStopSec",
-               "OOMPolicy", "Type", "StartLimitIntervalSec", "StartLimitBurst"}  # fmt: skip
+               "OOMPolicy", "CPUWeight", "IOWeight", "Nice", "Type", "StartLimitIntervalSec",
+               "StartLimitBurst"}  # fmt: skip
 
     assert _values(name, treated) == _values("pagemill.service", treated)
+
+
+def test_the_daemon_yields_the_processor_to_other_services() -> None:
+    shares = _values("pagemill.service", {"CPUWeight", "IOWeight", "Nice"})
+
+    # 100 is what every other service has.
+    assert shares == {"CPUWeight=30", "IOWeight=30", "Nice=10"}
 
 
 def test_one_unit_takes_the_commands_and_the_other_leaves_them(tmp_path: Path) -> None:
