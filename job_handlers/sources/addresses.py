@@ -87,6 +87,7 @@ def is_within(place: Any, networks: Sequence[Network]) -> bool:
     return any(address in network for network in networks)
 
 
+_INTERIM_MAX = 10
 _OF_CLOUDS = frozenset(map(ipaddress.IPv4Address, ("192.0.0.192", "168.63.129.16")))
 """Services of a cloud to its own machines, at public addresses: metadata (Oracle) and the wire server (Azure)."""
 
@@ -115,6 +116,20 @@ def is_public(address: Address) -> bool:
     )
 
 
+class _Response(http.client.HTTPResponse):
+    """Ends with an error where the library would read interim answers (100 Continue) for ever."""
+
+    _interim_left = _INTERIM_MAX
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        if status == http.client.CONTINUE:
+            self._interim_left -= 1
+            if self._interim_left < 0:
+                raise http.client.HTTPException(f"more than {_INTERIM_MAX} interim answers")
+        return version, status, reason
+
+
 def connection_to(
     target: Target,
     places: Sequence[Place],
@@ -134,6 +149,7 @@ def connection_to(
             with watched(one):
                 one = trust.wrap_socket(one, server_hostname=target.host)
         unless_made.pop_all()
+    connection.response_class = _Response
     # It never connects by itself, to an address that nobody has checked.
     connection.auto_open = 0
     connection.sock = one

@@ -162,8 +162,12 @@ class HttpsFile:
         self._connection = (whom, connection)
         everything = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "pagemill", **headers}
         try:
+            # Status and headers get less time than a chunk: a server may send one byte of them after the other.
+            self._watchdog.give(self._patience.idle_seconds)
             connection.request("GET", target.path, headers=everything)
-            return connection.getresponse()
+            answer = connection.getresponse()
+            self._watchdog.give(self._patience.chunk_seconds)
+            return answer
         except (ConnectionError, http.client.RemoteDisconnected):
             self._hang_up()
             if not is_old or self._watchdog.has_stopped or self._watchdog.is_late:
