@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -106,3 +107,42 @@ def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
     busy = next(one for one in attention(session, None) if one.about.get("error") == "BUSY")
 
     assert busy.verb == "retry"
+
+
+_FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}
+_CUTS = {"endswith", "partition", "rpartition", "rsplit", "split", "startswith"}
+
+
+def cuts_in(source: str) -> list[int]:
+    """Return the lines that split at a colon, or cut or search a sentence that was written for people."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CUTS:
+            at_colon = any(isinstance(one, ast.Constant) and one.value == ": " for one in node.args)
+            named = {one.attr for one in ast.walk(node.func.value) if isinstance(one, ast.Attribute)} | {
+                one.id for one in ast.walk(node.func.value) if isinstance(one, ast.Name)
+            }
+            at_line_end = any(isinstance(one, ast.Constant) and one.value == "\n" for one in node.args)
+            if at_colon or (named & _FOR_PEOPLE and not at_line_end):
+                lines.append(node.lineno)
+        if isinstance(node, ast.Compare) and any(isinstance(one, ast.In) for one in node.ops):
+            [*names] = [one.id for one in node.comparators if isinstance(one, ast.Name)]
+            names += [one.attr for one in node.comparators if isinstance(one, ast.Attribute)]
+            if isinstance(node.left, ast.Constant) and set(names) & _FOR_PEOPLE:
+                lines.append(node.lineno)
+    return lines
+
+
+def test_no_code_reads_a_sentence_that_was_written_for_people() -> None:
+    for parsed in ('x.partition(": ")', 'reason.startswith("no")', '"disk" in reason'):
+        assert cuts_in(parsed), parsed
+    found = [
+        f"{path}:{line}"
+        for package in ("worker_service", "job_handlers")
+        for path in Path(package).rglob("*.py")
+        for line in cuts_in(path.read_text())
+    ]
+
+    # The audit's lines begin with the number of a promise, as upkeep.sql writes them; the nodes are being rebuilt.
+    may = ("worker_service/operations/health.py", "worker_service/nodes/")
+    assert [one for one in found if not one.startswith(may)] == []
