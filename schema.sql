@@ -278,6 +278,7 @@ CREATE TABLE batch (
     state       TEXT NOT NULL DEFAULT 'active',
     round       INTEGER NOT NULL DEFAULT 1,      -- +1 whenever it begins again after it had ended
     note        TEXT,                            -- why it is in its state: 'stopped by ann'
+    replaced_by INTEGER,                         -- of a waiting one: the newer batch of its owner, after which it resumes
     asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: what the person asked for
     actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: what follows once it has ended
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
@@ -1135,12 +1136,14 @@ BEGIN
     UPDATE batch
        SET round = round + (OLD.state IN ('done', 'failed')),
            note = CASE WHEN NEW.note IS NOT OLD.note THEN NEW.note END,   -- that of another state is no answer
+           replaced_by = CASE WHEN NEW.state = 'waiting' THEN NEW.replaced_by END,
            ended_at = CASE WHEN NEW.state IN ('done', 'failed')
                            THEN ifnull(NEW.ended_at, strftime('%Y-%m-%d %H:%M:%f', 'now')) END
      WHERE id = NEW.id;
     INSERT INTO notice (at, kind, owner, batch_id, generation, message)
     SELECT CASE WHEN b.ended_at IS NULL THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE b.ended_at END,
-           'batch.' || CASE WHEN b.state <> 'active' THEN b.state WHEN OLD.state = 'waiting' THEN 'started' ELSE 'resumed' END,
+           'batch.' || CASE WHEN b.state <> 'active' THEN b.state
+                            WHEN OLD.state = 'waiting' AND OLD.replaced_by IS NULL THEN 'started' ELSE 'resumed' END,
            b.owner, b.id, b.round, b.note
       FROM batch b WHERE b.id = NEW.id;
     INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (NEW.id);

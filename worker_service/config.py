@@ -154,8 +154,8 @@ class Settings:
     owner_policy = Setting(
         kinds.one_of("replace", "queue", "off"),
         "replace",
-        "when a batch of an owner begins or goes on: `replace` stops that owner's other active batches, which can be "
-        "resumed; `queue`: it waits until they have ended; `off`: they go on together",
+        "when an owner starts or resumes a batch: `replace`: the owner's other active batches wait, and resume when it "
+        "has ended; `queue`: it waits until they have ended; `off`: all run together",
     )
     sandbox = Setting(
         kinds.one_of("strict", "best-effort", "off"), "strict", "`best-effort`: as far as the kernel can; `off`"

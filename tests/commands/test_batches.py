@@ -60,7 +60,7 @@ def test_a_batch_is_shown_with_what_was_asked_and_what_to_do_next(run: Run, shel
 
     shown = run("batch", "show", "batch:1")
 
-    assert shown.stdout.startswith("batch 1 (reports): failed · 1 file, 1 failed · 0 pages\n")
+    assert shown.stdout.startswith("batch 1 (reports): finished, 1 failed · 1 file · 0 pages\n")
     assert "by_job_status        1 failed" in shown.stdout
     assert re.search(r"^created_at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown.stdout, re.MULTILINE)
     assert "pagemill batch retry 1" in shown.stderr
@@ -77,14 +77,16 @@ def test_a_batch_is_stopped_and_gone_on_with(run: Run, shelf: Shelf) -> None:
     assert state_of(shelf, 1) is BatchState.ACTIVE
 
 
-def test_resume_says_which_other_batch_of_the_owner_it_has_stopped(run: Run, shelf: Shelf) -> None:
+def test_resume_says_which_other_batch_of_the_owner_now_waits(run: Run, shelf: Shelf) -> None:
     first, second = begun(shelf, "a.pdf"), begun(shelf, "b.pdf", name="")
-    assert state_of(shelf, first) is BatchState.STOPPED
+    assert state_of(shelf, first) is BatchState.WAITING
+    assert "replaced by batch 2 · 0 of 1 file" in run("batch", "show", first).stdout
+    assert "replaced by batch 2" in run("batch", "ls").stdout
 
     resumed = run("batch", "resume", first)
 
-    assert resumed.stderr == "batch 2 of the same owner was stopped for it: pagemill batch resume 2\n"
-    assert state_of(shelf, second) is BatchState.STOPPED
+    assert resumed.stderr == "batch 2 of the same owner waits, and resumes when this one ends\n"
+    assert state_of(shelf, second) is BatchState.WAITING
 
 
 def test_retry_tries_again_what_failed_and_nothing_else(run: Run, shelf: Shelf) -> None:
@@ -318,7 +320,7 @@ def test_ingest_and_crawl_begin_a_batch_by_a_name_and_add_to_one_by_its_number(r
     assert [(job.owner, job.priority) for job in jobs] == [("ann", 2)] * 4
     assert json.loads(run("crawl", "in", "--batch", "new", "--owner", "ann", "--json").stdout)["batch"] == 2
     again = run("ingest", "c.csv", "--batch", 1)
-    assert "batch 1 (reports) is stopped: pagemill batch resume 1" in again.stderr
+    assert "batch 1 (reports) resumes when batch 2 ends; now: pagemill batch resume 1" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ FACTS = BatchFacts(
     documents={IndexStatus.SUCCESS: 29, IndexStatus.FAILED: 1, IndexStatus.INDEXING: 1, IndexStatus.QUEUED: 89},
     files_on_the_way=0,
     files_not_brought_in=0,
+    files_cancelled=0,
+    documents_cancelled=0,
     may_find_more=False,
     pages=5280,
     pages_read=4664,
@@ -37,7 +39,7 @@ FACTS = BatchFacts(
     lately_seconds=300,
     current=("report.pdf", 8, 44),
 )
-NOBODY_KNOWS = "not all is counted yet, so nobody knows how long"
+COUNTING = "still counting pages"
 BATCH = Batch(7, "ann", "reports", 3, BatchState.ACTIVE, 1, None, "{}", "[]", "2026-11-18 10:00:00.000", None)
 
 
@@ -54,17 +56,19 @@ def session(tmp_path: Path) -> Iterator[Session]:
 @pytest.mark.parametrize(
     ("state", "facts", "line"),
     [
-        ("active", {}, "file 31/120 · page 8/44 · 44 pages/min · 14 min left"),
-        ("active", {"uncounted": 3}, f"file 31/120 · page 8/44 · 44 pages/min · {NOBODY_KNOWS}"),
-        ("active", {"may_find_more": True, "pages_lately": 0}, f"file 31/120+ · page 8/44 · {NOBODY_KNOWS}"),
-        ("active", {"files_on_the_way": 2, "current": None}, f"file 31/122 · 44 pages/min · {NOBODY_KNOWS}"),
-        ("active", {"pages_left": 20}, "file 31/120 · page 8/44 · 44 pages/min · 27 s left"),
-        ("active", {"pages_left": 10_000}, "file 31/120 · page 8/44 · 44 pages/min · 3 h 47 min left"),
-        ("active", {"documents": {}, "current": None, "pages_lately": 0}, "job 71/120"),
-        ("stopped", {}, "stopped · file 31/120 · page 8/44"),
-        ("waiting", {"current": None}, "waiting · file 31/120"),
+        ("active", {}, "30 of 120 files, 1 failed · 4,664 pages · 44 pages/min · 14 min left"),
+        ("active", {"uncounted": 3}, f"30 of 120 files, 1 failed · 4,664 pages · 44 pages/min · {COUNTING}"),
+        ("active", {"may_find_more": True, "pages_lately": 0},
+         f"30 of 120 files found so far, 1 failed · 4,664 pages · {COUNTING}"),
+        ("active", {"files_on_the_way": 2}, f"30 of 122 files, 1 failed · 4,664 pages · 44 pages/min · {COUNTING}"),
+        ("active", {"pages_left": 20}, "30 of 120 files, 1 failed · 4,664 pages · 44 pages/min · 27 s left"),
+        ("active", {"documents_cancelled": 1, "pages_left": 10_000},
+         "30 of 120 files, 1 cancelled · 4,664 pages · 44 pages/min · 3 h 47 min left"),
+        ("active", {"documents": {}, "pages_read": 0, "pages_lately": 0}, "70 of 120 jobs"),
+        ("stopped", {}, "stopped · 30 of 120 files, 1 failed · 4,664 pages"),
+        ("waiting", {}, "waiting · 30 of 120 files, 1 failed · 4,664 pages"),
         ("failed", {"documents": {IndexStatus.SUCCESS: 119, IndexStatus.FAILED: 1}},
-         "failed · 120 files, 1 failed · 4,664 pages"),
+         "finished, 1 failed · 120 files · 4,664 pages"),
         ("done", {"documents": {}, "jobs": {Status.COMPLETED: 5}}, "done · 5 jobs"),
     ],
 )  # fmt: skip
@@ -146,7 +150,7 @@ def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) 
 
 def test_nobody_waits_for_a_batch_that_is_stopped_nor_longer_than_was_said(session: Session) -> None:
     batch = batches.add(session, [NewJob("ocr_pages")], owner="ann").batch
-    with pytest.raises(WaitTimedOut, match="after 1s, batch 1 had not ended: job 1/1"):
+    with pytest.raises(WaitTimedOut, match="after 1s, batch 1 had not ended: 0 of 1"):
         batches.wait_for_batch(session, batch.id, timeout="1s")
 
     batches.stop(session, batch.id)

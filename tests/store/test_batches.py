@@ -528,19 +528,151 @@ def test_batches_are_listed_by_owner_and_state_the_newest_first(store: Store) ->
 # ── One active batch of an owner ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_replace_stops_the_owners_other_active_batch_which_can_be_resumed_and_nobody_elses(
-    store: Store, by_hand: ByHand
-) -> None:
+def test_replace_lets_the_owners_other_active_batch_wait_and_nobody_elses(store: Store, by_hand: ByHand) -> None:
     first, other, nobodys = add(store), add(store, owner="bob"), add(store, owner="")
 
     second = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")])
 
     assert list(second.replaced) == [first.id]
-    assert states(by_hand) == {first.id: "stopped", other.id: "active", nobodys.id: "active", second.batch.id: "active"}
-    assert store.batches.get(first.id).note == f"replaced by batch {second.batch.id}"
-    resumed = store.batches.resume(first.id, actor="ann")
-    assert (list(resumed.replaced), resumed.batch.state) == ([second.batch.id], BatchState.ACTIVE)
-    assert states(by_hand)[second.batch.id] == "stopped"
+    assert states(by_hand) == {first.id: "waiting", other.id: "active", nobodys.id: "active", second.batch.id: "active"}
+    replaced = store.batches.get(first.id)
+    assert (replaced.replaced_by, replaced.note) == (second.batch.id, f"replaced by batch {second.batch.id}")
+    [gate] = store.reading.explain(jobs_of(store, first)[0])
+    assert (gate.code, gate.detail) == (
+        "BATCH_WAITING",
+        f"batch {first.id} (of ann) was replaced by batch {second.batch.id} of the same owner, "
+        "and resumes when that ends",
+    )
+
+
+def work_off(store: Store, batch: Batch) -> None:
+    """Complete the jobs of this batch, which has to be the one that runs."""
+    for job_id in jobs_of(store, batch):
+        lease = claim_one(store).lease
+        assert lease.job_id == job_id
+        store.leases.complete(lease)
+
+
+def test_a_replaced_batch_resumes_in_the_transaction_that_ends_the_newer_one(store: Store, by_hand: ByHand) -> None:
+    first = add(store, 2)
+    done = claim_one(store)
+    second = add(store)
+    store.leases.release(done.lease)
+
+    work_off(store, second)
+
+    resumed = store.batches.get(first.id)
+    assert (resumed.state, resumed.replaced_by, resumed.note) == (
+        BatchState.ACTIVE,
+        None,
+        f"resumed after batch {second.id}",
+    )
+    assert store.reading.get(done.id).retry_count == 0
+    work_off(store, first)
+    assert set(states(by_hand).values()) == {"done"}
+    kinds = by_hand(f"SELECT kind FROM notice WHERE batch_id = {first.id} ORDER BY id")
+    assert [row["kind"] for row in kinds] == ["batch.started", "batch.waiting", "batch.resumed", "batch.done"]
+
+
+def test_a_chain_of_replaced_batches_resumes_the_newest_first(store: Store) -> None:
+    chain = [add(store) for _ in range(4)]
+    assert [store.batches.get(one.id).replaced_by for one in chain] == [2, 3, 4, None]
+
+    for one in reversed(chain):
+        work_off(store, one)
+
+    assert {store.batches.get(one.id).state for one in chain} == {BatchState.DONE}
+
+
+def test_a_replaced_batch_that_a_person_resumes_early_replaces_the_newer_one(store: Store) -> None:
+    first, second, third = (add(store) for _ in range(3))
+
+    moved = store.batches.resume(first.id, actor="ann")
+
+    assert (list(moved.replaced), moved.batch.state, moved.batch.replaced_by) == ([third.id], BatchState.ACTIVE, None)
+    for one in (first, third, second):
+        work_off(store, one)
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel", "remove", "delete by hand", "stop by hand"])
+def test_a_replaced_batch_resumes_when_the_newer_one_is_stopped_cancelled_or_gone(
+    store: Store, by_hand: ByHand, how: str
+) -> None:
+    first, second = add(store), add(store)
+
+    match how:
+        case "stop":
+            store.batches.stop(second.id, actor="ann")
+        case "cancel":
+            store.batches.cancel(second.id, actor="ann")
+        case "remove":
+            by_hand(f"DELETE FROM worker_job_queue WHERE batch_id = {second.id}")
+            store.batches.remove(second.id, actor="ann")
+        case "delete by hand":
+            by_hand(f"DELETE FROM worker_job_queue WHERE batch_id = {second.id}")
+            by_hand(f"DELETE FROM batch WHERE id = {second.id}")
+        case _:
+            by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {second.id}")
+
+    assert list(claimed_ids(store)) == list(jobs_of(store, first))
+    assert store.batches.get(first.id).state is BatchState.ACTIVE
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel", "stop by hand"])
+def test_a_replaced_batch_that_a_person_has_stopped_stays_stopped(store: Store, by_hand: ByHand, how: str) -> None:
+    first, second = add(store), add(store)
+
+    match how:
+        case "stop":
+            store.batches.stop(first.id, actor="ann")
+        case "cancel":
+            store.batches.cancel(first.id, actor="ann")
+        case _:
+            by_hand(f"UPDATE batch SET state = 'stopped' WHERE id = {first.id}")
+    work_off(store, second)
+
+    stopped = store.batches.get(first.id)
+    assert (stopped.state, stopped.replaced_by) == (BatchState.STOPPED, None)
+    assert claimed_ids(store) == []
+
+
+def test_a_replaced_batch_that_a_hand_activates_runs_beside_the_newer_one(store: Store, by_hand: ByHand) -> None:
+    first, second = add(store), add(store)
+
+    by_hand(f"UPDATE batch SET state = 'active' WHERE id = {first.id}")
+
+    assert by_hand.one(f"SELECT replaced_by FROM batch WHERE id = {first.id}") is None
+    assert sorted(claimed_ids(store)) == sorted([*jobs_of(store, first), *jobs_of(store, second)])
+
+
+def test_batches_that_name_each_other_as_replacement_by_hand_still_resume(store: Store, by_hand: ByHand) -> None:
+    first, second, third = (add(store) for _ in range(3))
+    by_hand(f"UPDATE batch SET replaced_by = {second.id} WHERE id = {first.id}")
+    by_hand(f"UPDATE batch SET replaced_by = {first.id} WHERE id = {second.id}")
+
+    for _ in range(3):
+        [job_id] = claimed_ids(store)
+        store.leases.complete(store.reading.get(job_id).lease)
+
+    assert {store.batches.get(one.id).state for one in (first, second, third)} == {BatchState.DONE}
+
+
+def test_a_replaced_batch_of_which_nothing_is_left_ends_without_its_turn(store: Store) -> None:
+    first = add(store)
+    last = claim_one(store)
+    second = add(store)
+
+    store.leases.complete(last.lease)
+
+    assert [store.batches.get(one.id).state for one in (first, second)] == [BatchState.DONE, BatchState.ACTIVE]
+
+
+def test_a_replaced_batch_resumes_before_one_that_waits_for_its_first_turn(store: Store) -> None:
+    first, queued = add(store), add(store, policy=OwnerPolicy.QUEUE)
+    newest = add(store)
+
+    for one in (newest, first, queued):
+        work_off(store, one)
 
 
 def test_a_batch_that_is_deleted_by_hand_lets_the_next_one_of_its_owner_begin(store: Store, by_hand: ByHand) -> None:

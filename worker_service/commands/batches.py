@@ -92,8 +92,8 @@ def resume(desk: Desk, batch_id: int) -> int:
     """\b
     pagemill batch resume 7
 
-    Go on with a batch that was stopped, and with what failed or was cancelled in it. No file is fetched again, and no
-    page read again. With owner_policy = "replace" the owner's other active batch is stopped instead.
+    Resume a batch that was stopped or replaced, and retry what failed or was cancelled in it. No file is fetched again,
+    and no page read again. With owner_policy = "replace" the owner's other active batch waits until it ends.
     """
     return _show_moved(desk, operations.resume(desk.session, batch_id), "goes on")
 
@@ -184,6 +184,8 @@ def say_of_batch(desk: Desk, added: BatchAdded) -> None:
     batch = added.batch
     if batch.state is BatchState.STOPPED:
         output.say(f"{batch.title} is stopped: pagemill batch resume {batch.id}")
+    elif batch.replaced_by is not None:
+        output.say(f"{batch.title} resumes when batch {batch.replaced_by} ends; now: pagemill batch resume {batch.id}")
     elif batch.state is BatchState.WAITING:
         output.say(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_owner(batch)}")
     else:
@@ -194,7 +196,7 @@ def say_of_batch(desk: Desk, added: BatchAdded) -> None:
 def _say_what_was_replaced(desk: Desk, replaced: Sequence[int]) -> None:
     for other in replaced:
         batch = operations.batch(desk.session, other)
-        output.say(f"{batch.title} of the same owner was stopped for it: pagemill batch resume {other}")
+        output.say(f"{batch.title} of the same owner waits, and resumes when this one ends")
 
 
 def _show_moved(desk: Desk, moved: BatchMoved, what: str) -> int:
@@ -237,6 +239,8 @@ def _moves(found: BatchInWhole) -> list[str]:
     batch, now = found.batch, found.progress
     if batch.state is BatchState.STOPPED:
         return [f"to go on with it: pagemill batch resume {batch.id}"]
+    if batch.replaced_by is not None:
+        return [f"it resumes when batch {batch.replaced_by} ends; to start it now: pagemill batch resume {batch.id}"]
     if batch.state is BatchState.WAITING:
         return [f"what is before it: pagemill batch ls --owner {_owner(batch)} --status active"]
     if now.files_failed or now.jobs_failed:

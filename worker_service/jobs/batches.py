@@ -15,7 +15,7 @@ from worker_service.jobs.values import dataclass
 class BatchState(StrEnum):
     ACTIVE = "active"
     WAITING = "waiting"
-    """Until the owner's other batches have ended or are stopped."""
+    """Until the owner's other batches have ended or are stopped: for its first turn, or replaced by a newer batch."""
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
@@ -29,7 +29,7 @@ class OwnerPolicy(StrEnum):
     """What becomes of an owner's other active batches when one begins or goes on."""
 
     REPLACE = "replace"
-    """They are stopped, and can be resumed."""
+    """They wait, and resume when the newer one has ended or is stopped."""
     QUEUE = "queue"
     """They go on, and the new one waits."""
     OFF = "off"
@@ -70,6 +70,8 @@ class Batch:
     actions: str
     created_at: str
     ended_at: str | None
+    replaced_by: int | None = None
+    """Of a waiting batch: the newer batch of its owner, after which it resumes."""
 
     @property
     def title(self) -> str:
@@ -91,7 +93,7 @@ class BatchAdded:
     batch: Batch
     jobs: Sequence[InBatch]
     replaced: Sequence[int] = ()
-    """The owner's other batches, which were stopped for it."""
+    """The owner's other batches, which wait until this one ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,10 @@ class BatchFacts:
     """Sources of which there is no document yet, because their jobs have not ended."""
     files_not_brought_in: int
     """Sources whose last try failed or was cancelled."""
+    files_cancelled: int
+    """Of those, the sources whose last job was cancelled."""
+    documents_cancelled: int
+    """Failed documents whose reading was cancelled."""
     may_find_more: bool
     """A job lives that is for no document and no one source: a crawl, or one of somebody's own."""
     pages: int

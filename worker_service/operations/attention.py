@@ -110,6 +110,11 @@ def _batches(session: Session, owner: str | None) -> Iterator[Matter]:
         title = f"{one.title[:1].upper()}{one.title[1:]} is stopped"
         words = ("batch", "resume", str(one.id))
         yield Matter(Level.OK, title, one.note or "", words, "", "resume", {"batch_id": str(one.id)})
+    for one in session.store.batches.list(owners=owners, states=[BatchState.WAITING], most=_BATCHES_MOST):
+        if one.replaced_by is not None:
+            title = f"{one.title[:1].upper()}{one.title[1:]} was replaced by batch {one.replaced_by}"
+            words, about = ("batch", "resume", str(one.id)), {"batch_id": str(one.id)}
+            yield Matter(Level.OK, title, "It resumes when that batch ends.", words, "", "resume", about)
     for one in session.store.batches.list(owners=owners, states=[BatchState.FAILED], most=_BATCHES_MOST):
         if (one.ended_at or "") >= since:
             title = f"{one.title[:1].upper()}{one.title[1:]} ended with failures"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from worker_service.clock import parse_length
@@ -44,6 +44,8 @@ class BatchProgress:
     files: int
     files_ended: int
     files_failed: int
+    files_cancelled: int
+    """Not among the failed ones."""
     may_find_more: bool
     """Files, or jobs: nobody has seen all of it yet."""
     pages: int
@@ -103,7 +105,7 @@ def list_batches(
 ) -> BatchPage:
     chosen = read_statuses(BatchState, states)
     found = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
-    items = [BatchInWhole(batch, progress(session, batch.id)) for batch in found[:limit]]
+    items = [_whole(session, batch) for batch in found[:limit]]
     return BatchPage(items, found[limit - 1].id if len(found) > limit else None)
 
 
@@ -117,7 +119,13 @@ def under_way(session: Session) -> Sequence[BatchInWhole]:
 
 
 def show(session: Session, batch_id: int) -> BatchInWhole:
-    return BatchInWhole(session.store.batches.get(batch_id), progress(session, batch_id))
+    return _whole(session, session.store.batches.get(batch_id))
+
+
+def _whole(session: Session, batch: Batch) -> BatchInWhole:
+    """Only an active batch has time left."""
+    found = progress(session, batch.id)
+    return BatchInWhole(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
 
 
 def progress(session: Session, batch_id: int) -> BatchProgress:
@@ -127,7 +135,8 @@ def progress(session: Session, batch_id: int) -> BatchProgress:
 def progress_of(facts: BatchFacts) -> BatchProgress:
     documents = facts.documents
     read, unreadable = documents.get(IndexStatus.SUCCESS, 0), documents.get(IndexStatus.FAILED, 0)
-    failed = unreadable + facts.files_not_brought_in
+    cancelled = facts.documents_cancelled + facts.files_cancelled
+    failed = unreadable + facts.files_not_brought_in - cancelled
     live = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
     is_all_known = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
     pace = (
@@ -142,8 +151,9 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
         jobs_ended=jobs - live,
         jobs_failed=facts.jobs.get(Status.FAILED, 0),
         files=sum(documents.values()) + facts.files_on_the_way + facts.files_not_brought_in,
-        files_ended=read + failed + documents.get(IndexStatus.NOT_INDEXED, 0),
+        files_ended=read + failed + cancelled + documents.get(IndexStatus.NOT_INDEXED, 0),
         files_failed=failed,
+        files_cancelled=cancelled,
         may_find_more=facts.may_find_more,
         pages=facts.pages,
         pages_read=facts.pages_read,
@@ -160,28 +170,30 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
 
 
 def in_words(found: BatchInWhole) -> str:
-    """``file 31/120 · page 8/44 · 44 pages/min · 14 min left``; a + stands where there may be more."""
+    """``30 of 120 files · 4,664 pages · 44 pages/min · 14 min left``"""
     batch, now = found.batch, found.progress
-    more = "+" if now.may_find_more else ""
+    failed, cancelled = now.files_failed or now.jobs_failed, now.files_cancelled
+    counts = [f"{failed:,} failed"] * bool(failed) + [f"{cancelled:,} cancelled"] * bool(cancelled)
     if batch.state.is_ended:
-        failed = f", {now.files_failed or now.jobs_failed} failed" if batch.state is BatchState.FAILED else ""
-        if not now.files:
-            return f"{batch.state} · {counted(now.jobs, 'job')}{failed}"
-        return f"{batch.state} · {counted(now.files, 'file')}{failed} · {counted(now.pages_read, 'page')}"
-    if now.files:
-        parts = [f"file {min(now.files_ended + 1, now.files)}/{now.files}{more}"]
-    else:
-        parts = [f"job {min(now.jobs_ended + 1, now.jobs)}/{now.jobs}{more}"]
-    if now.name:
-        parts.append(f"page {now.name_pages_read}" + ("" if now.name_pages is None else f"/{now.name_pages}"))
+        whole = counted(now.files, "file") if now.files else counted(now.jobs, "job")
+        how = ", ".join(["finished" if batch.state is BatchState.FAILED else str(batch.state), *counts])
+        return " · ".join([how, whole, *([counted(now.pages_read, "page")] if now.files else [])])
+    ended, whole = (now.files_ended, "file") if now.files else (now.jobs_ended, "job")
+    done = f"{ended:,} of {counted(now.files or now.jobs, whole)}"
+    if now.may_find_more:
+        done += " found so far"
+    parts = [", ".join([done, *counts])]
+    if now.pages_read:
+        parts.append(counted(now.pages_read, "page"))
     if batch.state is not BatchState.ACTIVE:
-        return " · ".join([str(batch.state), *parts])
+        state = str(batch.state) if batch.replaced_by is None else f"replaced by batch {batch.replaced_by}"
+        return " · ".join([state, *parts])
     if now.pages_a_minute is not None:
         parts.append(f"{now.pages_a_minute:.0f} pages/min")
     if now.seconds_left is not None:
         parts.append(f"{_length(now.seconds_left)} left")
     elif now.files:
-        parts.append("not all is counted yet, so nobody knows how long")
+        parts.append("still counting pages")
     return " · ".join(parts)
 
 

@@ -39,7 +39,8 @@ NEXT_MOVES = {
     "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
     "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
     "BATCH_STOPPED": "to go on with it: pagemill batch resume {batch_id}",
-    "BATCH_WAITING": "its turn comes; to see what is before it: pagemill batch ls --owner '{owner}'",
+    "BATCH_WAITING": "its turn comes by itself; to start it now: pagemill batch resume {batch_id}; what is before it: "
+    "pagemill batch ls --owner '{owner}'",
     "DRAINING": "wait until the worker is back, or start another one",
     "NOT_YET": _AT_ONCE,
     "BACKOFF": "to see what failed: pagemill show {id}; " + _AT_ONCE,

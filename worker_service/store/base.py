@@ -291,8 +291,8 @@ class Batches(Protocol):
         """What is stored of how far it is."""
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = ...) -> BatchAdded:
-        """A batch with all its jobs or none of it, in one transaction; in the same one the owner's other active batches
-        are stopped, or it waits for them. A document that stands in a batch which is stopped is taken over at once."""
+        """Insert a batch with all its jobs, or nothing. In the same transaction the owner's other active batches are
+        replaced by it, or it waits for them. It takes over documents that a stopped or waiting batch was reading."""
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
         """All of them or none. Refused for one that has ended."""

@@ -68,6 +68,7 @@ class SqliteBatches:
             jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **of)}
             documents = {IndexStatus(state): numbers for state, *numbers in self._db.read("batch_documents", **of)}
             sources = self._db.read("batch_sources", **of)
+            [(documents_cancelled,)] = self._db.read("batch_documents_cancelled", **of)
             [(may_find_more,)] = self._db.read("batch_may_find_more", **of)
             [(pages_lately, seconds)] = self._db.read(
                 "batch_pages_lately", **of, now=as_text(now), since=as_text(now - LATELY)
@@ -77,8 +78,12 @@ class SqliteBatches:
         return BatchFacts(
             jobs,
             {state: numbers[0] for state, numbers in documents.items()},
-            files_on_the_way=sum(bool(is_live) for is_live, _ in sources),
-            files_not_brought_in=sum(not is_live and not is_there for is_live, is_there in sources),
+            files_on_the_way=sum(bool(is_live) for is_live, *_ in sources),
+            files_not_brought_in=sum(not is_live and not is_there for is_live, is_there, _ in sources),
+            files_cancelled=sum(
+                bool(is_cancelled) and not is_live and not is_there for is_live, is_there, is_cancelled in sources
+            ),
+            documents_cancelled=documents_cancelled,
             may_find_more=bool(may_find_more),
             pages=sum(numbers[1] for numbers in documents.values()),
             pages_read=sum(numbers[3] for numbers in documents.values()),
@@ -158,7 +163,8 @@ class SqliteBatches:
                 raise Refused(f"{batch.title} is stopped: `pagemill batch resume {batch_id}` goes on with all of it")
             if batch.state.is_ended and not self._to_retry(batch_id, statuses, 0):
                 raise Refused(f"{batch.title} is {batch.state}, and nothing of it is left to do")
-            if batch.state is BatchState.STOPPED or batch.state.is_ended:
+            starts_early = is_resume and batch.state is BatchState.WAITING and policy is not OwnerPolicy.QUEUE
+            if batch.state is BatchState.STOPPED or batch.state.is_ended or starts_early:
                 replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
             self._steering.begin_batch_action(verb, batch_id, actor)
             seen = self._retry_some(batch_id, statuses, 0, retried, refused)
@@ -255,7 +261,7 @@ class SqliteBatches:
         if policy is not OwnerPolicy.REPLACE:
             return []
         for other in others:
-            self._move(other, BatchState.STOPPED, f"replaced by batch {batch_id}")
+            self._db.write("replace_batch", batch_id=other, by=batch_id)
         return others
 
     def _move(self, batch_id: int, state: BatchState, note: str) -> None:

@@ -1,7 +1,7 @@
 -- What one person submitted together. What follows from a batch's state is done by its triggers.
 
 -- fragment: batch_columns
-id, owner, name, priority, state, round, note, asked, actions, created_at, ended_at
+id, owner, name, priority, state, round, note, asked, actions, created_at, ended_at, replaced_by
 
 -- name: batch
 SELECT {batch_columns} FROM batch WHERE id = :batch_id;
@@ -21,6 +21,9 @@ RETURNING id;
 -- name: move_batch
 -- The note again, where it would be the same as before: the table forgets the note of another state.
 UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND (state <> :state OR note IS NOT :note);
+
+-- name: replace_batch
+UPDATE batch SET state = 'waiting', replaced_by = :by, note = 'replaced by batch ' || :by WHERE id = :batch_id;
 
 -- name: batch_left_cancelled
 -- The batch that this action cancelled, if it is still stopped and no later action was about it.
@@ -79,10 +82,15 @@ EXISTS (SELECT 1 FROM document d JOIN batch_document b ON b.document_id = d.id A
 
 -- name: batch_sources
 -- Sources of which it has no document yet, by whether a job still brings them in.
-SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there FROM worker_job_queue q
+SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there,
+       min(q.status <> 'failed') AS is_cancelled FROM worker_job_queue q
  WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.source_key IS NOT NULL AND q.document_id IS NULL
    AND NOT {brought_in}
  GROUP BY q.platform, q.source_key;
+
+-- name: batch_documents_cancelled
+SELECT count(*) FROM batch_document b CROSS JOIN document d ON d.id = b.document_id
+ WHERE b.batch_id = :batch_id AND d.index_status = 'failed' AND d.error_code = 'CANCELLED';
 
 -- name: batch_may_find_more
 SELECT EXISTS (SELECT 1 FROM worker_job_queue q

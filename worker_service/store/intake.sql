@@ -182,16 +182,24 @@ UPDATE batch
                       OR EXISTS (SELECT 1 FROM batch_document b JOIN document d ON d.id = b.document_id
                                   WHERE b.batch_id = batch.id AND d.index_status = 'failed')
                     THEN 'failed' ELSE 'done' END
- WHERE id IN (SELECT value FROM json_each(:batch_ids)) AND state = 'active'
+ WHERE id IN (SELECT value FROM json_each(:batch_ids)) AND (state = 'active' OR replaced_by IS NOT NULL)
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = batch.id AND q.status IN ('pending', 'running'))
    AND NOT EXISTS (SELECT 1 FROM batch_document b JOIN document d ON d.id = b.document_id
                     WHERE b.batch_id = batch.id AND d.index_status IN ('queued', 'indexing'))
 RETURNING id, state, owner, actions;
 
 -- name: begin_next_batches
--- Of the owners of these that have no active batch any more, the one that has waited longest.
-UPDATE batch SET state = 'active'
- WHERE id IN (SELECT (SELECT min(w.id) FROM batch w WHERE w.owner = b.owner AND w.state = 'waiting')
+-- For each owner of these batches without an active one, start a waiting batch: first the one whose replacement is no
+-- longer under way, the newest replacement first, so that A, replaced by B, replaced by C, resumes after B. Then the
+-- batch that has waited longest for its first turn. The first term only orders, so a row written by hand that names a
+-- waiting batch as its replacement never keeps all of them waiting.
+UPDATE batch
+   SET state = 'active', note = 'resumed after batch ' || replaced_by
+ WHERE id IN (SELECT (SELECT w.id FROM batch w WHERE w.owner = b.owner AND w.state = 'waiting'
+                       ORDER BY EXISTS (SELECT 1 FROM batch r
+                                         WHERE r.id = w.replaced_by AND r.state IN ('active', 'waiting')),
+                                w.replaced_by IS NULL, w.replaced_by DESC, iif(w.replaced_by IS NULL, w.id, -w.id)
+                       LIMIT 1)
                 FROM json_each(:batch_ids) i JOIN batch b ON b.id = i.value
                WHERE NOT EXISTS (SELECT 1 FROM batch a WHERE a.owner = b.owner AND a.state = 'active'));
 

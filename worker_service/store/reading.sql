@@ -38,7 +38,9 @@ SELECT rank, code, detail, remedy, NULL AS worker_id FROM (
      UNION ALL
     SELECT 3, CASE b.state WHEN 'waiting' THEN 'BATCH_WAITING' ELSE 'BATCH_STOPPED' END,
            'batch ' || b.id || ifnull(' (' || nullif(b.name, '') || ')', '')
-           || CASE b.state WHEN 'waiting'
+           || CASE WHEN b.replaced_by IS NOT NULL
+                   THEN ' was replaced by batch ' || b.replaced_by || ' of the same owner, and resumes when that ends'
+                   WHEN b.state = 'waiting'
                    THEN ' waits' || ifnull(' for batch ' || (SELECT min(a.id) FROM batch a
                                                               WHERE a.owner = b.owner AND a.state = 'active')
                                            || ' of the same owner', '')

@@ -103,7 +103,7 @@ def batch(call: Call) -> BatchInWhole:
 @endpoint(
     "POST",
     "/api/batches",
-    "Begin a batch: all its jobs, or none. The owner's other active batches are stopped, or it waits for them.",
+    "Begin a batch: all its jobs, or none. The owner's other active batches wait until it ends, or it waits for them.",
     body=_BODY,
     answer=Submitted,
     statuses=(201,),

@@ -223,7 +223,7 @@ def _can(found: BatchInWhole) -> Sequence[str]:
         return ["resume", *([] if is_done else ["cancel"]), *(["rm"] if is_done else [])]
     if batch.state.is_ended:
         return [*failed, "rm"]
-    return ["stop", *failed, "cancel"]
+    return [*(["resume"] if batch.replaced_by is not None else []), "stop", *failed, "cancel"]
 
 
 def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
@@ -234,8 +234,9 @@ def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
         ("Pages", f"{now.pages_read:,} of {now.pages:,}{more}" if now.pages else ""),
         ("Jobs", f"{now.jobs_ended:,} of {now.jobs:,}{more}"),
         ("Failed", f"{now.files_failed or now.jobs_failed:,}"),
+        ("Cancelled", f"{now.files_cancelled:,}" if now.files_cancelled else ""),
         ("Rate", f"{now.pages_a_minute:.0f} pages/min" if goes_on and now.pages_a_minute is not None else ""),
-        ("Time left", length(now.seconds_left) if goes_on and now.seconds_left is not None else ""),
+        ("Time left", length(now.seconds_left) if now.seconds_left is not None else ""),
         ("Originals", size(now.size) if now.size else ""),
     ]
     return [(name, value) for name, value in found if value]
