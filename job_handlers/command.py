@@ -27,6 +27,7 @@ from worker_service.handlers import (
     Family,
     File,
     Handler,
+    KnownDocument,
     Limits,
     Permanent,
     Program,
@@ -45,6 +46,7 @@ _LOOK_SECONDS = 0.1
 _FILES_MAX = 10_000
 _NAMES_TOLD = 5
 _PR_SET_PDEATHSIG = 1
+_NOT_IN_A_VARIABLE = re.compile(r"\W", re.ASCII)
 
 _libc = ctypes.CDLL(None)
 
@@ -60,7 +62,7 @@ def make(job_type: str, table: Mapping[str, object]) -> Handler[Payload]:
         limits=_limits(program),
         at_most_once=program.at_most_once,
         missing=lambda: _missing(program),
-        environment=program.env,
+        environment=(*program.env, "WORKER_DATABASE", "WORKER_WORKSPACE"),
         reads=[program.path, program.path.resolve(), *program.read],
         writes=program.write,
         about=_about(program),
@@ -83,7 +85,7 @@ def run(context: Context[Payload], program: Program) -> Done:
         argv, told = program.arguments(job), program.input(job)
     except Unfit as error:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
-    running = _begin(argv, told, program, context.idempotency_key)
+    running = _begin(argv, told, program, _variables(context))
     last_words = _listen(context, running)
     code = running.wait()
     files = _files(context, program, is_done=code in program.done)
@@ -133,7 +135,7 @@ def _about(program: Program) -> dict[str, str]:
 # --- while it runs --------------------------------------------------------------------------------
 
 
-def _begin(argv: list[str], told: str, program: Program, idempotency_key: str) -> subprocess.Popen[bytes]:
+def _begin(argv: list[str], told: str, program: Program, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # Of a file, unlike of a pipe, it may read as much and as late as it likes.
     with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
         stdin.write(told.encode())
@@ -145,7 +147,7 @@ def _begin(argv: list[str], told: str, program: Program, idempotency_key: str) -
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=program.cwd,
-                env={**os.environ, "PAGEMILL_IDEMPOTENCY_KEY": idempotency_key},
+                env={**os.environ, **variables},
                 preexec_fn=lambda: _prepare(program.memory),
             )
         except OSError as error:
@@ -156,6 +158,24 @@ def _begin(argv: list[str], told: str, program: Program, idempotency_key: str) -
                     'give them by stdin = "{payload}"',
                 ) from error
             raise Retryable(f"{argv[0]} cannot be run: {error}", code="COMMAND_ABSENT") from error
+
+
+def _variables(context: Context[Payload]) -> dict[str, str]:
+    """What the program learns of its job, and of the document that the job follows."""
+    variables = {"PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key, "PAGEMILL_OWNER": context.owner}
+    if context.document_id is None:
+        return variables
+    known = context.document or KnownDocument()
+    of_document = {
+        "DOCUMENT_ID": context.document_id,
+        "NAME": known.name,
+        "GENERATION": known.generation,
+        "BATCH_ID": known.batch_id,
+        **{f"FILE_{_NOT_IN_A_VARIABLE.sub('_', role).upper()}": path for role, path in context.inputs.items()},
+    }
+    return variables | {
+        f"PAGEMILL_{key}": str(value).replace("\0", "") for key, value in of_document.items() if value is not None
+    }
 
 
 def _prepare(memory_bytes: int | None) -> None:

@@ -56,6 +56,26 @@ def test_of_a_batch_of_which_nothing_else_is_known_its_number_is_told() -> None:
     assert told.text == "Batches are done:\n  batch:7\n"
 
 
+def test_a_message_names_the_file_and_links_to_its_page() -> None:
+    notices = [failed(3), failed(4, document_id=7, generation=None)]
+
+    [told] = messages(
+        Rule("ops", "mailto:ops@example.com"),
+        notices,
+        {},
+        machine="box",
+        names={3: "night run", 4: "empty.pdf"},
+        page="http://box:8080",
+    )
+
+    assert told.text.splitlines()[2:] == [
+        "  job 3 night run: TIMEOUT: no answer",
+        "    http://box:8080/jobs/3",
+        "  job 4 empty.pdf: TIMEOUT: no answer",
+        "    http://box:8080/documents/7",
+    ]
+
+
 def test_what_a_document_tells_its_jobs_do_not_tell_again() -> None:
     of_a_document = failed(1, document_id=7, generation=1)
 

@@ -104,15 +104,29 @@ class Told:
     data: Mapping[str, object]
 
 
-def messages(rule: Rule, notices: Sequence[Notice], addresses: Mapping[str, str], *, machine: str) -> Iterator[Told]:
-    """One for each address. An owner who has none is told nothing."""
+def messages(
+    rule: Rule,
+    notices: Sequence[Notice],
+    addresses: Mapping[str, str],
+    *,
+    machine: str,
+    names: Mapping[int, str] = {},
+    page: str | None = None,
+) -> Iterator[Told]:
+    """Return one message for each address; an owner without an address gets none. `names` has the file or job of a
+    notice by the notice's id; `page` is the address of the web page."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
         if to:
             by_address.setdefault(to, []).append(_shortened(notice))
     for to, some in by_address.items():
-        yield Told(to, f"pagemill on {machine}: {_in_a_line(some)}", "\n".join(_in_words(some)), _in_data(rule, some))
+        yield Told(
+            to,
+            f"pagemill on {machine}: {_in_a_line(some)}",
+            "\n".join(_in_words(some, names, page)),
+            _in_data(rule, some),
+        )
 
 
 def _shortened(notice: Notice) -> Notice:
@@ -126,7 +140,7 @@ def _in_a_line(notices: Iterable[Notice]) -> str:
     return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
 
 
-def _in_words(notices: Sequence[Notice]) -> Iterator[str]:
+def _in_words(notices: Sequence[Notice], names: Mapping[int, str], page: str | None) -> Iterator[str]:
     for kind, (_, several) in KINDS.items():
         some = [notice for notice in notices if notice.kind == kind]
         if not some:
@@ -135,15 +149,40 @@ def _in_words(notices: Sequence[Notice]) -> Iterator[str]:
         codes = Counter(notice.code for notice in some if notice.code)
         if len(some) > 1 and codes:
             yield "  " + ", ".join(f"{code}: {number}" for code, number in codes.most_common())
-        yield from (f"  {_line(notice)}" for notice in some[:_LINES_MOST])
+        for notice in some[:_LINES_MOST]:
+            yield f"  {_line(notice, names.get(notice.id, ''))}"
+            if link := _link(notice, page):
+                yield f"    {link}"
         if len(some) > _LINES_MOST:
             yield f"  and {len(some) - _LINES_MOST} more"
         yield ""
 
 
-def _line(notice: Notice) -> str:
+def _link(notice: Notice, page: str | None) -> str:
+    kind, number = next(
+        (
+            (kind, number)
+            for kind, number in (
+                ("batches", notice.batch_id if notice.kind.startswith("batch.") else None),
+                ("documents", notice.document_id),
+                ("jobs", notice.job_id),
+            )
+            if number is not None
+        ),
+        ("", None),
+    )
+    return f"{page}/{kind}/{number}" if page and number is not None else ""
+
+
+def _line(notice: Notice, name: str) -> str:
     return ": ".join(
-        part for part in (_subject(notice), notice.code, in_a_sentence(notice.message or "", notice.remedy)) if part
+        part
+        for part in (
+            " ".join(filter(None, (_subject(notice), name))),
+            notice.code,
+            in_a_sentence(notice.message or "", notice.remedy),
+        )
+        if part
     )
 
 

@@ -37,7 +37,7 @@ from job_handlers.sources.addresses import (
     read_url,
     retry_after,
 )
-from worker_service.handlers import Context, Done, Handler, Limits, Message, Permanent, Retryable
+from worker_service.handlers import Context, Done, Handler, KnownDocument, Limits, Message, Permanent, Retryable
 
 ALLOW = HandlersSettings.webhook_allow
 ENVIRONMENT = [ALLOW.variable]
@@ -101,8 +101,15 @@ def _send(url: str, event: Mapping[str, Any], secret: str, context: Context[Any]
 
 def _what_ended(context: Context[Any]) -> dict[str, Any]:
     if context.document_id is not None:
-        status = (context.document.status if context.document else "") or "success"
-        return {"type": f"document.{status}", "data": {"document": context.document_id}}
+        known = context.document or KnownDocument()
+        data = {
+            "document": context.document_id,
+            "name": known.name,
+            "owner": context.owner,
+            "batch": known.batch_id,
+            "generation": known.generation,
+        }
+        return {"type": f"document.{known.status or 'success'}", "data": data}
     if context.parent_id is not None:
         return {"type": "job.failed", "data": {"job": context.parent_id}}
     raise Permanent("PAYLOAD_INVALID", "`event` is missing", "a job that follows nothing has to say what it tells")

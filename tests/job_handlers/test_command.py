@@ -15,6 +15,7 @@ import pytest
 
 from worker_service.children.messages import Begin, Ended, Happening, How, Logged, Order, Progressed
 from worker_service.children.nursery import Nursery
+from worker_service.jobs.documents import KnownDocument
 
 PATIENCE_SECONDS = 30.0
 
@@ -34,7 +35,9 @@ class Bench:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         self.commands[name] = {"argv": [str(path), *arguments], **more}
 
-    def launch(self, payload: object = None, *, account: str | None = "user123", name: str = "x") -> None:
+    def launch(
+        self, payload: object = None, *, account: str | None = "user123", name: str = "x", **of_order: Any
+    ) -> None:
         if self.nursery is None:
             begin = Begin(
                 self.root / "staging",
@@ -47,7 +50,7 @@ class Bench:
             self.nursery = Nursery(begin)
             self.described = {one.facts.job_type: one for one in self.nursery.start()}
         text = payload if isinstance(payload, str) else json.dumps(payload or {})
-        self.nursery.launch(Order(7, 1, name, "instagram", account, text, None))
+        self.nursery.launch(Order(7, 1, name, "instagram", account, text, None, **of_order))
 
     def until(self, is_so: Callable[[], bool]) -> None:
         assert self.nursery is not None
@@ -90,6 +93,29 @@ def test_each_key_is_a_job_type_and_its_arguments_are_filled_in(bench: Bench) ->
     assert (ended.how, ended.result) == (How.DONE, '{"exit_code": 0}')
     assert bench.lines == ["[--user]", "[user123]", "[--type=full; rm -rf $HOME]", "[x on instagram: 7]"]
     assert bench.described["x"].facts.job_class == "io"
+
+
+@pytest.mark.parametrize("sandbox", ["off", "strict"])
+def test_a_program_that_follows_a_document_gets_its_files_and_facts(
+    bench: Bench, sandbox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_DATABASE", "/data/pagemill.db")
+    text = bench.root / "published.txt"
+    text.write_text("what was read")
+    facts = ("DOCUMENT_ID", "NAME", "GENERATION", "BATCH_ID", "OWNER")
+    shown = "; ".join(f'echo "$PAGEMILL_{name}"' for name in facts)
+    bench.allow(f'{shown}; cat "$PAGEMILL_FILE_TEXT"; echo; echo "$WORKER_DATABASE"', sandbox=sandbox)
+
+    ended = bench.run(
+        document_id=3,
+        generation=None,
+        inputs={"text": text},
+        owner="ann",
+        document=KnownDocument(name="Müller.pdf", generation=2, batch_id=5),
+    )
+
+    assert ended.how is How.DONE, ended.message
+    assert bench.lines == ["3", "Müller.pdf", "2", "5", "ann", "what was read", "/data/pagemill.db"]
 
 
 # The proposal's own job types with its own example payloads, as the owner of those scrapers would write them down:

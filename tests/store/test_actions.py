@@ -182,6 +182,16 @@ def test_a_word_in_a_payload_stands_for_what_has_ended(store: Store) -> None:
     assert fired(store) == [{"document": 1, "text": "1 is success", "list": [None], "other": "{else}"}]
 
 
+def test_a_payload_can_name_the_document_its_owner_its_batch_and_its_generation(store: Store) -> None:
+    words = '{"of":"{owner}: {name}","batch":"{batch_id}","generation":"{generation}"}'
+    store.batches.add(
+        NewBatch(owner="ann"), [wish("{owner}.pdf", owner="ann", actions=[DeferredAction("action", words)])]
+    )
+    publish_it(store)
+
+    assert fired(store) == [{"of": "ann: {owner}.pdf of ann", "batch": 1, "generation": 1}]
+
+
 def test_each_that_is_fired_is_told(store: Store, by_hand: ByHand) -> None:
     publish(store, actions=[HOOK])
 

@@ -79,6 +79,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     lock = LifeLock(lock_path(settings.database, own.worker_id))
     stack.callback(lock.close)
     settings.hand_to_handlers()
+    # For programs of the owner's that call `pagemill` themselves.
+    os.environ["WORKER_DATABASE"] = str(settings.database.absolute())
+    os.environ["WORKER_WORKSPACE"] = str(settings.workspace.absolute())
     begin = Begin(
         staging, keep, lock.fd, settings.commands, settings.sandbox, slots={**slots.sizes}, types=settings.types
     )

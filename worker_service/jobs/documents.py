@@ -7,6 +7,7 @@ counts the wishes to read it; only work of the newest one may publish (P11).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
@@ -31,8 +32,7 @@ class OnEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeferredAction:
-    """A job for afterwards. In its payload {document_id}, {batch_id}, {job_id}, {state} and {error_code} stand for what
-    has ended."""
+    """A job for afterwards. `FACTS` lists the placeholders that its payload may have."""
 
     job_type: str
     payload: str = ""
@@ -59,11 +59,17 @@ class OwnersAction(DeferredAction):
     owner: str = ""
 
 
-FACTS = ("document_id", "batch_id", "job_id", "state", "error_code")
+FACTS: Mapping[str, object] = {
+    "document_id": 1, "batch_id": 1, "job_id": 1, "generation": 1,
+    "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
+}  # fmt: skip
+"""The placeholders of a deferred action's payload, each with an example."""
+_WORD = re.compile(r"\{(\w+)\}")
 
 
 def filled(payload: str, facts: Mapping[str, object]) -> str:
-    """With the facts where a word such as {document_id} stands for one; alone in its place, as what it is."""
+    """Return the payload with facts for its placeholders, such as {document_id}. A string that is nothing but a
+    placeholder becomes the fact itself, which may be a number or null."""
 
     def fill(value: object) -> object:
         if isinstance(value, dict):
@@ -72,14 +78,15 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
             return [fill(one) for one in value]
         if not isinstance(value, str):
             return value
-        for name, fact in facts.items():
-            word = f"{{{name}}}"
-            if value == word:
-                return fact
-            value = value.replace(word, "" if fact is None else str(fact))
-        return value
+        if (alone := _WORD.fullmatch(value)) and alone[1] in facts:
+            return facts[alone[1]]
+        return _WORD.sub(lambda word: _written(facts[word[1]]) if word[1] in facts else word[0], value)
 
     return canonical(fill(json.loads(payload)))
+
+
+def _written(fact: object) -> str:
+    return "" if fact is None else str(fact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,11 @@ class KnownDocument:
     """Of its newest generation: queued, indexing, success or failed."""
     source_key: str = ""
     """What it is at its source."""
+    name: str = ""
+    generation: int | None = None
+    """The newest that was asked for."""
+    batch_id: int | None = None
+    """The newest batch that asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

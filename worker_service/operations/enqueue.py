@@ -76,7 +76,7 @@ def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = N
 
 def refuse_unfit_action(session: Session, action: DeferredAction) -> None:
     """What stands for a fact is a number, as a rule."""
-    payload = filled(action.payload, dict.fromkeys(FACTS, 1)) if action.payload else None
+    payload = filled(action.payload, FACTS) if action.payload else None
     refuse_unfit(session, NewJob(action.job_type, payload=payload))
 
 

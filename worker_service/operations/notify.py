@@ -17,10 +17,13 @@ from worker_service.config import hidden
 from worker_service.errors import BadInput
 from worker_service.handlers.contract import NOTIFY, Message
 from worker_service.handlers.registry import find
+from worker_service.harmless import harmless
+from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass
 from worker_service.notify import OWNER, Rule, messages
+from worker_service.operations import serving
 from worker_service.operations.database import Session
 from worker_service.operations.jobs import IDS_AT_ONCE, chunks
 from worker_service.operations.overview import workers
@@ -90,9 +93,33 @@ def _tell(session: Session, rule: Rule) -> int:
         return 0
     if not rule.is_time(concerned[0], now, session.settings.zone):
         return 0
-    told = messages(rule, concerned, session.settings.addresses, machine=_machine())
+    told = messages(
+        rule,
+        concerned,
+        session.settings.addresses,
+        machine=_machine(),
+        names=_names(session, concerned),
+        page=serving.address(session.settings),
+    )
     jobs = [_job(Message(one.to, one.subject, one.text, one.data, _written(now))) for one in told]
     return len(session.store.notices.tell(_reader(rule), since, newest, jobs) or ())
+
+
+def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
+    """Return the name of the file, or else of the job, that each notice is about."""
+    store = session.store
+    documents = [one.document_id for one in notices if one.document_id is not None]
+    jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
+    of_documents = {
+        one.id: one.name
+        for part in chunks(documents)
+        for one in store.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
+    }
+    of_jobs = {
+        job.id: job.name for part in chunks(jobs) for job in store.reading.list(Selector(part), most=IDS_AT_ONCE)
+    }
+    found = {one.id: of_documents.get(one.document_id or 0) or of_jobs.get(one.job_id or 0) for one in notices}
+    return {number: harmless(name) for number, name in found.items() if name}
 
 
 def _concerning(session: Session, rule: Rule) -> tuple[int, Sequence[Notice], int]:

@@ -266,11 +266,19 @@ def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent |
     ids = json.dumps(list(document_ids))
     if asked_by is None:
         db.write("rules_of_owners", document_ids=ids)
-    for action_id, job_type, payload, document_id, owner, name, state, error_code, *of in db.write(
+    for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *of in db.write(
         "actions_due", document_ids=ids
     ):
         parent = asked_by or OfParent(*of)
-        facts = {"document_id": document_id, "batch_id": parent.batch_id, "state": state, "error_code": error_code}
+        facts = {
+            "document_id": document_id,
+            "batch_id": parent.batch_id,
+            "generation": generation,
+            "owner": owner,
+            "name": name,
+            "state": state,
+            "error_code": error_code,
+        }
         job_id = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
         db.write("action_fired", action_id=action_id, job_id=job_id, now=db.now())
 
@@ -345,6 +353,9 @@ def _follow_failure(db: Database, job_id: int) -> None:
             "job_id": job_id,
             "document_id": None,
             "batch_id": of[0],
+            "generation": None,
+            "owner": owner,
+            "name": name,
             "state": "failed",
             "error_code": error_code,
         }

@@ -256,8 +256,8 @@ SELECT d.id, d.index_generation, r.on_end, r.job_type, r.payload
  CROSS JOIN action_rule r ON r.scope = 'owner' AND r.name = d.owner AND r.on_end = {its_end};
 
 -- name: actions_due
-SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.error_code, q.id,
-       (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
+SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.error_code, d.index_generation,
+       q.id, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
   FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value
  CROSS JOIN deferred_action a ON a.document_id = d.id AND a.generation = d.index_generation AND a.on_end = {its_end}
   LEFT JOIN worker_job_queue q ON q.id = (SELECT max(n.id) FROM worker_job_queue n

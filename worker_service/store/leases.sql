@@ -435,7 +435,8 @@ f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
 
 -- name: known_document
 SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), ''),
-       d.kind, d.pages, d.settings, d.index_status, d.source_key
+       d.kind, d.pages, d.settings, d.index_status, d.source_key, d.name, d.index_generation,
+       (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id)
   FROM document d WHERE d.id = :document_id;
 
 -- name: same_sha256

@@ -132,7 +132,10 @@ def test_without_an_event_it_tells_which_document_was_read(server: Server, post:
 
     assert told.how is How.DONE
     [(_, _, body)] = server.heard
-    assert json.loads(body) == {"type": "document.success", "data": {"document": 7}}
+    assert json.loads(body) == {
+        "type": "document.success",
+        "data": {"document": 7, "name": "", "owner": "", "batch": None, "generation": None},
+    }
     assert verdict(mute) == (How.PERMANENT, "PAYLOAD_INVALID")
 
 
