@@ -73,6 +73,13 @@ _OF_THE_DAEMON = sorted(
 )
 
 
+def test_the_unit_of_a_user_has_no_namespaces_either() -> None:
+    """A user's systemd can set what is a filter of system calls, without privileges."""
+    restricted = {"RestrictNamespaces", "RestrictAddressFamilies"}
+
+    assert _values("pagemill-user.service", restricted) == _values("pagemill-commands.service", restricted)
+
+
 @pytest.mark.parametrize("name", _OF_THE_DAEMON)
 def test_the_units_agree_on_how_the_daemon_is_treated(name: str) -> None:
     """Else a fix of one would be forgotten in the others."""
