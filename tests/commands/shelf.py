@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -102,4 +103,8 @@ class Shelf:
         path = f"objects/{job.id}-{job.fence}/{role}"
         (self.workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (self.workspace / path).write_text(content)
-        return NewFile(name, path, role, len(content), "aa", "bb")
+        return NewFile(name, path, role, len(content.encode()), sha256_of(content), "bb")
+
+
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

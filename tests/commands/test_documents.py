@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import Run, items, states
-from tests.commands.shelf import Shelf
+from tests.commands.shelf import Shelf, sha256_of
 from tests.commands.test_processes import on_a_terminal
 from tests.system.test_bad_surroundings import unwritable
 from worker_service.jobs.model import Failure, NewJob
@@ -430,8 +430,8 @@ def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can
     ]
     assert [row["READ_AT"] != "" for row in rows] == [False, True, True, False]
     assert {name: rows[2][name] for name in ("SOURCE", "KEY", "OWNER", "KIND", "SIZE", "SHA256", "MD5")} == {
-        "SOURCE": "local", "KEY": "/srv/Q1/a.pdf", "OWNER": "ann", "KIND": "pdf", "SIZE": "7", "SHA256": "aa",
-        "MD5": "bb",
+        "SOURCE": "local", "KEY": "/srv/Q1/a.pdf", "OWNER": "ann", "KIND": "pdf", "SIZE": "7",
+        "SHA256": sha256_of("one\ftwo"), "MD5": "bb",
     }  # fmt: skip
     assert (rows[0]["SHA256"], rows[0]["SIZE"]) == ("c-c", "")
     assert len(list(csv.DictReader(io.StringIO(run("documents", "--csv").stdout)))) == 64

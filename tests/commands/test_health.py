@@ -32,7 +32,10 @@ def findings(run: Run) -> Findings:
 
 def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: Path) -> None:
     run("enqueue", "ocr_pages")
-    assert run("doctor", "--audit").stdout == "✓ promises: no row, and nothing in the history, breaks one\n"
+    assert (
+        run("doctor", "--audit").stdout
+        == "✓ promises: no row, nothing in the history and no published file breaks one\n"
+    )
     subprocess.run(
         ["sqlite3", database, "DROP TRIGGER job_guard; UPDATE worker_job_queue SET fence = 7 WHERE id = 1"], check=True
     )
@@ -41,6 +44,29 @@ def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: P
 
     assert told.stdout.startswith("✗ P4: job 1 is pending with fence 7, and nothing tells how\n")
     assert [(item["level"], item["name"]) for item in items(as_json)] == [("critical", "P4")]
+
+
+def test_the_doctor_sees_a_published_file_that_is_not_as_published(run: Run, findings: Findings, shelf: Shelf) -> None:
+    missing, short, other = (shelf.read(f"{name}.pdf", "climate") for name in "abc")
+    assert run("doctor", "--audit").stdout.startswith("✓")
+    assert "files" not in findings()
+    files = {
+        document: shelf.workspace / shelf.store.library.files(document)[0].path for document in (missing, short, other)
+    }
+    files[missing].unlink()
+    files[short].write_bytes(b"cli")
+    files[other].write_bytes(b"CLIMATE")
+
+    by_size, by_digest = findings(fails=1)["files"], items(run("doctor", "--audit", "--json", fails=1))
+
+    assert by_size["level"] == "critical"
+    assert by_size["detail"].startswith("2 published files not as published: ")
+    assert [(item["name"], item["detail"].partition("/")[2].split(" ", 1)[1]) for item in by_digest] == [
+        ("P5", "is missing"),
+        ("P5", "has 3 bytes, and 7 were published"),
+        ("P5", "has other bytes than were published"),
+    ]
+    assert f"pagemill reindex {missing} --force" in by_digest[0]["fix"]
 
 
 def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_settings(

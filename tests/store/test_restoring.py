@@ -122,7 +122,7 @@ def test_a_job_that_may_run_once_only_fails_instead_of_running_again(
     restore(copy, path, clock)
 
     store = opened(path, clock)
-    assert (store.reading.get(job).status, store.reading.get(job).error_code) == (Status.FAILED, "WORKER_DIED")
+    assert (store.reading.get(job).status, store.reading.get(job).error_code) == (Status.FAILED, "MAY_HAVE_RUN")
     store.close()
 
 

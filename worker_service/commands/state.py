@@ -96,7 +96,9 @@ def status(desk: Desk, oldest: str | None) -> int:
 
 
 @verb
-@click.option("--audit", is_flag=True, help="Read all rows and their whole history: has any promise been broken?")
+@click.option(
+    "--audit", is_flag=True, help="Read all rows, their history and every published file: is any promise broken?"
+)
 @click.option("--online", is_flag=True, help="Ask Google as well: who each credential is, and what it may do.")
 def doctor(desk: Desk, audit: bool, online: bool) -> int:
     """\b
@@ -107,8 +109,8 @@ def doctor(desk: Desk, audit: bool, online: bool) -> int:
 
     Look for what is wrong, and say how to put it right. ✓ is good, ! is worth a look, ✗ is wrong; then exit code 1.
 
-    --audit asks one thing only: whether rows, attempts and events tell of a broken promise (P1 … P13), each by its
-    number.
+    --audit asks one thing only: whether rows, attempts, events and published files break a promise (P1 … P13), each
+    by its number. It reads every published file; without it, doctor looks at the size of each.
     """
     from worker_service.operations import health
 

@@ -152,6 +152,19 @@ class OwnerSize:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedPath:
+    """A published file as its row has it."""
+
+    id: int
+    path: str
+    """Below the workspace."""
+    size: int
+    sha256: str
+    """Empty: not known."""
+    document_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class PageSummary:
     number: int
     method: str

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import IntEnum
+from itertools import islice
 from pathlib import Path
 
 from worker_service.clock import as_text, from_text
@@ -18,6 +19,7 @@ from worker_service.jobs.values import dataclass
 from worker_service.liveness import lock_path
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
+from worker_service.operations.published_files import faults_of_files
 from worker_service.plurals import counted, length
 from worker_service.store.base import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
@@ -27,6 +29,8 @@ _RENEWED_BEFORE = timedelta(days=30)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
 _FREE_SPACE = "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes"
+_BRING_BACK = "bring it back from a copy of the workspace"
+_FILES_MOST = 20
 _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
 
 
@@ -144,6 +148,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _pauses(overview.pauses)
     yield from _schedules(session) if settings.schedule else ()
     yield _workspace(settings.workspace, store.reading.database_id())
+    yield from _published(session)
     yield _sandbox(settings.sandbox)
 
 
@@ -283,13 +288,30 @@ def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
 
 
 def audit(session: Session) -> Iterator[Finding]:
-    """What rows and their history tell of broken promises. A sentence begins with the number of its promise."""
-    sentences = session.store.upkeep.audit()
-    for sentence in sentences:
+    """Look for broken promises in the rows, their history and the published files, each named by its number."""
+    is_sound = True
+    for sentence in session.store.upkeep.audit():
+        is_sound = False
         promise, _, what = sentence.partition(": ")
         yield Finding(Level.CRITICAL, promise, what, "a bug, or a row changed behind the triggers: report this line")
-    if not sentences:
-        yield Finding(Level.OK, "promises", "no row, and nothing in the history, breaks one")
+    for finding in _audit_files(session):
+        is_sound = False
+        yield finding
+    if is_sound:
+        yield Finding(Level.OK, "promises", "no row, nothing in the history and no published file breaks one")
+
+
+def _audit_files(session: Session) -> Iterator[Finding]:
+    faults = faults_of_files(session.store, session.settings.workspace, with_digests=True)
+    try:
+        for fault in islice(faults, _FILES_MOST):
+            again = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
+            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _BRING_BACK + again)
+        if rest := sum(1 for _ in faults):
+            yield Finding(Level.CRITICAL, "P5", f"{counted(rest, 'more published file')} like these", _BRING_BACK)
+    except PermissionError:
+        detail = "published files were not checked: you may not read the workspace"
+        yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
 
 
 def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
@@ -326,6 +348,17 @@ def _workspace(workspace: Path, database_id: str) -> Finding:
     if free < FREE_BYTES_LEAST:
         return Finding(Level.CRITICAL, "workspace", f"{workspace} has {free / 1e6:.0f} MB free", "free some space")
     return Finding(Level.OK, "workspace", f"{workspace}, {free / 1e9:.1f} GB free")
+
+
+def _published(session: Session) -> Iterator[Finding]:
+    try:
+        faults = list(faults_of_files(session.store, session.settings.workspace))
+    except PermissionError:
+        return  # the finding about the workspace says it
+    if not faults:
+        return
+    detail = f"{counted(len(faults), 'published file')} not as published: {faults[0].path} {faults[0].detail}"
+    yield Finding(Level.CRITICAL, "files", detail, f"all of them: pagemill doctor --audit; {_BRING_BACK}")
 
 
 def _sandbox(chosen: str) -> Finding:

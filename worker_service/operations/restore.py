@@ -9,6 +9,7 @@ workspace is another one: those that are not are told.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from worker_service.clock import Clock, wall_clock
@@ -17,8 +18,9 @@ from worker_service.errors import Refused
 from worker_service.jobs.model import Status
 from worker_service.jobs.values import dataclass
 from worker_service.liveness import is_free
-from worker_service.store.opening import refuse_network_file_system
-from worker_service.store.restoring import Backup, Restored, look_at_backup, missing_files, put_in_place
+from worker_service.operations.published_files import faults_of_files
+from worker_service.store.opening import open_store, refuse_network_file_system
+from worker_service.store.restoring import Backup, Restored, look_at_backup, put_in_place
 from worker_service.workspace import fault_of_workspace
 
 
@@ -42,7 +44,7 @@ class RestorePlan:
 class RestoreDone:
     restored: Restored
     missing: Sequence[str]
-    """Files that the database names and the workspace has not."""
+    """Published files that are not in the workspace, or have another size there."""
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:
@@ -60,7 +62,9 @@ def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock)
         _refuse_beside_a_daemon(plan.database)
 
     restored = put_in_place(plan.backup, plan.database, clock, agrees=agrees)
-    return RestoreDone(restored, list(missing_files(plan.database, settings.workspace)))
+    with closing(open_store(plan.database)) as store:
+        missing = [fault.path for fault in faults_of_files(store, settings.workspace)]
+    return RestoreDone(restored, missing)
 
 
 def _refuse_beside_a_daemon(database: Path) -> None:

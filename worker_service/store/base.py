@@ -42,6 +42,7 @@ from worker_service.jobs.library import (
     Pace,
     PageSummary,
     Provenance,
+    PublishedPath,
     Removed,
     SearchResult,
     Weight,
@@ -592,6 +593,11 @@ class Upkeep(Protocol):
 
     def audit(self) -> Sequence[str]:
         """A sentence for each promise that the rows, or the history that was kept of them, break. Reads all of it."""
+
+    def published_files(self, *, after: int, most: int) -> Sequence[PublishedPath]:
+        """The files with greater ids, in the order of their ids."""
+
+    def is_published(self, file_id: int) -> bool: ...
 
     def rebuild_search(self) -> int:
         """Build the full-text index again from the stored pages. Return how many pages it has."""

@@ -12,7 +12,7 @@ meanwhile finds that its file was moved, and is refused by SQLite as well: no ro
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -37,7 +37,6 @@ from worker_service.store.sqlite import SqliteStore
 
 RAISED_BY = 1_000_000
 """More than there can have been since the backup: attempts of one job, new jobs, new documents."""
-_PATHS_AT_ONCE = 10_000
 _BUSY_MILLISECONDS = 1000
 
 _JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
@@ -114,19 +113,6 @@ def put_in_place(
     finally:
         _remove(copy)
     return Restored(replaced, requeued, steps, database_id)
-
-
-def missing_files(database: Path, workspace: Path) -> Iterator[str]:
-    """The published files that the database names and that are not in the workspace."""
-    store = opening.open_store(database)
-    assert isinstance(store, SqliteStore)
-    try:
-        after = 0
-        while rows := store.database.read("published_files", after=after, most=_PATHS_AT_ONCE):
-            yield from (path for _, path in rows if not (workspace / path).exists())
-            after = rows[-1][0]
-    finally:
-        store.close()
 
 
 def _copy(backup: Path, copy: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from worker_service.clock import as_text
 from worker_service.errors import StoreDamaged
-from worker_service.jobs.library import OwnerSize, Removed, Weight
+from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
 from worker_service.jobs.model import Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
@@ -264,6 +264,12 @@ class SqliteUpkeep:
             self._db.write("forget_aliases", result_ids=json.dumps(result_ids))
             self._db.write("forget_results", result_ids=json.dumps(result_ids))
         return len(result_ids)
+
+    def published_files(self, *, after: int, most: int) -> Sequence[PublishedPath]:
+        return [PublishedPath(*row) for row in self._db.read("published_files", after=after, most=most)]
+
+    def is_published(self, file_id: int) -> bool:
+        return bool(self._db.read("is_published", file_id=file_id))
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
         return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]

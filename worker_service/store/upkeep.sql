@@ -258,7 +258,10 @@ SELECT :now, :by + max(:above, ifnull((SELECT max(fence) FROM worker_job_queue),
                        ifnull((SELECT max(fence) FROM restored), 0));
 
 -- name: published_files
-SELECT id, path FROM file WHERE id > :after ORDER BY id LIMIT :most;
+SELECT id, path, size, sha256, document_id FROM file WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: is_published
+SELECT 1 FROM file WHERE id = :file_id;
 
 
 -- ── The audit: history_… names what breaks a promise, a line for each ───────────────────────────────────────────

@@ -1,0 +1,60 @@
+"""Whether the published files are in the workspace as they were published (P5)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from worker_service.jobs.library import PublishedPath
+from worker_service.store.base import Store
+
+_ROWS_AT_ONCE = 1000
+
+
+class FileFault(NamedTuple):
+    path: str
+    """Below the workspace."""
+    document_id: int | None
+    detail: str
+
+
+def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
+    """Compare each published file with its row: existence and size, and on demand all of its bytes.
+
+    Raise `PermissionError` where the caller may not look into the workspace.
+    """
+    last = 0
+    while rows := store.upkeep.published_files(after=last, most=_ROWS_AT_ONCE):
+        for row in rows:
+            detail = _fault(workspace / row.path, row, with_digests=with_digests)
+            # A row may have been removed since it was read, and its file after it.
+            if detail is not None and store.upkeep.is_published(row.id):
+                yield FileFault(row.path, row.document_id, detail)
+        last = rows[-1].id
+
+
+def _fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
+    try:
+        found = file.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is no regular file"
+        if found.st_size != row.size:
+            return f"has {found.st_size} bytes, and {row.size} were published"
+        if with_digests and row.sha256 and _sha256(file) != row.sha256:
+            return "has other bytes than were published"
+    except PermissionError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None
+
+
+def _sha256(file: Path) -> str:
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
