@@ -76,6 +76,7 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "notify_old_after": 3600.0,
         "web_listen": ("127.0.0.1", 8470),
         "web_urls": (),
+        "web_origins": (),
         "upload_bytes_max": 2_000_000_000,
         "owner_policy": "replace",
         "schedule_in_daemon": False,

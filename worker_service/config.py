@@ -221,10 +221,16 @@ class Settings:
     web_listen = Setting(
         kinds.LISTEN,
         "127.0.0.1:8470",
-        "where `pagemill serve` listens; what others can reach wants a token first: [http.md](http.md)",
+        "where `pagemill serve` listens: an address and port, or the path of a Unix socket: [http.md](http.md)",
     )
     web_urls = Setting(
         kinds.URLS, [], "by which addresses it is reached from elsewhere, such as a proxy's", otherwise="none"
+    )
+    web_origins = Setting(
+        kinds.URLS,
+        [],
+        "other web pages that may call the API, with a token: [http.md](http.md#pages-of-your-own)",
+        otherwise="none",
     )
     upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "how large a file may be that a browser sends")
 

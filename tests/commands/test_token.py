@@ -87,7 +87,7 @@ def test_an_address_with_a_path_or_without_a_scheme_is_refused(
 
 
 def test_nobody_listed_is_told_what_that_means(run: Run) -> None:
-    assert "whoever may write the database comes in" in run("token", "ls").stderr
+    assert "no tokens yet" in run("token", "ls").stderr
 
 
 def test_who_may_come_in_is_audited_without_its_secret(run: Run) -> None:

@@ -59,8 +59,9 @@ RUN_HERE: frozenset[Block] = frozenset(
         ("docs/handlers.md", "The store, from Python", "python"),
         ("docs/handlers.md", "The store, from Python", "console"),
         ("docs/documents.md", "Afterwards: `--then`", "sh"),
-        ("docs/http.md", "Who comes in", "sh"),
+        ("docs/http.md", "Who gets in", "sh"),
         ("docs/http.md", "From other machines", "toml"),
+        ("docs/http.md", "Pages of your own", "toml"),
         ("docs/notify.md", "Being told", "toml"),
         ("docs/schedules.md", "Schedules", "toml"),
         ("docs/schedules.md", "Who begins it", "sh"),
@@ -399,7 +400,7 @@ def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
 
 
 def test_tokens_and_links_are_made_listed_and_removed_as_written(walk: Walk) -> None:
-    told = walk.types(written("docs/http.md", "Who comes in", "sh"))
+    told = walk.types(written("docs/http.md", "Who gets in", "sh"))
 
     assert len(re.findall(r"^pm_\d+_\S+$", told, re.MULTILINE)) == 2
     assert len(re.findall(r"^http://127.0.0.1:8470/session\?link=pm_\d+_\S+$", told, re.MULTILINE)) == 2
@@ -409,11 +410,16 @@ def test_tokens_and_links_are_made_listed_and_removed_as_written(walk: Walk) -> 
 
 
 def test_the_settings_for_other_machines_are_understood(walk: Walk) -> None:
-    (walk.directory / "web.toml").write_text(written("docs/http.md", "From other machines", "toml"))
+    wanted = (
+        written("docs/http.md", "From other machines", "toml"),
+        written("docs/http.md", "Pages of your own", "toml"),
+    )
+    (walk.directory / "web.toml").write_text("".join(wanted))
 
     shown = walk.types("WORKER_CONFIG=web.toml pagemill config show")
 
     assert re.search(r"^web_urls +https://docs.example.org ", shown, re.MULTILINE)
+    assert re.search(r"^web_origins +https://dashboard.example.org ", shown, re.MULTILINE)
     assert re.search(r"^web_listen +/run/pagemill-web/web.sock ", shown, re.MULTILINE)
 
 

@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,8 +16,13 @@ import pytest
 
 from tests.store.kit import lay_out
 from worker_service.config import Settings, load_settings
+from worker_service.config_values import Listen
+from worker_service.operations import tokens
 from worker_service.operations.database import Session, open_session
+from worker_service.tokens import Power
 from worker_service.web import listening, server
+
+_numbers = count(1)
 
 
 @pytest.fixture(autouse=True)
@@ -44,21 +50,42 @@ def session(settings: Settings) -> Iterator[Session]:
 
 @pytest.fixture
 def site(settings: Settings) -> Iterator[httpx.Client]:
-    with served(settings) as address, httpx.Client(base_url=address) as client:
+    with site_of(settings) as client:
         yield client
 
 
 @contextmanager
-def served(settings: Settings) -> Iterator[str]:
+def site_of(settings: Settings) -> Iterator[httpx.Client]:
+    """A client with a token for everything."""
+    with served(settings) as address, httpx.Client(base_url=address, headers=bearer(settings)) as client:
+        yield client
+
+
+def bearer(settings: Settings, name: str = "admin", owner: str | None = None) -> dict[str, str]:
+    """The header of a new token for everything."""
+    with closing(open_session(settings, actor="test")) as session:
+        word = tokens.make(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).word
+    return {"Authorization": f"Bearer {word}"}
+
+
+def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None:
+    """Give the client a session, as a browser gets it."""
+    with closing(open_session(settings, actor="test")) as session:
+        word = tokens.make_link(session, name).word
+    assert site.post("/session", data={"token": word}).status_code == 303
+
+
+@contextmanager
+def served(settings: Settings, listen: Listen = ("127.0.0.1", 0)) -> Iterator[str]:
     """Its address."""
-    with listening.open_socket(("127.0.0.1", 0)) as line:
+    with listening.open_socket(listen) as line:
         running = listening.server(server.app(settings))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [line]})
         thread.start()
         try:
             while not running.started and thread.is_alive():
                 time.sleep(0.002)
-            yield "http://{}:{}".format(*line.getsockname())
+            yield "http://{}:{}".format(*line.getsockname()) if line.family == socket.AF_INET else str(listen)
         finally:
             running.should_exit = True
             thread.join()

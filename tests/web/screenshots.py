@@ -1,4 +1,4 @@
-"""The pictures that README and the manual show: `python -m tests.web.screenshots ADDRESS DIRECTORY`.
+"""The pictures that README and the manual show: `python -m tests.web.screenshots LINK DIRECTORY`.
 
 Of the pages of a pagemill that has read what the demo reads; `./run screenshots` starts one.
 """
@@ -19,15 +19,22 @@ _SIZE = {"width": 1180, "height": 760}
 _COLOURS = 64
 
 
-def main(address: str, directory: Path) -> None:
+def main(link: str, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(base_url=address, viewport=_SIZE, color_scheme="light")  # type: ignore[arg-type]
-        for name, path, link in (("home", "/", None), ("search", SEARCH, None), ("page", SEARCH, "Audit, scanned.pdf")):
+        page = browser.new_page(base_url=link, viewport=_SIZE, color_scheme="light")  # type: ignore[arg-type]
+        page.goto(link)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/")
+        for name, path, title in (
+            ("home", "/", None),
+            ("search", SEARCH, None),
+            ("page", SEARCH, "Audit, scanned.pdf"),
+        ):
             page.goto(path)
-            if link is not None:
-                page.get_by_role("link", name=link).first.click()
+            if title is not None:
+                page.get_by_role("link", name=title).first.click()
                 # One stream of news goes on for ever: what is waited for are the images.
                 expect(page.locator("#sheet img")).to_have_js_property("complete", True)
             _keep(page.screenshot(), directory / f"{name}.png")

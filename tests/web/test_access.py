@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
+import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.web.conftest import served, with_url
+from tests.web.conftest import connected, served, with_url
 from worker_service.clock import as_text
 from worker_service.config import Settings
 from worker_service.jobs.selector import Selector
@@ -37,64 +41,78 @@ def asked_as(user: int, address: str, path: str = "/api/jobs") -> int:
         libc.setfsuid(0)
 
 
+def by_unix_socket(path: Path) -> httpx.Client:
+    return httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost")
+
+
 def bearing(word: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {word}"}
 
 
-# ── From this machine, without a token ──────────────────────────────────────────────────────────────────────────
+# ── From the same machine ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_whoever_may_write_the_database_comes_in_under_their_own_name_as_long_as_there_is_no_token(
-    site: httpx.Client, session: Session
-) -> None:
+@pytest.mark.parametrize("user", [0, NOBODY])
+@as_another_user
+def test_no_user_of_the_machine_gets_in_over_tcp_without_a_token(settings: Settings, user: int) -> None:
+    with served(settings) as address:
+        assert asked_as(user, address) == 401
+        assert asked_as(user, address, "/healthz") == 200
+
+
+def test_a_client_that_hangs_up_before_the_answer_changes_nothing(settings: Settings, session: Session) -> None:
+    """The kernel says that a closed socket belongs to root, and TCP_CORK closes it together with the data."""
     enqueue(session, JOB, lambda _: b"")
-
-    assert site.post("/api/jobs/1/cancel").status_code == 200
-    assert site.get("/api/jobs").status_code == 200
-    [action] = session.store.reading.actions()
-    assert action.actor == os.environ.get("USER", "root")
-
-    tokens.make(session, "grafana")
-    assert site.get("/api/jobs").status_code == 401
-
-
-@as_another_user
-def test_another_user_of_the_machine_does_not_though_the_address_is_the_same(settings: Settings) -> None:
     with served(settings) as address:
-        assert asked_as(0, address) == 200
-        assert asked_as(NOBODY, address) == 401
-        assert asked_as(NOBODY, address, "/healthz") == 200
-
-
-@as_another_user
-def test_another_user_does_who_may_write_the_database_and_reach_it(settings: Settings) -> None:
-    with served(settings) as address:
-        settings.database.chmod(0o666)
-        folders = [one for one in settings.database.parents if not one.stat().st_mode & 0o001]
-        assert folders, "the directory of a test is its user's own"
-        assert asked_as(NOBODY, address) == 401
-
-        modes = {folder: folder.stat().st_mode for folder in folders}
-        try:
-            for folder in folders:
-                folder.chmod(0o711)
-            assert asked_as(NOBODY, address) == 200
-            settings.database.chmod(0o644)
-            assert asked_as(NOBODY, address) == 401
-        finally:
-            for folder, mode in modes.items():
-                folder.chmod(mode)
-
-
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Proto"])
-def test_a_proxy_does_not_whoever_it_asks_for(site: httpx.Client, header: str) -> None:
-    assert site.get("/api/jobs", headers={header: "127.0.0.1"}).status_code == 401
-
-
-def test_nobody_does_by_an_address_that_others_have_as_well(site: httpx.Client, settings: Settings) -> None:
-    assert site.get("/api/jobs", headers={"Host": "10.0.0.5"}).status_code == 401
-    with served(with_url(settings, "https://docs.example.org")) as address:
+        request = b"POST /api/jobs/1/cancel HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
+        for _ in range(40):
+            with connected(address) as line:
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                line.sendall(request * 2)
+        # One connection after the other: by the time this is answered, so were the others.
         assert httpx.get(f"{address}/api/jobs").status_code == 401
+
+    assert job(session, 1).status == "pending"
+
+
+def test_the_unix_socket_lets_in_the_servers_own_user_without_a_token(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "web.sock"
+    with served(settings, path), by_unix_socket(path) as local:
+        assert local.post("/api/jobs", json=JOB).status_code == 201
+        made = local.get("/api/jobs").json()["items"]
+        assert len(made) == 1
+        assert local.get("/session/me", headers={"Accept": "text/html"}).status_code == 200
+
+
+@as_another_user
+def test_the_unix_socket_lets_no_other_user_in_whatever_its_mode(settings: Settings) -> None:
+    # Outside the directories of tests, which are their user's own.
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o755)
+        path = Path(above, "web.sock")
+        with served(settings, path):
+            path.chmod(0o666)
+            curl = ["curl", "-s", "-w", "%{http_code}", "--unix-socket", str(path), "http://localhost/api/jobs"]
+            answer = subprocess.run(curl, user=NOBODY, capture_output=True, text=True, check=True, cwd="/").stdout
+
+    assert answer.endswith("401")
+
+
+@pytest.mark.parametrize(
+    "header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Proto", "X-Forwarded-User", "Origin"]
+)
+def test_the_unix_socket_lets_no_proxy_and_no_browser_in(settings: Settings, tmp_path: Path, header: str) -> None:
+    path = tmp_path / "web.sock"
+    with served(settings, path), by_unix_socket(path) as local:
+        assert local.get("/api/jobs", headers={header: "http://localhost"}).status_code == 401
+
+
+def test_behind_a_proxy_the_unix_socket_lets_nobody_in_without_a_token(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "web.sock"
+    with served(with_url(settings, "https://docs.example.org"), path), by_unix_socket(path) as local:
+        assert local.get("/api/jobs").status_code == 401
+    with served(settings, path), by_unix_socket(path) as local:
+        assert local.get("/api/jobs", headers={"Host": "10.0.0.5"}).status_code == 401
 
 
 # ── By a token ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,6 +168,7 @@ def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted:
 
 
 def test_a_token_in_the_address_is_no_token(site: httpx.Client, session: Session) -> None:
+    del site.headers["Authorization"]
     made = tokens.make(session, "grafana")
 
     assert site.get(f"/api/jobs?token={made.word}").status_code == 401

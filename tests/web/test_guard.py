@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.web.conftest import connected, served, with_url
-from worker_service.config import Settings
+from tests.web.conftest import bearer, connected, served, sign_in, site_of, with_url
+from worker_service.config import Settings, load_settings
 
 # ── Hosts ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,6 +76,46 @@ def test_a_page_behind_a_proxy_is_ours_by_the_address_that_people_have(settings:
         assert posted("http://docs.example.org") == 403
 
 
+def with_origin(settings: Settings, origin: str) -> Settings:
+    words = {"database": str(settings.database), "web_origins": origin}
+    return load_settings(words, environ={"WORKER_LOG_FORMAT": "json"})
+
+
+def test_a_page_of_web_origins_may_call_the_api_with_a_token(settings: Settings) -> None:
+    origin = "https://dashboard.example.org"
+    with site_of(with_origin(settings, origin)) as site:
+        asked = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+        wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        before = httpx.options(f"{site.base_url}/api/jobs", headers={**asked, **wanted})
+        made = site.post("/api/jobs", headers=asked, json={"job_type": "ocr_pages"})
+        unknown = httpx.get(f"{site.base_url}/api/jobs", headers={**asked, "Authorization": "Bearer guess"})
+
+        assert (before.status_code, before.headers["access-control-allow-origin"]) == (200, origin)
+        assert (made.status_code, made.headers["access-control-allow-origin"]) == (201, origin)
+        # The page learns why it was refused.
+        assert (unknown.status_code, unknown.headers["access-control-allow-origin"]) == (401, origin)
+        assert "access-control-allow-credentials" not in {*before.headers, *made.headers}
+
+
+def test_a_cookie_is_of_no_use_to_a_page_of_web_origins(settings: Settings) -> None:
+    origin = "https://dashboard.example.org"
+    with served(with_origin(settings, origin)) as address, httpx.Client(base_url=address) as browser:
+        sign_in(browser, settings)
+        asked = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+
+        answer = browser.post("/api/jobs", headers=asked, json={"job_type": "ocr_pages"})
+
+        assert (answer.status_code, answer.json()["code"]) == (403, "origin_refused")
+
+
+def test_any_other_origin_may_not_call_the_api_with_a_token(settings: Settings) -> None:
+    with site_of(with_origin(settings, "https://dashboard.example.org")) as site:
+        answer = site.post("/api/jobs", headers={"Origin": "https://evil.example"}, json={"job_type": "ocr_pages"})
+
+        assert answer.status_code == 403
+        assert "access-control-allow-origin" not in answer.headers
+
+
 # ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -84,6 +124,7 @@ def test_a_body_that_says_that_it_has_ten_gigabytes_is_refused_before_it_comes(s
         answer = said(
             address,
             b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+            b"Authorization: " + bearer(settings)["Authorization"].encode() + b"\r\n"
             b"Content-Length: 10000000000\r\nExpect: 100-continue\r\n\r\n",
         )
 
@@ -113,6 +154,32 @@ def test_a_form_that_cannot_be_read_is_refused(site: httpx.Client, form: bytes) 
     assert "the form cannot be read" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(("size", "status"), [(4096, 401), (4097, 413)])
+def test_a_sign_in_takes_4_kib(settings: Settings, size: int, status: int) -> None:
+    with served(settings) as address:
+        body = b"token=" + b"x" * (size - 6)
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+
+        assert httpx.post(f"{address}/session", content=body, headers=headers).status_code == status
+
+
+def test_a_request_whose_length_is_said_in_two_ways_is_refused_and_nothing_after_it_is_read(settings: Settings) -> None:
+    with served(settings) as address:
+        smuggled = b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with connected(address) as line:
+            line.sendall(
+                b"POST /session HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n"
+                + smuggled
+            )
+            answer = b""
+            while chunk := line.recv(65536):
+                answer += chunk
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"ambiguous_length"' in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -135,7 +202,9 @@ def test_no_answer_lets_a_browser_run_what_is_no_file_of_ours(site: httpx.Client
 )  # fmt: skip
 def test_a_crafted_path_leads_nowhere(settings: Settings, path: str) -> None:
     with served(settings) as address:
-        answer = said(address, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        token = f"Authorization: {bearer(settings)['Authorization']}"
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}\r\nConnection: close\r\n\r\n"
+        answer = said(address, request.encode())
 
         assert answer.split(b" ", 2)[1] in (b"404", b"400"), answer[:100]
         assert b"evil.example\r\n" not in answer

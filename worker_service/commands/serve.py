@@ -22,10 +22,10 @@ def serve(desk: Desk, listen: str | None) -> int:
     pagemill serve --listen 127.0.0.1:9000
     pagemill serve --listen /run/pagemill/web.sock
 
-    Answer browsers and programs, until somebody asks it to stop. No job notices when it stops or starts.
+    Serve the page and the HTTP API until stopped. Stopping or starting it touches no job.
 
-    As long as there is no token, whoever may write the database comes in from this machine, and nobody else. Where
-    other machines can reach it, it starts only once there is one: `pagemill token make`.
+    On a terminal it prints a link that signs one browser in, once, within ten minutes; `pagemill token link` prints
+    another. Programs need a token: `pagemill token make`.
     """
     from worker_service.web.server import serve as run
 
@@ -42,11 +42,11 @@ def _with(settings: Settings, key: str, value: object) -> Settings:
 
 
 def _tell(desk: Desk, settings: Settings) -> None:
-    """A link only to a person's eyes: what else reads this may be a log."""
+    """Print the sign-in link on a terminal only: other readers of this line may be a log."""
     from worker_service.operations import tokens
 
     address = settings.web_address
-    if tokens.are_there(desk.session) and output.is_terminal(sys.stdout):
+    if output.is_terminal(sys.stdout):
         address += f"/session?link={tokens.make_link(desk.session).word}"
     desk.close()
     output.show(address)

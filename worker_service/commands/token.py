@@ -56,8 +56,8 @@ def link(desk: Desk, name: str | None, scope: str, owner: str | None, until: str
     pagemill token link
     pagemill token link bob --scope operate --owner bob --until 1d
 
-    Print an address that lets one browser in, once, within ten minutes: yours, or a colleague's by the name of NAME.
-    The browser stays in for a week.
+    Print a link that signs one browser in, once, within ten minutes: yours, or a colleague's under the name NAME. The
+    browser stays signed in for a week.
     """
     made = operations.make_link(desk.session, name, [Power(scope)], owner=owner, until=until)
     there = serving.address(desk.settings)
@@ -76,13 +76,13 @@ def ls(desk: Desk) -> None:
     """\b
     pagemill token ls
 
-    The tokens, with links that wait to be used and browsers that are in.
+    List tokens, unused links, and browsers that are signed in.
     """
     found = operations.tokens(desk.session)
     if desk.answered({"items": found}):
         return
     if not found:
-        output.say("there is no token: whoever may write the database comes in from this machine without one")
+        output.say("no tokens yet: `pagemill token make NAME` makes one, `pagemill token link` signs a browser in")
         return
     output.show_table(
         ("ID", "KIND", "NAME", "SCOPES", "OWNER", "MADE", "BY", "USED", "UNTIL"),
@@ -107,7 +107,8 @@ def rm(desk: Desk, names: tuple[str, ...]) -> None:
     pagemill token rm grafana
     pagemill token rm 12
 
-    Remove tokens by name, or anything that `pagemill token ls` shows by its id. Whoever came in by it is out at once.
+    Remove tokens by name, or anything that `pagemill token ls` shows by its id. Browsers that signed in with it are
+    signed out at once.
     """
     removed = operations.remove(desk.session, names)
     if not desk.answered({"removed": removed}):
@@ -117,6 +118,6 @@ def rm(desk: Desk, names: tuple[str, ...]) -> None:
 token = group(
     "token",
     "\b\npagemill token make grafana\npagemill token link\npagemill token ls\npagemill token rm grafana\n\n"
-    "Who may come in by HTTP. Without any token, whoever may write the database does, from this machine.",
+    "Tokens for programs, and one-time links that sign a browser in.",
     *(make, link, ls, rm),
 )

@@ -77,11 +77,14 @@ def make_link(
 
 
 def begin_session(session: Session, word: str) -> Made | None:
-    """For a browser, by a token or by a link, which is good no more then. None: whoever asks is nobody."""
-    session.store.tokens.forget_old()
+    """Sign a browser in by a token or a link, and use the link up. Return None if `word` is neither.
+
+    A wrong word costs no write, so that guessing cannot hold up the database.
+    """
     by = _known(session, word, Kind.TOKEN, Kind.LINK)
     if by is None:
         return None
+    session.store.tokens.forget_old()
     until = as_text(shifted(session.clock(), SESSION_FOR))
     if by.kind is Kind.TOKEN and by.until is not None:
         until = min(until, by.until)
@@ -109,10 +112,6 @@ def tokens(session: Session) -> Sequence[Token]:
         if one.kind is Kind.TOKEN
         or ((one.until is None or one.until > now) and not (one.kind is Kind.LINK and one.used_at))
     ]
-
-
-def are_there(session: Session) -> bool:
-    return session.store.tokens.are_there()
 
 
 def remove(session: Session, words: Sequence[str]) -> int:

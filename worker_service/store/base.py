@@ -648,9 +648,6 @@ class Tokens(Protocol):
     def list(self) -> Sequence[Token]:
         """All of them, the oldest first."""
 
-    def are_there(self) -> bool:
-        """Whether there is any token, links and sessions aside."""
-
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
         """With their sessions. How many were there. Without an actor it is no action: a browser goes out."""
 

@@ -38,10 +38,6 @@ class SqliteTokens:
     def list(self) -> Sequence[Token]:
         return [_token(row) for row in self._db.read("tokens")]
 
-    def are_there(self) -> bool:
-        [(are,)] = self._db.read("are_tokens_there")
-        return bool(are)
-
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))

@@ -18,9 +18,6 @@ SELECT {token_columns}, digest FROM token WHERE id = :id;
 -- name: tokens
 SELECT {token_columns} FROM token ORDER BY id;
 
--- name: are_tokens_there
-SELECT EXISTS (SELECT 1 FROM token WHERE kind = 'token');
-
 -- name: remove_tokens
 DELETE FROM token
  WHERE id IN (SELECT value FROM json_each(:ids)) OR token_id IN (SELECT value FROM json_each(:ids))

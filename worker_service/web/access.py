@@ -1,21 +1,22 @@
-"""Who asks, and what they may: nobody gets further than this without a name.
+"""Authentication: every request has a visitor, or goes no further.
 
-A visitor is told once for each request, before any page or endpoint runs. To look needs the scope `read`, everything
-else `operate`; what needs `admin` says so itself (`must`). A visitor of one owner sees that owner's things and nothing
-else: whatever lists asks `only`, whatever shows one thing asks `may_see`.
+A visitor signs in with a token, with the cookie of a browser's session (from a one-time link or a token), or, for
+programs on the same machine, by connecting to the Unix socket as root or as the server's own user. Nobody is let in
+over TCP without a token or a session: an address of this machine says nothing about who connects.
 
-Somebody comes in by a token, by the cookie of a session, or, as long as no token was ever made, from this machine: as
-the user that the kernel names, if that user may write the database, and neither a proxy nor another name stands
-between.
+Reading needs the scope `read`, everything else `operate`; what needs `admin` checks it itself (`must`). A visitor of
+one owner sees only that owner's things: lists apply `only`, single things `may_see`.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
+import pwd
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -34,9 +35,9 @@ from worker_service.jobs.values import dataclass
 from worker_service.operations import tokens
 from worker_service.tokens import Power as Power
 from worker_service.tokens import Token
+from worker_service.web.connections import connection_of
 from worker_service.web.hosts import is_loopback, origin_of
 from worker_service.web.keys import Key
-from worker_service.web.peers import may_write, name_of
 from worker_service.web.problems import HttpProblem, NobodyKnown, NotAllowed, wants_page
 
 S = TypeVar("S", Selector, DocumentSelector)
@@ -52,8 +53,16 @@ FAILURES_MOST = 10
 """So many of one address in a minute; what is wrong after them is not even looked up."""
 _WINDOW_SECONDS = 60.0
 _ADDRESSES_MOST = 4096
-# What only a proxy says. It asks for somebody else, whoever that is.
-_OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+REQUESTS_MAX = 200
+"""Authenticated requests, streams of events among them, that are answered at a time."""
+REQUESTS_PER_VISITOR_MAX = 64
+"""So that several visitors can always be served. A visitor may have 40 streams among them."""
+
+# Sent by proxies and browsers. The user who opened the Unix socket did not write the request then.
+_NOT_FROM_A_PROGRAM = (
+    "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-user", "x-real-ip", "via",
+    "origin", "sec-fetch-site", "sec-fetch-mode",
+)  # fmt: skip
 
 
 class TooManyFailures(HttpProblem):
@@ -64,6 +73,18 @@ class TooManyFailures(HttpProblem):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"too many tokens that nobody knows: wait for {seconds:.0f} seconds")
         self.headers = {"Retry-After": f"{seconds:.0f}"}
+
+
+class TooManyRequests(HttpProblem):
+    code = "too_many_requests"
+    exit_code = 75
+    status = 503
+
+
+class TooManyOfYours(HttpProblem):
+    code = "too_many_requests"
+    exit_code = 75
+    status = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +146,45 @@ def is_open(path: str) -> bool:
 
 
 class Access:
-    """Lets nobody pass who is nobody."""
+    """Refuses requests without a visitor, and limits how many requests of visitors are answered at a time."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._requests: Counter[tuple[str, str | None]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not is_open(scope["path"]):
-            request = Request(scope)
-            try:
-                visitor = await run_in_threadpool(who, request)
-            except NobodyKnown:
-                if not wants_page(request) or request.method not in SAFE or "authorization" in request.headers:
-                    raise
-                await _to_login(request)(scope, receive, send)
-                return
-            # Whoever may look may also go out.
-            is_looking = scope["method"] in SAFE or scope["path"].startswith(f"{LOGIN}/")
-            visitor.must(Power.READ if is_looking else Power.OPERATE)
-            scope.setdefault("state", {})["visitor"] = visitor
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or is_open(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            visitor = await run_in_threadpool(who, request)
+        except NobodyKnown:
+            if not wants_page(request) or request.method not in SAFE or "authorization" in request.headers:
+                raise
+            await _to_login(request)(scope, receive, send)
+            return
+        # Signing out needs no more than signing in did.
+        is_reading = scope["method"] in SAFE or scope["path"].startswith(f"{LOGIN}/")
+        visitor.must(Power.READ if is_reading else Power.OPERATE)
+        scope["state"]["visitor"] = visitor
+        with self._counted(visitor), connection_of(request).admitted():
+            await self._app(scope, receive, send)
+
+    @contextmanager
+    def _counted(self, visitor: Visitor) -> Iterator[None]:
+        key = visitor.name, visitor.owner
+        if self._requests[key] >= REQUESTS_PER_VISITOR_MAX:
+            raise TooManyOfYours(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open: wait for one to end")
+        if self._requests.total() >= REQUESTS_MAX:
+            raise TooManyRequests("too many requests at once: try again in a second")
+        self._requests[key] += 1
+        try:
+            yield
+        finally:
+            self._requests[key] -= 1
+            if not self._requests[key]:
+                del self._requests[key]
 
 
 def _to_login(request: Request) -> RedirectResponse:
@@ -153,13 +193,13 @@ def _to_login(request: Request) -> RedirectResponse:
 
 
 def who(request: HTTPConnection) -> Visitor:
-    """In a thread: the database is asked."""
+    """Return the visitor. Reads the database, so it runs in a thread."""
     if "authorization" in request.headers:
         return _by_token(request)
-    visitor = _by_session(request) or _from_here(request)
+    visitor = _by_session(request) or _by_unix_socket(request)
     if visitor is None:
         raise NobodyKnown(
-            "say who you are: in a browser by the address that `pagemill token link` prints, else by a token "
+            "sign in: a browser with the link that `pagemill token link` prints, a program with a token "
             "(`pagemill token make`) in the header Authorization: Bearer"
         )
     return visitor
@@ -259,24 +299,23 @@ def _found(request: HTTPConnection, known: Callable[[Any, str], Token | None], w
     return found
 
 
-# ── From this machine ───────────────────────────────────────────────────────────────────────────────────────────
+# ── The Unix socket ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _from_here(request: HTTPConnection) -> Visitor | None:
-    """Who could do it all by the shell may do it all here, as long as nobody has made a token."""
+def _by_unix_socket(request: HTTPConnection) -> Visitor | None:
+    """Let in root and the server's own user, who can open the database anyway, but no proxy and no browser."""
+    user_id = connection_of(request).user_id
+    if user_id not in (0, os.geteuid()):
+        return None
     if settings_of(request).web_urls or not is_loopback(request.headers.get("host", "")):
         return None
-    if any(name in request.headers for name in _OF_PROXIES):
+    if any(name in request.headers for name in _NOT_FROM_A_PROGRAM):
         return None
-    user = request.scope["state"]["user_at_the_other_end"]()
-    if user is None or not may_write(settings_of(request).database, user):
-        return None
-    # By a socket in the file system comes whom a proxy's group was let in for.
-    if request.client is None and user not in (0, os.geteuid()):
-        return None
-    with request.app.state.sessions.opened("web") as session:
-        if tokens.are_there(session):
-            return None
-    is_browser = any(name in request.headers for name in ("origin", "sec-fetch-site", "sec-fetch-mode"))
-    csrf = key_of(request).mark("form", f"user {user}")
-    return Visitor(name_of(user), frozenset(Power), csrf=csrf if is_browser or request.scope["method"] in SAFE else "")
+    return Visitor(_user_name(user_id), frozenset(Power))
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)

@@ -1,14 +1,16 @@
-"""What is refused before anything looks at it, and what every answer carries.
+"""Refuses bad requests before anything else sees them, and adds the headers that every response carries.
 
-Outermost of all: a Host that is none of ours (somebody's name that was made to lead here), a body that is too large or
-too slow, too many at once. What follows may refuse by raising; whatever it raises is answered here, with the headers
-that forbid a browser to run anything that is not a file of ours. Who asks is found out by `access`.
+`Guard` is the outermost frame. It refuses an unknown Host (another site's name that was made to lead here), a body that
+is too large, too slow or of unclear length. Inner frames refuse by raising; Guard turns exceptions into responses. The
+headers forbid a browser to run anything that is not one of our static files. `access` finds the visitor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
+from types import MappingProxyType
 from typing import cast
 from urllib.parse import parse_qsl
 
@@ -16,23 +18,24 @@ from starlette.datastructures import FormData, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker_service.config import Settings
 from worker_service.errors import PagemillError
 from worker_service.web.access import SAFE, is_open, settings_of, visitor_of
+from worker_service.web.connections import connection_of
 from worker_service.web.hosts import is_ours, origin_of
 from worker_service.web.problems import BodyTooLarge, HttpProblem, confess, refuse
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Of anything but a file: a payload has at most a part of it."""
 FIELDS_MAX = 20_000
-AT_ONCE = 200
-"""So many are answered at a time; more are asked to come back."""
 CHANGES_AT_ONCE = 4
 """So many wait for the write lock at a time; the others wait for their turn."""
 PAUSE_SECONDS = 30.0
 """A body of which nothing has come for so long is given up."""
 BODY_SECONDS = 60.0
 """And one that is no file and has not come in whole."""
+SIGN_IN_BYTES_MAX = 4096
+SIGN_IN_SECONDS = 5.0
+"""The limits for a body that comes without a visitor, as of the sign-in form."""
 LEFT_OVER_SECONDS = 2.0
 """So long we listen to what nobody wants, before we hang up."""
 
@@ -81,18 +84,19 @@ class BodyTooSlow(HttpProblem):
     status = 408
 
 
-class TooManyAtOnce(HttpProblem):
-    code = "too_many_requests"
-    exit_code = 75
-    status = 503
+class AmbiguousLength(HttpProblem):
+    """A proxy in front may disagree with us about where the request ends (RFC 9112, section 6.1)."""
+
+    code = "ambiguous_length"
+    status = 400
+    headers = MappingProxyType({"Connection": "close"})
 
 
 class Guard:
-    """The outermost frame: it catches everything."""
+    """The outermost frame: it catches every exception."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._at_once = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,22 +105,19 @@ class Guard:
         request = Request(scope)
         body = _Body(request, receive)
         answer = _Answer(body, send)
-        self._at_once += 1
-        try:
-            refuse_host(request)
-            if self._at_once > AT_ONCE and not is_open(scope["path"]):
-                raise TooManyAtOnce("too many ask at once: try again in a second")
-            await self._app(scope, body.receive, answer.send)
-        except PagemillError as error:
-            if answer.has_begun:
-                raise
-            await (await refuse(request, error))(scope, body.receive, answer.send)
-        except Exception as error:
-            if answer.has_begun:
-                raise
-            await (await confess(request, error))(scope, body.receive, answer.send)
-        finally:
-            self._at_once -= 1
+        with connection_of(request).answering():
+            try:
+                refuse_host(request)
+                refuse_ambiguous_length(request)
+                await self._app(scope, body.receive, answer.send)
+            except PagemillError as error:
+                if answer.has_begun:
+                    raise
+                await (await refuse(request, error))(scope, body.receive, answer.send)
+            except Exception as error:
+                if answer.has_begun:
+                    raise
+                await (await confess(request, error))(scope, body.receive, answer.send)
 
 
 class Sent:
@@ -175,8 +176,16 @@ def refuse_host(request: HTTPConnection) -> None:
         )
 
 
+def refuse_ambiguous_length(request: HTTPConnection) -> None:
+    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+        raise AmbiguousLength("the request has both a Content-Length and a Transfer-Encoding: send one of them")
+
+
 def refuse_foreign(request: HTTPConnection) -> None:
+    """Refuse a page of another origin, unless it is one of `web_origins` and brings a token of its own."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if origin in settings_of(request).web_origins and "authorization" in request.headers:
+        return
     if origin is not None and origin.lower() != origin_of(request):
         raise OriginRefused(f"a page of {origin[:200]!r} asked for this, which is none of pagemill's")
     if site not in (None, "same-origin", "none"):
@@ -211,15 +220,14 @@ def _form(body: bytes) -> FormData:
 
 
 class _Body:
-    """What comes in, up to a limit and with a pulse."""
+    """The request's body, within limits of size and time."""
 
     def __init__(self, request: Request, receive: Receive) -> None:
         self._receive = receive
         announced = request.headers.get("content-length", "0")
         self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
         self.has_ended = not self._announced and "transfer-encoding" not in request.headers
-        settings, self._is_file = settings_of(request), request.url.path in UPLOADS
-        self._most = settings.upload_bytes_max + BODY_BYTES_MAX if self._is_file else _most_but_files(settings)
+        self._most, self._pause_seconds, self._seconds = _limits(request)
         self._had = 0
         self._until: float | None = None
 
@@ -236,12 +244,12 @@ class _Body:
     async def _next(self) -> Message:
         now = asyncio.get_running_loop().time()
         if self._until is None:
-            self._until = now + BODY_SECONDS
+            self._until = now + self._seconds
         try:
-            async with asyncio.timeout(PAUSE_SECONDS if self._is_file else min(PAUSE_SECONDS, self._until - now)):
+            async with asyncio.timeout(min(self._pause_seconds, self._until - now)):
                 return await self._receive()
         except TimeoutError:
-            raise BodyTooSlow("what was sent has not come in whole in time: send it again") from None
+            raise BodyTooSlow("the body did not arrive in time: send it again") from None
 
     def _refuse_large(self, size: int) -> None:
         if size > self._most:
@@ -255,9 +263,15 @@ class _Body:
                     pass
 
 
-def _most_but_files(settings: Settings) -> int:
+def _limits(request: Request) -> tuple[int, float, float]:
+    """Return the bytes of a body, the seconds between two parts of it, and the seconds for all of it."""
+    settings, path = settings_of(request), request.url.path
+    if is_open(path):
+        return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
+    if path in UPLOADS:
+        return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, math.inf
     # In JSON within JSON a letter may take two.
-    return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max)
+    return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

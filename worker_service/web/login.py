@@ -1,7 +1,7 @@
-"""How a browser comes in and goes out: by a link that is good once, or by a token; with a cookie from then on.
+"""Signing in and out with a browser: by a one-time link or a token, with a cookie from then on.
 
-The page that lets in leads on by itself, and not by a redirect: what was begun by somebody else's page (a mail, a
-chat) brings no cookie of ours along, to the end of all its redirects.
+A link shows a page with one button. Opening it uses nothing up, because programs that preview or scan messages open
+links, too.
 """
 
 from __future__ import annotations
@@ -29,40 +29,37 @@ from worker_service.web.guard import form_of
 from worker_service.web.pages import page
 from worker_service.web.problems import NobodyKnown
 
+_NOT_A_LINK = "This link was used already, or has expired: `pagemill token link` prints another."
 
-def come_in(request: Request) -> Response:
-    """The page that asks for a token; or by a link, at once."""
+
+def show_sign_in(request: Request) -> Response:
+    """The page that asks for a token, or for a click where a link brought the visitor here."""
     word = request.query_params.get("link")
     if word is None:
         return _asked(request)
-    # A browser that only looks ahead, or a program that previews, uses nothing up.
-    if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
-        return Response(status_code=204)
-    made = _begun(request, word)
-    if made is None:
-        note_failure(request)
-        return _asked(request, "This link was used already, or is out of date: `pagemill token link` prints another.")
-    return _let_in(request, made, "/")
+    if read_word(word) is None:
+        return _asked(request, _NOT_A_LINK)
+    return page(request, "sign_in.html", title="Sign in", word=word)
 
 
-def come_in_by_token(request: Request) -> Response:
-    """Or by a link that was pasted into the field."""
+def sign_in(request: Request) -> Response:
+    """By a token or a link; a whole address may be pasted into the field."""
     form = form_of(request)
     word = str(form.get("token", "")).strip().rpartition("link=")[2]
     made = _begun(request, word) if read_word(word) else None
     if made is None:
         note_failure(request)
-        return _asked(request, "Nobody here knows this token, or it is good no more.")
+        return _asked(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
     return _let_in(request, made, _inside(form.get("next")))
 
 
 def me(request: Request) -> Response:
-    """Who one is here, and the way out."""
+    """Show who is signed in, and the way out."""
     return page(request, "me.html", title="You")
 
 
 def go_out(request: Request) -> Response:
-    """The session is over, whoever else has its cookie."""
+    """End the session: copies of its cookie are worthless from now on."""
     word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
     with request.app.state.sessions.opened("web") as session:
         tokens.end_session(session, word)
@@ -77,7 +74,7 @@ def _begun(request: Request, word: str) -> Made | None:
 
 
 def _let_in(request: Request, made: Made, to: str) -> Response:
-    answer = page(request, "let_in.html", title="Welcome", to=to, name=made.name)
+    answer = RedirectResponse(to, 303)
     until = wall_clock() if made.until is None else from_text(made.until)
     answer.set_cookie(
         cookie_name(request),
@@ -98,7 +95,7 @@ def _asked(request: Request, refused: str = "") -> Response:
     if not refused and request.method == "GET" and _is_in(request):
         return RedirectResponse(_inside(request.query_params.get("next")), 303)
     to = _inside(request.query_params.get("next"))
-    return page(request, "login.html", title="Come in", refused=refused, to=to, status=401 if refused else 200)
+    return page(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
 
 
 def _is_in(request: Request) -> bool:
@@ -110,15 +107,15 @@ def _is_in(request: Request) -> bool:
 
 
 def _inside(wanted: Any) -> str:
-    """A path of ours, and never an address of somebody else."""
+    """Return a path of this site, never an address elsewhere."""
     path = wanted if isinstance(wanted, str) else ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
     return path if is_ours and not path.startswith(LOGIN) else "/"
 
 
 routes = [
-    Route(LOGIN, come_in),
-    Route(LOGIN, come_in_by_token, methods=["POST"]),
+    Route(LOGIN, show_sign_in),
+    Route(LOGIN, sign_in, methods=["POST"]),
     Route(f"{LOGIN}/me", me),
     Route(f"{LOGIN}/end", go_out, methods=["POST"]),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from anyio import CapacityLimiter
@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
@@ -35,7 +36,7 @@ from worker_service.web.api.metrics import Kept, kept
 from worker_service.web.changes import Changes
 from worker_service.web.guard import CHANGES_AT_ONCE, Guard, Sent
 from worker_service.web.keys import key_beside
-from worker_service.web.listening import open_socket, refuse_unguarded, server
+from worker_service.web.listening import open_socket, server
 from worker_service.web.pages import (
     STATIC,
     activity,
@@ -72,7 +73,7 @@ MODULES = (login, *openapi.MODULES, *PAGES)
 def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made = Starlette(
         routes=routes(),
-        middleware=[Middleware(Guard), Middleware(Access), Middleware(Sent)],
+        middleware=[*_cross_origin(settings), Middleware(Guard), Middleware(Access), Middleware(Sent)],
         exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: confess},
         lifespan=_lifespan,
     )
@@ -83,6 +84,21 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made.state.feed, made.state.metrics, made.state.numbers = Feed(made), kept(), Kept(numbers)
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
+
+
+def _cross_origin(settings: Settings) -> Sequence[Middleware]:
+    """Let pages of `web_origins` read what they asked for with a token. A cookie is of no use to them."""
+    if not settings.web_origins:
+        return ()
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.web_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID"],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
+    ]
 
 
 def routes() -> Sequence[BaseRoute]:
@@ -145,8 +161,7 @@ def _sweep(made: Starlette) -> None:
 def serve(settings: Settings, told: Callable[[], None]) -> int:
     """Until somebody asks it to stop. `told`: once it can be asked."""
     log = events.begin_logging(settings.log_format)
-    with closing(open_session(settings)) as session:
-        refuse_unguarded(settings, has_tokens=tokens.are_there(session))
+    open_session(settings).close()  # refuse to start without a database
     # What a person asks for is read here as by the daemon: where jobs may read, say.
     settings.hand_to_handlers()
     made = app(settings, log=log)

@@ -20,7 +20,7 @@ from tests.commands.shelf import Shelf
 from tests.job_handlers.reading.documents import digital
 from tests.store.papers import claim, work_as
 from tests.system.conftest import System, locked, wait_until
-from tests.web.conftest import served
+from tests.web.conftest import bearer, served, site_of
 from worker_service.config import Settings, load_settings
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.model import Failure, Status
@@ -206,6 +206,7 @@ def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
     with served(settings) as address:
         sender = http.client.HTTPConnection(address.removeprefix("http://"))
         sender.putrequest("POST", "/api/uploads")
+        sender.putheader("Authorization", bearer(settings)["Authorization"])
         sender.putheader("Content-Type", "multipart/form-data; boundary=b")
         sender.putheader("Content-Length", "1000000")
         sender.endheaders()
@@ -227,9 +228,9 @@ def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: P
         for _ in range(200):
             yield b"x" * 65_536
 
-    with served(settings) as address:
-        answer = httpx.post(
-            f"{address}/api/uploads",
+    with site_of(settings) as site:
+        answer = site.post(
+            "/api/uploads",
             content=endless(),
             headers={"Content-Type": "multipart/form-data; boundary=b"},
         )
@@ -249,12 +250,10 @@ def test_a_large_file_goes_to_the_disk_and_not_into_memory(settings: Settings) -
             yield piece
         yield b"\r\n--b--\r\n"
 
-    with served(settings) as address:
-        httpx.get(f"{address}/api/jobs")
+    with site_of(settings) as site:
+        site.get("/api/jobs")
         before = _resident_bytes()
-        answer = httpx.post(
-            f"{address}/api/uploads", content=large(), headers={"Content-Type": "multipart/form-data; boundary=b"}
-        )
+        answer = site.post("/api/uploads", content=large(), headers={"Content-Type": "multipart/form-data; boundary=b"})
         grown = _resident_bytes() - before
 
     assert answer.status_code == 201
@@ -274,7 +273,7 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
     try:
         system.start()
         settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
-        with served(settings) as address, httpx.Client(base_url=address) as site:
+        with site_of(settings) as site:
             [made_job] = site.post("/api/uploads", files={"file": ("a.pdf", content)}).json()["items"]
             system.wait_for(made_job["id"], Status.COMPLETED)
             wait_until(lambda: site.get("/api/documents?status=success").json()["items"], "it is read")
@@ -297,18 +296,16 @@ def test_a_word_that_is_neither_yes_nor_no_forces_nothing(site: httpx.Client, se
 
 
 def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:
-    with served(settings) as address, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
+    with site_of(settings) as site, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
         held.enter_context(locked(settings.database))
         waiting = [
-            others.submit(
-                httpx.post, f"{address}/api/uploads", files={"file": ("a.csv", f"{number}\n".encode())}, timeout=60
-            )
+            others.submit(site.post, "/api/uploads", files={"file": ("a.csv", f"{number}\n".encode())}, timeout=60)
             for number in range(2 * server.THREADS)
         ]
         place = uploads.place_of(settings.workspace)
         wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")
         for _ in range(20):
-            assert httpx.get(f"{address}/api/jobs", timeout=5).status_code == 200
+            assert site.get("/api/jobs", timeout=5).status_code == 200
         assert not any(one.done() for one in waiting)
 
         held.close()
@@ -316,8 +313,8 @@ def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:
 
 
 def test_what_could_not_be_brought_in_goes_after_a_day(settings: Settings, session: Session) -> None:
-    with served(settings) as address:
-        made = httpx.post(f"{address}/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
+    with site_of(settings) as site:
+        made = site.post("/api/uploads", files={"file": ("a.pdf", b"%PDF-1.4 broken")}).json()
     work_as(session.store)
     session.store.leases.fail(claim(session.store).lease, Failure("GONE", ""), retry_at=None)
     assert session.store.reading.get(made["items"][0]["id"]).status is Status.FAILED

@@ -15,7 +15,7 @@ import pytest
 
 from tests.store.papers import claim, work_as
 from tests.system.conftest import System, wait_until
-from tests.web.conftest import served
+from tests.web.conftest import site_of
 from worker_service.config import Settings, load_settings
 from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -41,10 +41,10 @@ class Heard:
 
 
 @contextmanager
-def listening(address: str, **asked: Any) -> Iterator[Heard]:
+def listening(site: httpx.Client, **asked: Any) -> Iterator[Heard]:
     """It has begun to hear, once this is entered."""
     heard = Heard()
-    client = httpx.Client(base_url=address, timeout=30)
+    client = httpx.Client(base_url=site.base_url, headers=site.headers, timeout=30)
     with client, client.stream("GET", "/api/events", **asked) as stream:
         heard.status = stream.status_code
         thread = threading.Thread(target=_hear, args=(stream, heard), daemon=True)
@@ -80,14 +80,8 @@ def cancelled(session: Session, **words: Any) -> int:
     return job_id
 
 
-@pytest.fixture
-def address(settings: Settings) -> Iterator[str]:
-    with served(settings) as at:
-        yield at
-
-
-def test_what_happens_is_told_at_once_and_once(address: str, session: Session) -> None:
-    with listening(address) as heard:
+def test_what_happens_is_told_at_once_and_once(site: httpx.Client, session: Session) -> None:
+    with listening(site) as heard:
         first = cancelled(session, owner="alice", name="a.pdf")
         wait_until(lambda: heard.of("job"), "it is told")
         second = cancelled(session)
@@ -100,14 +94,14 @@ def test_what_happens_is_told_at_once_and_once(address: str, session: Session) -
     )  # fmt: skip
 
 
-def test_who_comes_back_hears_what_was_missed_and_nothing_twice(address: str, session: Session) -> None:
-    with listening(address) as heard:
+def test_who_comes_back_hears_what_was_missed_and_nothing_twice(site: httpx.Client, session: Session) -> None:
+    with listening(site) as heard:
         cancelled(session)
         wait_until(lambda: heard.of("job"), "it is told")
     missed = [one.job_id for one in session.store.intake.enqueue_many([NewJob("a")] * 1500)]
     session.store.steering.cancel(Selector(ids=missed), actor="test")
 
-    with listening(address, headers={"Last-Event-ID": heard.last_id}) as again:
+    with listening(site, headers={"Last-Event-ID": heard.last_id}) as again:
         wait_until(lambda: len(again.of("job")) >= 1500, "all that was missed")
         missed.append(cancelled(session))
         wait_until(lambda: again.of("job")[-1]["job_id"] == missed[-1], "and what happens now")
@@ -115,22 +109,22 @@ def test_who_comes_back_hears_what_was_missed_and_nothing_twice(address: str, se
     assert [one["job_id"] for one in again.of("job")] == missed
 
 
-def test_who_comes_back_before_anything_has_happened_misses_nothing(address: str, session: Session) -> None:
-    with listening(address) as heard:
+def test_who_comes_back_before_anything_has_happened_misses_nothing(site: httpx.Client, session: Session) -> None:
+    with listening(site) as heard:
         pass
     job_id = cancelled(session)
 
-    with listening(address, params={"after": heard.last_id}) as again:
+    with listening(site, params={"after": heard.last_id}) as again:
         wait_until(lambda: again.of("job"), "it is told")
 
     assert [one["job_id"] for one in again.of("job")] == [job_id]
 
 
-def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(address: str, session: Session) -> None:
+def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(site: httpx.Client, session: Session) -> None:
     job_id = cancelled(session)
-    with listening(address, params={"after": "99999-0"}) as of_another:
+    with listening(site, params={"after": "99999-0"}) as of_another:
         assert next(kind for kind, _, _ in of_another.events) == "reset"
-    with listening(address, params={"after": "0-99999"}) as heard:
+    with listening(site, params={"after": "0-99999"}) as heard:
         assert next(kind for kind, _, _ in heard.events) == "reset"
         session.store.steering.delete(Selector(ids=(job_id,)), actor="test")
         wait_until(lambda: len(heard.of("reset")) == 2, "numbers come again")
@@ -141,17 +135,17 @@ def test_who_missed_too_much_or_what_is_gone_is_told_to_begin_anew(address: str,
 
 
 def test_who_comes_back_after_the_newest_jobs_were_removed_and_others_came_is_told_to_begin_anew(
-    address: str, session: Session
+    site: httpx.Client, session: Session
 ) -> None:
     cancelled(session)
-    with listening(address) as heard:
+    with listening(site) as heard:
         gone = [cancelled(session), cancelled(session)]
         wait_until(lambda: len(heard.of("job")) == 2, "both are told")
     session.store.steering.delete(Selector(ids=gone), actor="test")
     for _ in range(4):
         cancelled(session)
 
-    with listening(address, headers={"Last-Event-ID": heard.last_id}) as again:
+    with listening(site, headers={"Last-Event-ID": heard.last_id}) as again:
         last = cancelled(session)
         wait_until(lambda: again.of("job"), "and it goes on")
 
@@ -160,9 +154,9 @@ def test_who_comes_back_after_the_newest_jobs_were_removed_and_others_came_is_to
 
 
 def test_who_listens_while_the_newest_jobs_are_removed_and_others_come_is_told_to_begin_anew(
-    address: str, session: Session
+    site: httpx.Client, session: Session
 ) -> None:
-    with listening(address) as heard:
+    with listening(site) as heard:
         gone = [cancelled(session), cancelled(session)]
         wait_until(lambda: len(heard.of("job")) == 2, "both are told")
         # Within one look of who tells, as a rule; and else it is told all the more.
@@ -173,24 +167,24 @@ def test_who_listens_while_the_newest_jobs_are_removed_and_others_come_is_told_t
         wait_until(lambda: heard.of("reset"), "it is told")
 
 
-def test_what_was_removed_further_back_costs_nobody_anything(address: str, session: Session) -> None:
+def test_what_was_removed_further_back_costs_nobody_anything(site: httpx.Client, session: Session) -> None:
     old = cancelled(session)
-    with listening(address) as heard:
+    with listening(site) as heard:
         cancelled(session)
         wait_until(lambda: heard.of("job"), "it is told")
     session.store.steering.delete(Selector(ids=(old,)), actor="test")
     new = cancelled(session)
 
-    with listening(address, headers={"Last-Event-ID": heard.last_id}) as again:
+    with listening(site, headers={"Last-Event-ID": heard.last_id}) as again:
         wait_until(lambda: again.of("job"), "what was missed")
 
     assert [(kind, data["job_id"]) for kind, _, data in again.events] == [("job", new)]
 
 
-def test_a_stream_is_narrowed_down_to_one_thing(address: str, session: Session) -> None:
+def test_a_stream_is_narrowed_down_to_one_thing(site: httpx.Client, session: Session) -> None:
     wanted = session.store.intake.enqueue(NewJob("a")).job_id
 
-    with listening(address, params={"job": wanted}) as heard:
+    with listening(site, params={"job": wanted}) as heard:
         cancelled(session)
         session.store.steering.cancel(Selector(ids=(wanted,)), actor="test")
         wait_until(lambda: heard.of("job"), "it is told")
@@ -199,16 +193,16 @@ def test_a_stream_is_narrowed_down_to_one_thing(address: str, session: Session) 
 
 
 @pytest.mark.parametrize("word", ["x", "1", "-1-2", "1-2-3-4", "9" * 40 + "-1"])
-def test_a_place_that_is_none_is_refused(address: str, word: str) -> None:
-    answer = httpx.get(f"{address}/api/events", params={"after": word})
+def test_a_place_that_is_none_is_refused(site: httpx.Client, word: str) -> None:
+    answer = site.get("/api/events", params={"after": word})
 
     assert (answer.status_code, "is no place in the events" in answer.json()["detail"]) == (400, True)
 
 
-def test_a_notice_is_told(address: str, session: Session) -> None:
+def test_a_notice_is_told(site: httpx.Client, session: Session) -> None:
     work_as(session.store)
     session.store.intake.enqueue(NewJob("action", owner="bob"))
-    with listening(address) as heard:
+    with listening(site) as heard:
         session.store.leases.fail(claim(session.store).lease, Failure("GONE", "it is gone"), retry_at=None)
         wait_until(lambda: heard.of("notice"), "it is told")
 
@@ -219,17 +213,17 @@ def test_a_notice_is_told(address: str, session: Session) -> None:
 def test_progress_is_told_while_a_job_runs_and_its_end(system: System) -> None:
     settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
     system.start()
-    with served(settings) as address, listening(address) as heard:
+    with site_of(settings) as site, listening(site) as heard:
         job_id = system.enqueue("sleep", seconds=60)
         wait_until(lambda: any(one["job_id"] == job_id for one in heard.of("progress")), "it runs, and is told")
-        httpx.post(f"{address}/api/jobs/{job_id}/cancel").raise_for_status()
+        site.post(f"/api/jobs/{job_id}/cancel").raise_for_status()
         wait_until(lambda: any(one["to_status"] == "cancelled" for one in heard.of("job")), "its end is told")
     assert system.status(job_id) is Status.CANCELLED
 
 
 def test_many_listen_at_once(settings: Settings, session: Session) -> None:
-    with served(settings) as address, ExitStack() as open_streams:
-        all_heard = [open_streams.enter_context(listening(address)) for _ in range(32)]
+    with site_of(settings) as site, ExitStack() as open_streams:
+        all_heard = [open_streams.enter_context(listening(site)) for _ in range(32)]
         job_id = cancelled(session)
         wait_until(lambda: all(heard.of("job") for heard in all_heard), "all are told")
 
@@ -243,15 +237,15 @@ def test_one_visitor_cannot_take_all_the_streams(
     mine, theirs = (
         {"Authorization": f"Bearer {tokens.make(session, name, owner=name).word}"} for name in ("alice", "bob")
     )
-    with served(settings) as address, ExitStack() as open_streams:
+    with site_of(settings) as site, ExitStack() as open_streams:
         for _ in range(2):
-            open_streams.enter_context(listening(address, headers=mine))
+            open_streams.enter_context(listening(site, headers=mine))
 
-        refused = httpx.get(f"{address}/api/events", headers=mine)
+        refused = site.get("/api/events", headers=mine)
         assert (refused.status_code, refused.json()["detail"]) == (
             429, "alice has 2 streams open already: close one of them",
         )  # fmt: skip
-        with listening(address, headers=theirs) as heard:
+        with listening(site, headers=theirs) as heard:
             assert heard.of("hello")
 
 
@@ -260,7 +254,7 @@ def test_who_listens_is_told_when_the_server_stops_and_keeps_it_from_nothing(
 ) -> None:
     monkeypatch.setattr(server, "_GRACE_SECONDS", 600)  # so long it would wait for whoever has not been told
     with ExitStack() as open_streams:
-        with served(settings) as address:
-            heard = [open_streams.enter_context(listening(address)) for _ in range(8)]
+        with site_of(settings) as site:
+            heard = [open_streams.enter_context(listening(site)) for _ in range(8)]
 
         wait_until(lambda: all(one.of("end") for one in heard), "all are told")

@@ -129,7 +129,7 @@ def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.C
     assert statuses(site, platform="instagram") == ["cancelled"] * 7
     site.post(f"/api/actions/{done['action']}/undo").raise_for_status()
     assert statuses(site) == ["pending"] * 8
-    [action] = site.get("/api/actions").json()["items"]
+    action, _ = site.get("/api/actions").json()["items"]
     assert (action["verb"], action["jobs"], action["undone_at"] is None) == ("cancel", 7, False)
 
 
@@ -376,7 +376,7 @@ def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
 def test_the_undo_of_a_batch_cancel_lets_the_batch_go_on(site: httpx.Client) -> None:
     batch = site.post("/api/batches", json={"jobs": [{"job_type": "ocr_pages", "platform": "x"}]}).json()["batch"]["id"]
     site.post(f"/api/batches/{batch}/cancel").raise_for_status()
-    [action] = site.get("/api/actions").json()["items"]
+    action, *_ = site.get("/api/actions").json()["items"]
 
     undone = site.post(f"/api/actions/{action['id']}/undo").json()
 

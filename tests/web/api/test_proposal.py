@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.system.conftest import System, wait_until
-from tests.web.conftest import served
+from tests.web.conftest import site_of
 from worker_service.config import load_settings
 from worker_service.jobs.model import NewJob, Status
 from worker_service.operations.database import Session
@@ -82,7 +82,7 @@ def test_running_jobs_stand_in_the_order_of_their_starts_and_a_dead_worker_is_no
     first, second = system.enqueue("sleep", seconds=60), system.enqueue("sleep", seconds=60)
     system.wait_for_all(Status.RUNNING, 2)
     settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
-    with served(settings) as address, httpx.Client(base_url=address) as site:
+    with site_of(settings) as site:
         alive = site.get("/api/scheduler/status").json()
         assert site.delete(f"/api/jobs/{first}").status_code == 409
         asked = site.post(f"/api/jobs/{first}/cancel")

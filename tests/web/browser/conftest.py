@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 
 from tests.web.conftest import served
 from worker_service.config import Settings, load_settings
-from worker_service.operations import database
+from worker_service.operations import database, tokens
 from worker_service.operations.database import Session, open_session
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -85,6 +85,7 @@ class Window:
         self._is_refused = False
         context = chromium.new_context(base_url=site.address, java_script_enabled=script)
         context.set_default_timeout(1000 * _SECONDS)
+        self._session = site.session
         self.page = context.new_page()
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self._faults.append(str(error)))
@@ -92,10 +93,17 @@ class Window:
 
     def look(self, path: str, *, width: int, scheme: Scheme, refused: bool) -> Page:
         self._is_refused = refused
+        if not self.page.context.cookies():
+            self._sign_in()
         self.page.set_viewport_size({"width": width, "height": 900})
         self.page.emulate_media(color_scheme=scheme)
         self.page.goto(path)
         return self.page
+
+    def _sign_in(self) -> None:
+        self.page.goto(f"/session?link={tokens.make_link(self._session, 'admin').word}")
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url("**/")
 
     def leave(self) -> list[str]:
         """What went wrong."""

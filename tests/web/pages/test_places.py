@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.web.conftest import served
+from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.config import Settings, load_settings
@@ -120,7 +120,7 @@ def test_who_sees_the_things_of_one_owner_sees_nothing_of_another(
         assert "bobs" not in refused.text
     assert "jobs cancelled" not in site.get("/jobs?done=1").text
     assert site.post(f"/jobs/{theirs.id}/retry").status_code == 404
-    assert site.post("/activity/1/undo").status_code == 403
+    assert site.post("/activity/2/undo").status_code == 403
     assert "anns.pdf" in site.get(f"/jobs/{mine.id}").text
 
 
@@ -231,7 +231,7 @@ def test_a_schedule_is_begun_beside_its_times(settings: Settings, session: Sessi
     database = str(settings.database)
     scheduled = load_settings({"database": database}, environ={"WORKER_CONFIG": str(file), "WORKER_LOG_FORMAT": "json"})
 
-    with served(scheduled) as address, httpx.Client(base_url=address) as site:
+    with site_of(scheduled) as site:
         page = look(site, "/schedules")
         assert "nightly" in page.text
         assert "Nothing ticks" in page.text
@@ -286,7 +286,7 @@ def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Se
     page = look(site, "/activity")
     assert "1 job cancelled" in page.text
     assert "test ·" in page.text
-    assert "pagemill undo 1" in page.text
+    assert "pagemill undo 2" in page.text
     undone = page.press(site, "Undo")
 
     assert "undone" in undone.text

@@ -1,0 +1,157 @@
+"""Client connections: how many may be open, and how long each may take.
+
+Every connection starts anonymous. It is admitted for the length of one authenticated request (see `access`), and
+anonymous again afterwards. When too many are anonymous, the oldest one of the busiest address is closed, so new clients
+always get through and a flood without a token cannot shut out visitors who have one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from starlette.requests import HTTPConnection
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+ANONYMOUS_MAX = 400
+"""With `access.REQUESTS_MAX` admitted ones this stays below the usual limit of 1,024 open files."""
+REQUEST_SECONDS = 10.0
+"""To send the headers of a request: from the start of the connection, or the end of the previous response."""
+STUCK_SECONDS = 60.0
+"""A client that reads nothing of a response for this long is disconnected."""
+
+
+class Connections:
+    """The anonymous connections by client address, the oldest first."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, dict[Connection, None]] = {}
+        self._count = 0
+
+    def add(self, connection: Connection) -> None:
+        self._by_address.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+        if self._count > ANONYMOUS_MAX:
+            busiest = max(self._by_address.values(), key=len)
+            oldest = next(iter(busiest))
+            self.discard(oldest)
+            oldest.abort()
+
+    def discard(self, connection: Connection) -> None:
+        of_address = self._by_address.get(connection.address, {})
+        if connection in of_address:
+            del of_address[connection]
+            self._count -= 1
+            if not of_address:
+                del self._by_address[connection.address]
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Passes everything on to uvicorn's protocol, and tells the application who is connected."""
+
+    def __init__(self, connections: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
+        # uvicorn hands `app_state` to the application as the state of each request.
+        self._http = H11Protocol(app_state={**app_state, "connection": self}, **options)
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+        self._requests = self._admitted = 0
+        self._is_lost = False
+        self.address = ""
+        self.user_id: int | None = None
+        """The user of the process that connected through a Unix socket; None over TCP."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        end = transport.get_extra_info("socket")
+        if end.family == socket.AF_UNIX:
+            self.user_id = _peer_user_id(end)
+        else:
+            self.address = transport.get_extra_info("peername")[0]
+        self._http.connection_made(self._transport)
+        self._start_deadline()
+        self._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.data_received(data)
+
+    def eof_received(self) -> None:
+        self._http.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._connections.discard(self)
+        self._stop_deadline()
+        self._stop_stuck()
+        self._http.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+        self._stuck = self._loop.call_later(STUCK_SECONDS, self.abort)
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
+        self._stop_stuck()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While a request is answered; pipelined requests overlap for a moment."""
+        self._requests += 1
+        self._stop_deadline()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests and not self._is_lost:
+                self._start_deadline()
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """While an authenticated request is answered."""
+        self._admitted += 1
+        self._connections.discard(self)
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+            if not self._admitted and not self._is_lost:
+                self._connections.add(self)
+
+    def abort(self) -> None:
+        """Close the connection at once. A client that reads nothing would hold up an orderly close for ever."""
+        self._transport.abort()
+
+    def _time_out(self) -> None:
+        if self._transport.is_closing() or self._transport.get_write_buffer_size():
+            self.abort()
+        else:
+            self._transport.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            self._transport.close()
+
+    def _start_deadline(self) -> None:
+        self._stop_deadline()
+        self._deadline = self._loop.call_later(REQUEST_SECONDS, self._time_out)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _stop_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+
+def connection_of(request: HTTPConnection) -> Connection:
+    return cast(Connection, request.scope["state"]["connection"])
+
+
+def _peer_user_id(end: socket.socket) -> int:
+    _, user_id, _ = struct.unpack("iII", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user_id)
