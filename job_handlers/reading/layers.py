@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,7 +36,12 @@ _BAD_ASCII = _marked("".join(map(chr, {*range(32), 127} - {9, 10, 12, 13})))
 _LETTERS = _marked(string.ascii_letters)
 _VOWELS = _marked("aeiouyAEIOUY")
 _DIGITS = _marked(string.digits)
-_SPACES = _marked(" \n")
+_SPACES = _marked(" \n\t")
+_LEADERS = re.compile(r"(?:[.·…_]\s*){4,}")
+"""The dots of a contents page between a title and its number."""
+_WORD = re.compile(r"\w+")
+_AGREES = 0.5
+"""Of recognised words: so many have to be in a page's own text, for both to be the same text."""
 
 
 class Verdict(StrEnum):
@@ -62,16 +68,35 @@ def judge(text: str, drawn: Drawn) -> Verdict:
     is_scan = drawn.covered >= _COVERS
     if is_scan and (characters < _FEW_CHARACTERS or drawn.invisible > 0.5):
         return Verdict.OCR
-    return Verdict.OCR if is_garbage(text, characters) else Verdict.LAYER
+    return Verdict.OCR if _is_garbage_without_leaders(text, characters) else Verdict.LAYER
+
+
+def _is_garbage_without_leaders(text: str, characters: int) -> bool:
+    if not is_garbage(text, characters):
+        return False
+    rest = _LEADERS.sub("", text)
+    letters = len("".join(rest.split()))
+    return len(rest) == len(text) or not letters or is_garbage(rest, letters)
+
+
+def may_be_fuller(text: str, drawn: Drawn) -> bool:
+    """Return whether a page's own text is worth a comparison: it is shown, and its characters have a meaning."""
+    characters = len("".join(text.split()))
+    return characters > 0 and drawn.invisible <= 0.5 and _count_bad(text) <= characters * _GARBAGE_SHARE
+
+
+def is_fuller(own: str, recognised: str) -> bool:
+    """Return whether a page's own text has as many words as were recognised, and is the same text."""
+    mine, seen = Counter(_WORD.findall(own.casefold())), Counter(_WORD.findall(recognised.casefold()))
+    if not seen:
+        return bool(mine) and not is_garbage(own, len("".join(own.split())))
+    return mine.total() >= seen.total() and (mine & seen).total() >= _AGREES * seen.total()
 
 
 def is_garbage(text: str, characters: int) -> bool:
     """`characters`: how many are not spaces."""
     plain, beyond = _parted(text)
-    bad = _count(plain, _BAD_ASCII) + len(_BAD.findall(beyond))
-    if "(cid:" in text:
-        bad += sum(map(len, _UNMAPPED.findall(text)))
-    if bad > characters * _GARBAGE_SHARE:
+    if _count_bad(text) > characters * _GARBAGE_SHARE:
         return True
     letters = _count(plain, _LETTERS)
     accented = sum(map(str.isalpha, beyond))
@@ -80,6 +105,12 @@ def is_garbage(text: str, characters: int) -> bool:
         return accented < letters * 0.1 and _count(plain, _VOWELS) < letters * _VOWELS_LEAST
     words = letters + accented + _count(plain, _DIGITS) + sum(map(str.isdigit, beyond))
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
+
+
+def _count_bad(text: str) -> int:
+    plain, beyond = _parted(text)
+    unmapped = sum(map(len, _UNMAPPED.findall(text))) if "(cid:" in text else 0
+    return _count(plain, _BAD_ASCII) + len(_BAD.findall(beyond)) + unmapped
 
 
 def letters_in(text: str) -> int:

@@ -30,6 +30,7 @@ from job_handlers.reading.document import (
 )
 from job_handlers.reading.gray import Damaged, Gray, gray_of, ruled_lines, shown_by, with_white_end
 from job_handlers.reading.ingest import library_of
+from job_handlers.reading.layers import is_fuller, may_be_fuller
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr.recognition import Recognised
@@ -56,6 +57,7 @@ from worker_service.handlers import (
     PageResult,
     Retryable,
     counted,
+    digest,
 )
 
 _PAGE_CPU_SECONDS = 90
@@ -102,7 +104,9 @@ def run(context: Context[Payload]) -> Done:
     places = {number: at for at, number in enumerate(numbers, 1)} if portion else {}
     with PageProcess[Drawn | Read](
         lambda: (
-            _leaf_reader(original, kind, engine) if is_writing(kind) else _reader(original, password, engine, places)
+            _leaf_reader(original, kind, engine)
+            if is_writing(kind)
+            else _reader(original, password, engine, places, is_forced=bool(how.force_ocr))
         ),
         Drawn | Read,
         cpu_seconds=_PAGE_CPU_SECONDS,
@@ -244,7 +248,7 @@ def _stop_if_asked(context: Context[Payload]) -> None:
 
 
 def _reader(
-    original: Path, password: str, wanted: WayToRead, places: Mapping[int, int]
+    original: Path, password: str, wanted: WayToRead, places: Mapping[int, int], *, is_forced: bool
 ) -> Callable[[int], Drawn | Read]:
     """In the process apart, which holds file and engines: a number draws a page, its opposite recognises it, and beyond
     `_SECOND_TRY` it is recognised in parts. `places`: where pages lie in the file, if not by their numbers."""
@@ -255,7 +259,9 @@ def _reader(
         page = abs(number) % _SECOND_TRY
         try:
             # One that another process drew, which was lost since, is drawn again.
-            picture = (drawn.pop(page, None) if number < 0 else None) or draw(book, page, places.get(page))
+            picture = (drawn.pop(page, None) if number < 0 else None) or draw(
+                book, page, places.get(page), is_forced=is_forced
+            )
         except pdf.PageTooLarge as error:
             return Read("", TOO_LARGE, why=str(error))
         except pdf.Broken as error:
@@ -266,7 +272,7 @@ def _reader(
             # The oldest was known: else it would have been read by now.
             del drawn[next(iter(drawn))]
         drawn[number] = picture
-        return Drawn(shown_by(picture.gray, picture.dpi, picture.size))
+        return Drawn(_shown(picture))
 
     return read
 
@@ -281,18 +287,42 @@ class Picture(NamedTuple):
     """A part of it could not be drawn."""
     is_in_parts: bool = False
     """The engine crashed on it: it is to be read in parts."""
+    own: pdf.PageText | None = None
+    """Its own text, if that may have more of the page than an engine reads."""
 
 
-def draw(book: pdf.Book, number: int, place: int | None = None) -> Picture:
+def draw(book: pdf.Book, number: int, place: int | None = None, *, is_forced: bool = False) -> Picture:
     """`place`: where it lies in this file, if not by its number."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
-    return Picture(number, size, with_white_end(gray) if is_damaged else gray, dpi, is_damaged)
+    own = None if is_forced else _own_text(book, at)
+    return Picture(number, size, with_white_end(gray) if is_damaged else gray, dpi, is_damaged, own=own)
+
+
+def _own_text(book: pdf.Book, at: int) -> pdf.PageText | None:
+    if not book.is_pdf:
+        return None
+    found = book.text(at)
+    return found if may_be_fuller(found.text, book.drawn(at)) else None
+
+
+def _shown(picture: Picture) -> str:
+    shown = shown_by(picture.gray, picture.dpi, picture.size)
+    # Pages that look alike share a result only if their own text, which may replace it, is alike as well.
+    return shown if picture.own is None else digest([shown, picture.own.text])
 
 
 def read_page(reader: Reader, picture: Picture) -> Read:
-    _, size, gray, dpi, is_damaged, is_in_parts = picture
+    read = _recognised(reader, picture)
+    if picture.own is None or read.method == UNREADABLE or not is_fuller(picture.own.text, read.text):
+        return read
+    own = picture.own
+    return Read(own.text, "layer", layout=layout.written(layout.Layout(own.size, blocks=own.blocks, tables=own.tables)))
+
+
+def _recognised(reader: Reader, picture: Picture) -> Read:
+    size, gray, dpi, is_damaged, is_in_parts = picture[1:6]
     try:
         found = reader.read_in_parts(gray, dpi) if is_in_parts else reader.read(gray, dpi)
     except RuntimeError as error:

@@ -17,7 +17,7 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
-LAYER_RULES = 6
+LAYER_RULES = 7
 OCR_RULES = 10
 ROW_RULES = 2
 

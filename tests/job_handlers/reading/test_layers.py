@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from job_handlers.reading.layers import Drawn, Verdict, judge
+from job_handlers.reading.layers import Drawn, Verdict, is_fuller, judge, may_be_fuller
 from tests.job_handlers.reading.documents import prose
 
 TEXT = prose(1)
@@ -51,3 +51,35 @@ def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: Dr
 )
 def test_good_text_of_any_script_is_left_as_it_is(text: str) -> None:
     assert judge(text, Drawn()) is Verdict.LAYER
+
+
+CONTENTS = "\n".join(f"Chapter {number}: growth and risk {'.' * 120} {number * 7}" for number in range(1, 30))
+
+
+def test_leader_dots_do_not_make_a_contents_page_garbage() -> None:
+    spaced = CONTENTS.replace(".", ". ")
+    table = "\n".join("\t".join(str(number * column) for column in range(40)) for number in range(20))
+
+    assert [judge(text, Drawn()) for text in (CONTENTS, spaced, table)] == [Verdict.LAYER] * 3
+    assert judge("." * 500, Drawn()) is Verdict.OCR
+
+
+@pytest.mark.parametrize(
+    ("own", "recognised", "is_taken"),
+    [
+        ("a b c 10-7 10-3", "a c", True),
+        ("Labels of a chart", "", True),
+        ("Help with jobs", "Help with jobs, and all that the picture says", False),
+        ("Wkh erdug dssuryhv doo ri lw", "The board approves all of it", False),
+        ("", "The board", False),
+        ("The board", "The board", True),
+    ],
+)
+def test_the_fuller_of_two_texts_of_a_page_is_kept(own: str, recognised: str, is_taken: bool) -> None:
+    assert is_fuller(own, recognised) is is_taken
+
+
+def test_text_that_nobody_sees_or_that_has_no_meaning_is_not_compared() -> None:
+    assert may_be_fuller("Labels of a chart", Drawn(covered=0.7))
+    assert not may_be_fuller("Text of another engine", Drawn(covered=1.0, invisible=0.9))
+    assert not may_be_fuller("\x03\x04\x05\x06 abc", Drawn())
