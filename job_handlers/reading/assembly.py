@@ -21,6 +21,7 @@ from job_handlers.reading.document import HowToRead, content_of
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE, named
 from worker_service.handlers import (
+    CONFIDENCE_LEAST,
     Context,
     DocumentFacts,
     DocumentPages,
@@ -53,6 +54,8 @@ class Assembly:
         self._methods: Counter[str] = Counter()
         self._left_out: list[int] = []
         self._partial: list[int] = []
+        self._unsure: list[int] = []
+        self._unread: dict[layout.Unread, list[int]] = {}
         self._has_words = False
         self._characters = 0
         self._stem = original.stem or "document"
@@ -93,13 +96,19 @@ class Assembly:
             self._left_out.append(page.number)
         if page.method == PARTIAL:
             self._partial.append(page.number)
+        unread = None
         if page.layout is not None and (self._hocr is not None or layout.has_lines(page.layout)):
             found = layout.read(page.layout)
             if found.lines:
                 self._has_words = True
                 self._layouts.write(f"{page.number} {page.layout}\n")
+            unread = found.unread
             if self._hocr is not None:
                 self._hocr.write(hocr.page(page.number, found, text))
+        if unread is not None:
+            self._unread.setdefault(unread, []).append(page.number)
+        elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
+            self._unsure.append(page.number)
 
     def add_rest(self, pages: int) -> None:
         """Up to this one, as they are stored."""
@@ -122,6 +131,13 @@ class Assembly:
             notes.append(f"left out as broken or too large: {named(self._left_out)}")
         if self._partial:
             notes.append(f"damaged, read in part: {named(self._partial)}")
+        if self._unsure:
+            notes.append(f"recognised with less than {CONFIDENCE_LEAST} % confidence: {named(self._unsure)}")
+        for unread, numbers in self._unread.items():
+            how = f"{unread.install}, then " if unread.install else ""
+            letters = unread.script.replace("_", " ")
+            again = f"{how}read it with --lang {unread.language}"
+            notes.append(f"seems to be in {letters} letters ({again}): {named(numbers)}")
         if draw is not None:
             context.progress(80, "searchable PDF")
             notes += self._publish_pdf()

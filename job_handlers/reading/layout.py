@@ -63,6 +63,16 @@ class Table(msgspec.Struct, frozen=True):
     """All of them as long; None is an empty cell. What spans several columns stands in the first of them."""
 
 
+class Unread(msgspec.Struct, frozen=True):
+    """A script that a page seems to be written in, and that the languages it was read in do not have."""
+
+    script: str
+    language: str
+    """The code to read it with."""
+    install: str
+    """The command that installs its data; empty: it is installed."""
+
+
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     size: tuple[float, float]
     lines: list[list[Word]] = []
@@ -75,6 +85,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: list[str] = []
     second: list[int] = []
     written_in: list[str] = []
+    unread: Unread | None = None
     is_cut: bool = False
 
 

@@ -337,6 +337,7 @@ def _recognised(reader: Reader, picture: Picture) -> Read:
     placed = [layout.table(begin, end, [shown(one.cells) for one in some]) for begin, end, some in arranged.tables]
     looked_at_again = set(found.second)
     second = [at for at, some in enumerate(arranged.came_from) if not looked_at_again.isdisjoint(some)]
+    unread = ocr.unread(found.script, found.languages)
     written = layout.written(
         layout.Layout(
             size,
@@ -348,9 +349,12 @@ def _recognised(reader: Reader, picture: Picture) -> Read:
             readers=found.readers,
             second=second,
             written_in=found.languages,
+            unread=unread,
         )
     )
-    return Read(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", found.confidence, written)
+    # Letters of another script: the engine was sure of words that cannot be right.
+    confidence = found.confidence if unread is None else 0.0
+    return Read(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", confidence, written)
 
 
 def _rules(seen: Gray | None, dpi: float) -> list[Rule]:

@@ -18,7 +18,7 @@ UNREADABLE = "unreadable"
 
 # One more whenever the same page may now give another result.
 LAYER_RULES = 7
-OCR_RULES = 10
+OCR_RULES = 11
 ROW_RULES = 2
 
 RANGE_PAGES_MAX = 12

@@ -40,10 +40,12 @@ class Shelf:
         kind: str = "pdf",
         note: str | None = None,
         layout: str | None = None,
+        confidence: float = 90.4,
         **fields: str,
     ) -> int:
         job = self.wish(name, **fields)
-        self.publish(job, name, *texts, roles=roles, facts=DocumentFacts(kind, len(texts), note=note), layout=layout)
+        facts = DocumentFacts(kind, len(texts), note=note)
+        self.publish(job, name, *texts, roles=roles, facts=facts, layout=layout, confidence=confidence)
         assert job.document_id is not None
         return job.document_id
 
@@ -55,8 +57,11 @@ class Shelf:
         roles: Sequence[str] = ("text",),
         facts: DocumentFacts | None = None,
         layout: str | None = None,
+        confidence: float = 90.4,
     ) -> None:
-        pages = [PageResult(n, f"{name}:{text[:100]}", text, "ocr", 90.4, layout) for n, text in enumerate(texts, 1)]
+        pages = [
+            PageResult(n, f"{name}:{text[:100]}", text, "ocr", confidence, layout) for n, text in enumerate(texts, 1)
+        ]
         self.store.leases.save_pages([(job.lease, page) for page in pages])
         files = [self._file(job, role, f"{name}.{role}", "\f".join(texts)) for role in roles]
         facts = facts or DocumentFacts("pdf", len(texts))

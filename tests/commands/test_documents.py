@@ -672,3 +672,16 @@ def test_a_long_document_is_shown_in_part_and_a_failed_one_with_its_reason(run: 
     told = run("show", "document:2")
     assert "it is broken" in told.stdout
     assert "to read it again: pagemill reindex 2" in told.stderr
+
+
+def test_a_search_can_leave_out_pages_that_were_recognised_badly(run: Run, shelf: Shelf) -> None:
+    shelf.read("good.pdf", "climate risk")
+    shelf.read("bad.pdf", "climate rlsk", confidence=31.0)
+
+    def named(*words: str) -> list[str]:
+        return sorted(hit["name"] for hit in json.loads(run("search", "climate", "--json", *words).stdout)["items"])
+
+    assert named() == ["bad.pdf", "good.pdf"]
+    assert named("--sure") == ["good.pdf"]
+    assert named("--sure", "--document", "1") == ["good.pdf"]
+    assert run("search", "climate", "--sure", "--document", "2", fails=1).stdout == ""

@@ -195,3 +195,15 @@ def test_the_doctor_says_how_ray_is_talked_to(
     certificate, _ = joining.certify(ca, authority, "here", ["10.1.2.3"], wall_clock() - joining.VALID)
     (place / "cluster.cert").write_text(certificate)
     assert findings(fails=1)["Ray"]["level"] == "warning"
+
+
+def test_the_doctor_names_the_data_that_pages_in_another_script_want(run: Run, shelf: Shelf) -> None:
+    install = "apt-get install tesseract-ocr-script-arab"
+    unread = {"script": "Arabic", "language": "script/Arabic", "install": install}
+    shelf.read("a.pdf", "one", "two", layout=json.dumps({"size": [1, 1], "unread": unread}), confidence=0.0)
+
+    found = {item["name"]: item for item in items(run("doctor", "--json"))}
+
+    assert found["recognised scripts"]["level"] == "warning"
+    assert found["recognised scripts"]["detail"].startswith("2 pages of the newest documents: Arabic letters")
+    assert found["recognised scripts"]["fix"] == f"{install}, then: pagemill reindex 1 --lang script/Arabic"

@@ -347,3 +347,28 @@ def test_a_page_that_takes_for_ever_to_draw_keeps_nobody_else_waiting(site: http
 def _give_up_soon(address: str) -> None:
     with suppress(httpx.TimeoutException):
         httpx.get(address, timeout=1)
+
+
+def test_a_paragraph_is_never_marked_as_a_hit(site: httpx.Client, shelf: Shelf) -> None:
+    layout = json.dumps({"size": [595.0, 842.0], "blocks": [[60, 60, 500, 90, 0, 30]]})
+    # Its original is no PDF: the page cannot be drawn.
+    document_id = shelf.read("report.pdf", "the climate changes the risks", roles=("original",), layout=layout)
+
+    shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
+
+    assert "<mark>climate</mark>" in shown
+    assert 'class="hit"' not in shown
+    assert "The hits are marked in the text only" in shown
+
+
+def test_a_page_says_why_its_text_is_doubtful(site: httpx.Client, shelf: Shelf) -> None:
+    unread = {"script": "Arabic", "language": "ara", "install": "apt-get install tesseract-ocr-ara"}
+    layout = json.dumps({"size": [595.0, 842.0], "unread": unread})
+    script = shelf.read("arabic.pdf", "gibberish", layout=layout, confidence=0.0)
+    weak = shelf.read("weak.pdf", "gibberish too", confidence=31.0)
+
+    assert (
+        "apt-get install tesseract-ocr-ara, then read it again in ara."
+        in site.get(f"/documents/{script}", headers=PAGE).text
+    )
+    assert "Recognised with little confidence" in site.get(f"/documents/{weak}", headers=PAGE).text

@@ -129,8 +129,15 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="The best so many; 20 unless given."
 )
+@click.option("--sure", "is_sure", is_flag=True, help="Leave out pages recognised with less than 50 % confidence.")
 def search(
-    desk: Desk, words: Sequence[str], owner: str | None, batch_id: int | None, document_id: int | None, limit: int
+    desk: Desk,
+    words: Sequence[str],
+    owner: str | None,
+    batch_id: int | None,
+    document_id: int | None,
+    limit: int,
+    is_sure: bool,
 ) -> int:
     """\b
     pagemill search 'climate NEAR risk'
@@ -151,6 +158,7 @@ def search(
         batch_id=batch_id,
         limit=limit,
         marks=marks,
+        is_sure=is_sure,
     )
     if not desk.answered({"items": found.hits, "is_partial": found.is_partial}):
         for hit in found.hits:

@@ -35,6 +35,7 @@ from worker_service.handlers.contract import Stopped as Stopped
 from worker_service.handlers.registry import find as find
 from worker_service.jobs.digest import canonical as canonical
 from worker_service.jobs.digest import digest as digest
+from worker_service.jobs.documents import CONFIDENCE_LEAST as CONFIDENCE_LEAST
 from worker_service.jobs.documents import CrawlItem as CrawlItem
 from worker_service.jobs.documents import CrawlItems as CrawlItems
 from worker_service.jobs.documents import CrawlPage as CrawlPage

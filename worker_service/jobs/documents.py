@@ -158,6 +158,10 @@ class DocumentFacts:
     """For a person, such as "repaired"."""
 
 
+CONFIDENCE_LEAST = 50
+"""Per cent. Recognised text below it is doubtful: notes name its pages, and a search can leave them out."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageResult:
     """What was read of one page. Pages with the same digest are the same, whosever they are."""
@@ -170,7 +174,7 @@ class PageResult:
     method: str = ""
     """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: a part of its picture is damaged."""
     confidence: float | None = None
-    """0 to 100, of recognised text."""
+    """0 to 100, of recognised text; 0 where the page is in a script that it was not read in."""
     layout: str | None = None
     """JSON: size of the page and its words with their boxes."""
     also: str = ""

@@ -235,11 +235,12 @@ def search(
     batch_id: int | None = None,
     limit: int = 20,
     marks: tuple[str, str] = ("[", "]"),
+    is_sure: bool = False,
 ) -> SearchResult:
-    """The best pages, their hits between `marks`."""
+    """Return the best pages, their hits between `marks`; `is_sure`: without those that were recognised badly."""
     _require_batches(session, () if batch_id is None else (batch_id,))
     return session.store.library.search(
-        query, owner=owner, document_id=document_id, batch_id=batch_id, most=limit, marks=marks
+        query, owner=owner, document_id=document_id, batch_id=batch_id, most=limit, marks=marks, is_sure=is_sure
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -28,6 +29,7 @@ LATELY = timedelta(days=1)
 _RENEWED_BEFORE = timedelta(days=30)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
+_DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
 _FREE_SPACE = "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes"
 _BRING_BACK = "bring it back from a copy of the workspace"
 _FILES_MOST = 20
@@ -143,6 +145,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _ray(settings, now=now)
     alive = [one for one in overview.workers if one.is_alive]
     yield from _lacking(store) if alive else _described(settings)
+    yield from _unread_scripts(store)
     yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
     yield from _pauses(overview.pauses)
@@ -237,6 +240,26 @@ def _lacking(store: Store) -> Iterator[Finding]:
         fix = f"{waiting.newest_remedy or 'see what it says'}; they look again by themselves"
         name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
         yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)
+
+
+def _unread_scripts(store: Store) -> Iterator[Finding]:
+    """Report scripts without trained data in the newest documents."""
+    pages: Counter[tuple[str, str, str]] = Counter()
+    newest: dict[tuple[str, str, str], int] = {}
+    for document_id, layout in store.library.doubtful_layouts(documents=_DOCUMENTS_READ, most=_LAYOUTS_READ):
+        if unread := json.loads(layout).get("unread"):
+            key = unread["script"], unread["language"], unread["install"]
+            pages[key] += 1
+            newest.setdefault(key, document_id)
+    for (script, language, install), count in pages.items():
+        again = f"pagemill reindex {newest[script, language, install]} --lang {language}"
+        yield Finding(
+            Level.WARNING,
+            "recognised scripts",
+            f"{counted(count, 'page')} of the newest documents: {script.replace('_', ' ')} letters that were read in "
+            "other languages",
+            f"{install}, then: {again}" if install else again,
+        )
 
 
 def _described(settings: Settings) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from worker_service.errors import BadInput
-from worker_service.jobs.documents import PageResult
+from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
 from worker_service.operations.page_images import Drawer, NotDrawn, page_image
@@ -78,6 +78,10 @@ class PageView:
     rows: Sequence[Sequence[Cell]] = ()
     """Of a spreadsheet."""
     tables: Sequence[TableOnPage] = ()
+    note: str = ""
+    """Why its text is doubtful or incomplete."""
+    lacks_boxes: bool = False
+    """The search found words whose places on the image are not known yet."""
 
 
 def as_typed(query: str) -> str:
@@ -91,18 +95,21 @@ def as_typed(query: str) -> str:
 def page_view(
     session: Session, document_id: int, number: int, *, query: str = "", drawer: Drawer | None = None
 ) -> PageView | None:
-    """None: nobody can read that page. Without a drawer, hits in a page's own text are shown by their paragraphs."""
+    """Return None for a page that nobody can read. Places of hits in a page's own text come from the drawer: without
+    it, or before the page is drawn, there are none."""
     for page in session.store.library.page_texts(document_id, number, number, with_layout=True):
         layout = json.loads(page.layout or "{}")
         hits = _hits(session, document_id, number, query) if query else []
         words = [word for line in layout.get("lines", ()) for word in line]
+        lacks_boxes = False
         text = page.text or ""
         if words:
             places = list(_placed(text, words))
             boxes = [_box(word, where, hits, doubt=_doubt(word[4])) for word, where in places]
             lines = _lines(text, [(where, _doubt(word[4])) for word, where in places], hits)
         else:
-            boxes = _own_boxes(session, drawer, document_id, page, layout, hits)
+            found = _own_boxes(session, drawer, document_id, page, hits) if hits and "blocks" in layout else []
+            boxes, lacks_boxes = found or [], found is None
             lines = _lines(text, [], hits)
         size = layout.get("size")
         return PageView(
@@ -117,6 +124,8 @@ def page_view(
             layout.get("first", 1),
             _cells(layout.get("values", ()), lines),
             tables_in(number, page.layout),
+            _note(page, layout),
+            lacks_boxes,
         )
     return None
 
@@ -167,21 +176,29 @@ def _own_boxes(
     drawer: Drawer | None,
     document_id: int,
     page: PageResult,
-    layout: Any,
     hits: Sequence[_Stretch],
-) -> list[Box]:
-    if not hits or "blocks" not in layout:
-        return []
-    places = [(block[:4], (block[4], block[5])) for block in layout["blocks"]]
-    if drawer is not None:
-        try:
-            drawn = page_image(session, drawer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
-        except NotDrawn:
-            pass  # whose image is not there either
-        else:
-            words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
-            places = list(_placed(page.text or "", words))
-    return [box for corners, where in places if (box := _box(corners, where, hits)).is_hit]
+) -> list[Box] | None:
+    """Return None if the page is not drawn yet. A paragraph is no substitute: it would mark words that are no hits."""
+    if drawer is None:
+        return None
+    try:
+        drawn = page_image(session, drawer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
+    except NotDrawn:
+        return None
+    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
+    placed = _placed(page.text or "", words)
+    return [box for corners, where in placed if (box := _box(corners, where, hits)).is_hit]
+
+
+def _note(page: PageResult, layout: Any) -> str:
+    notes = ["A part of this page is damaged or could not be read."] if page.method == "partial" else []
+    if unread := layout.get("unread"):
+        how = f"{unread['install']}, then read" if unread["install"] else "Read"
+        letters = unread["script"].replace("_", " ")
+        notes.append(f"It seems to be in {letters} letters. {how} it again in {unread['language']}.")
+    elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
+        notes.append("Recognised with little confidence: compare the text with the image.")
+    return " ".join(notes)
 
 
 def _doubt(confidence: float) -> str:

@@ -513,11 +513,16 @@ class Library(Protocol):
         batch_id: int | None = None,
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
+        is_sure: bool = False,
     ) -> SearchResult:
         """The best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents, case and signs do not
         matter, and whatever people type is a search, if it has a letter or a digit.
 
-        Of very many hits only the pages stored last are compared, and the answer says so."""
+        Of very many hits only the pages stored last are compared, and the answer says so. `is_sure` leaves out pages
+        that were recognised with less than `CONFIDENCE_LEAST` per cent confidence."""
+
+    def doubtful_layouts(self, *, documents: int, most: int) -> Sequence[tuple[int, str]]:
+        """Return document and layout of at most `most` pages below `CONFIDENCE_LEAST`, of the newest documents."""
 
     def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
         """The text of a page with what a search finds on it between `marks`. None: it finds nothing there."""

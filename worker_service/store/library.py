@@ -13,7 +13,15 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from worker_service.errors import BadInput, DocumentNotFound
-from worker_service.jobs.documents import AskedAction, IndexStatus, OnEnd, OwnersAction, PageResult, PublishedFile
+from worker_service.jobs.documents import (
+    CONFIDENCE_LEAST,
+    AskedAction,
+    IndexStatus,
+    OnEnd,
+    OwnersAction,
+    PageResult,
+    PublishedFile,
+)
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -103,6 +111,11 @@ class SqliteLibrary:
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 
+    def doubtful_layouts(self, *, documents: int, most: int) -> Sequence[tuple[int, str]]:
+        values = {"documents": documents, "most": most, "confidence_least": CONFIDENCE_LEAST}
+        rows = self._db.read("doubtful_layouts", **values)
+        return [(document_id, zlib.decompress(layout).decode()) for document_id, layout in rows]
+
     def page_texts(
         self, document_id: int, first: int = 1, last: int | None = None, *, with_layout: bool = False
     ) -> Sequence[PageResult]:
@@ -136,9 +149,11 @@ class SqliteLibrary:
         batch_id: int | None = None,
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
+        is_sure: bool = False,
     ) -> SearchResult:
         query = query_of(query) or _refused(query)
         values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}
+        values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
         if document_id is not None:
             rows = self._db.read("search_document", **values, document_id=document_id)
         else:

@@ -74,6 +74,16 @@ SELECT index_status, count(*) FROM document GROUP BY index_status ORDER BY index
 SELECT p.number, r.method, r.confidence, length(r.text) FROM {current_pages}
  WHERE d.id = :document_id ORDER BY p.number;
 
+-- name: doubtful_layouts
+-- Of the newest documents: doctor reads them.
+SELECT d.id, r.layout
+  FROM (SELECT id, current_generation FROM document WHERE current_generation IS NOT NULL
+         ORDER BY id DESC LIMIT :documents) d
+ CROSS JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
+ CROSS JOIN page_result r ON r.id = p.result_id
+ WHERE r.confidence < :confidence_least AND r.layout IS NOT NULL
+ ORDER BY d.id DESC, p.number LIMIT :most;
+
 -- name: page_texts
 SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END
   FROM {current_pages}
@@ -107,13 +117,16 @@ CROSS JOIN page p ON p.result_id = t.rowid
        AND (:batch_id IS NULL
             OR EXISTS (SELECT 1 FROM batch_document b WHERE b.batch_id = :batch_id AND b.document_id = d.id))
 
+-- fragment: is_sure
+ifnull((SELECT r.confidence FROM page_result r WHERE r.id = p.result_id), 100) >= :confidence_least
+
 -- name: search
 -- A word of every second page would have thousands of hits ranked for the twenty that are shown: the newest :ranked
 -- are, which the index hands out in that order.
 WITH hit AS MATERIALIZED (
     SELECT t.rowid AS result_id, p.document_id, p.number, d.name, bm25(page_text) AS rank
       FROM page_text t {readable}
-     WHERE page_text MATCH :query AND {is_chosen}
+     WHERE page_text MATCH :query AND {is_chosen} AND {is_sure}
      ORDER BY t.rowid DESC LIMIT :ranked)
 SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
   FROM hit ORDER BY rank, document_id, number LIMIT :most;
@@ -123,7 +136,7 @@ SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
 WITH own AS MATERIALIZED (
     SELECT d.name, p.number, p.result_id FROM document d
       JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
-     WHERE d.id = :document_id AND {is_chosen})
+     WHERE d.id = :document_id AND {is_chosen} AND {is_sure})
 SELECT t.rowid, :document_id, own.number, own.name, bm25(page_text) AS rank, 0
   FROM page_text t CROSS JOIN own ON own.result_id = t.rowid
  WHERE page_text MATCH :query

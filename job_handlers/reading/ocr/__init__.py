@@ -4,7 +4,8 @@ another engine is a file more, and its place in `ENGINES`."""
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from job_handlers.reading.ocr import neural, tesseract, written_in
+from job_handlers.reading.layout import Unread
+from job_handlers.reading.ocr import languages, neural, tesseract, written_in
 from job_handlers.reading.ocr.engine import Engine, Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from job_handlers.reading.ocr.recognition import Reader as Reader
@@ -66,6 +67,15 @@ def identity() -> Sequence[str]:
         return []
     # Who has one where others have none reads other words as well.
     return [*chosen().identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
+
+
+def unread(script: str | None, read_in: Sequence[str]) -> Unread | None:
+    """Return what a page in this script wants, if it was read in languages without it."""
+    codes = languages.readers_of(script or "")
+    if script is None or not codes or not set(codes).isdisjoint(read_in):
+        return None
+    there = [one for one in codes if one in chosen().languages_of("fast")]
+    return Unread(script, (there or codes)[0], "" if there else languages.how_to_get(codes[:1]))
 
 
 def choices() -> Mapping[str, Choices]:

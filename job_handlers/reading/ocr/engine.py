@@ -36,6 +36,9 @@ class Engine(Protocol):
     def turn(self, gray: Gray, dpi: float) -> int | None:
         """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
 
+    def script(self, gray: Gray, dpi: float) -> str | None:
+        """Return the script of a page, such as Latin or Arabic, as far as it is certain."""
+
 
 class Maker(Protocol):
     """The file of an engine."""

@@ -68,6 +68,51 @@ def _called() -> dict[str, str]:
 CALLED = _called()
 
 
+# The scripts that Tesseract tells apart, as it calls them: what reads each, the code to install first.
+_READ_BY = {
+    "Arabic": ("script/Arabic", "ara", "fas", "pus", "snd", "uig", "urd"),
+    "Armenian": ("hye", "script/Armenian"),
+    "Bengali": ("script/Bengali", "asm", "ben"),
+    "Canadian_Aboriginal": ("script/Canadian_Aboriginal", "iku"),
+    "Cherokee": ("chr", "script/Cherokee"),
+    "Cyrillic": (
+        "script/Cyrillic", "aze_cyrl", "bel", "bul", "kaz", "kir", "mkd", "mon", "rus", "srp", "tat", "tgk", "ukr",
+        "uzb_cyrl",
+    ),
+    "Devanagari": ("script/Devanagari", "hin", "mar", "nep", "san"),
+    "Ethiopic": ("script/Ethiopic", "amh", "tir"),
+    "Georgian": ("kat", "kat_old", "script/Georgian"),
+    "Greek": ("ell", "grc", "script/Greek"),
+    "Gujarati": ("guj", "script/Gujarati"),
+    "Gurmukhi": ("pan", "script/Gurmukhi"),
+    "Han": (
+        "chi_sim", "chi_tra", "jpn", "chi_sim_vert", "chi_tra_vert", "jpn_vert", "script/HanS", "script/HanT",
+        "script/Japanese",
+    ),
+    "Hangul": ("kor", "kor_vert", "script/Hangul"),
+    "Hebrew": ("heb", "yid", "script/Hebrew"),
+    "Japanese": ("jpn", "jpn_vert", "script/Japanese"),
+    "Kannada": ("kan", "script/Kannada"),
+    "Khmer": ("khm", "script/Khmer"),
+    "Korean": ("kor", "kor_vert", "script/Hangul"),
+    "Lao": ("lao", "script/Lao"),
+    "Malayalam": ("mal", "script/Malayalam"),
+    "Myanmar": ("mya", "script/Myanmar"),
+    "Oriya": ("ori", "script/Oriya"),
+    "Sinhala": ("sin", "script/Sinhala"),
+    "Syriac": ("syr", "script/Syriac"),
+    "Tamil": ("tam", "script/Tamil"),
+    "Telugu": ("tel", "script/Telugu"),
+    "Thai": ("tha", "script/Thai"),
+    "Tibetan": ("bod", "dzo", "script/Tibetan"),
+}  # fmt: skip
+
+
+def readers_of(script: str) -> tuple[str, ...]:
+    """Return the codes that read this script, the one to install first. Empty for Latin and for unknown scripts."""
+    return _READ_BY.get(script, ())
+
+
 def how_to_get(codes: Iterable[str]) -> str:
     """Of codes that Debian knows."""
     return f"apt-get install {' '.join(map(_package, codes))}"

@@ -34,6 +34,8 @@ from job_handlers.reading.ocr.second import SecondReader
 _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
 _DOUBTFUL = 70.0
+_FOREIGN = 80.0
+"""Arabic, Han and Bhaiksuki letters were recognised as Latin ones with 24 to 79."""
 _CHARACTERS_LEAST = 20
 _UNEVEN_BELOW_DPI = 250.0
 """Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
@@ -62,6 +64,8 @@ class Recognised:
     second: list[int] = field(default_factory=list)
     """Of which lines words are the second reader's."""
     languages: list[str] = field(default_factory=list)
+    script: str | None = None
+    """The script of a page that was read with little confidence."""
     is_partial: bool = False
     """The engine failed on a part of the page."""
 
@@ -123,6 +127,7 @@ class Reader:
             readers=_each(one.readers for one in read),
             second=second,
             languages=_each(one.languages for one in read),
+            script=next((one.script for one in read if one.script), None),
             is_partial=len(read) < len(parts),
         )
 
@@ -138,7 +143,10 @@ class Reader:
             lines, changed = second.improved(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
             readers += [second.name] if changed else []
         languages = list(self._languages[at])
-        return replace(found, lines=lines, second=changed, readers=readers, languages=languages)
+        found = replace(found, lines=lines, second=changed, readers=readers, languages=languages)
+        if (found.confidence or 0.0) < _FOREIGN and found.seen is not None:
+            found = replace(found, script=engine.script(found.seen, dpi))
+        return found
 
     def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, Recognised]:
         """And in which of the languages."""

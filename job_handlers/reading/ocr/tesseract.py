@@ -51,6 +51,8 @@ _WRITING = range(1, 9)
 """Of the engine's kinds of blocks; the others are pictures, rules and noise."""
 _MARGIN = 6
 """Pixels around a block."""
+_SCRIPT_SURE = 1.0
+"""On 20 noisy pages in Latin letters a wrong script had at most 0.7; Arabic, Cyrillic and Japanese pages 1.4 to 273."""
 _DIRECTIONS = "\u200e\u200f"
 
 
@@ -219,6 +221,14 @@ class _InProcess:
         ]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
+        found = self._orientation(gray, dpi)
+        return None if found is None else -int(found["orient_deg"]) % 360
+
+    def script(self, gray: Gray, dpi: float) -> str | None:
+        found = self._orientation(gray, dpi)
+        return found["script_name"] if found is not None and found["script_conf"] >= _SCRIPT_SURE else None
+
+    def _orientation(self, gray: Gray, dpi: float) -> Any:
         if not Path(self._data, "osd.traineddata").is_file():
             return None
         if self._turner is None:
@@ -226,7 +236,7 @@ class _InProcess:
         _show(self._turner, gray, dpi)
         found = self._turner.DetectOrientationScript()
         self._turner.Clear()
-        return None if found is None else -int(found["orient_deg"]) % 360
+        return found
 
 
 def _blocks(reader: Any) -> list[Box]:
@@ -309,15 +319,22 @@ class _Program:
         return _lines(said.splitlines()[1:])
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
+        found = self._orientation(gray, dpi)
+        return None if found is None else -int(found["orientation"]) % 360
+
+    def script(self, gray: Gray, dpi: float) -> str | None:
+        found = self._orientation(gray, dpi)
+        return found["script"] if found is not None and float(found["script_conf"]) >= _SCRIPT_SURE else None
+
+    def _orientation(self, gray: Gray, dpi: float) -> Any:
         if not (self._data / "osd.traineddata").is_file():
             return None
         with suppress(self._pytesseract.TesseractError):
-            said = self._pytesseract.image_to_osd(
+            return self._pytesseract.image_to_osd(
                 image_of(gray),
                 config=f'--dpi {_plausible(dpi)} --tessdata-dir "{self._data}"',
                 output_type=self._pytesseract.Output.DICT,
             )
-            return -int(said["orientation"]) % 360
         return None
 
 

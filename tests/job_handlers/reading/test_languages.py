@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
+import pymupdf as partly_typed
 import pytest
+from PIL import ImageOps
 
+from job_handlers.reading import ocr
 from job_handlers.reading.ocr import languages
+from tests.job_handlers.reading.documents import picture, prose
+from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import Choices
+from worker_service.testing import How
+
+pymupdf: Any = partly_typed
 
 
 @pytest.mark.parametrize(
@@ -40,3 +51,45 @@ def test_each_package_is_one_of_debians() -> None:
     wanted = set(languages.how_to_get(languages.known()).split()[2:])
 
     assert wanted <= set(listed.stdout.split())
+
+
+def test_a_page_in_letters_that_it_was_not_read_in_says_so(library: Library, tmp_path: Path) -> None:
+    russian = "Совет директоров рассмотрел годовой отчёт и утверждает его полностью, включая эту страницу. " * 12
+    with pymupdf.open() as document:
+        page = document.new_page()
+        page.insert_textbox(pymupdf.Rect(60, 60, 535, 800), russian, fontsize=13, fontname="china-s")
+        drawn = page.get_pixmap(dpi=150, colorspace=pymupdf.csGRAY)
+        drawn.save(tmp_path / "scan.png")
+
+    run = library.read(tmp_path / "scan.png", languages=["eng"], quality="fast")
+
+    assert run.how is How.DONE, run.ended
+    assert library.by_number[1].confidence == 0
+    unread = json.loads(library.by_number[1].layout or "")["unread"]
+    assert unread["script"] == "Cyrillic"
+    assert run.ended.document is not None
+    assert "seems to be in Cyrillic letters" in (run.ended.document.note or "")
+    assert (run.ended.document.note or "").endswith(": page 1")
+
+
+def test_a_page_recognised_with_little_confidence_is_named_in_the_note(library: Library, tmp_path: Path) -> None:
+    ImageOps.mirror(picture(prose(1, 60), dpi=150)).save(tmp_path / "mirrored.png", dpi=(150, 150))
+
+    run = library.read(tmp_path / "mirrored.png", languages=["eng"], quality="fast")
+
+    assert run.how is How.DONE, run.ended
+    confidence = library.by_number[1].confidence
+    assert confidence is not None
+    assert 0 < confidence < 50
+    assert run.ended.document is not None
+    assert run.ended.document.note == "recognised with less than 50 % confidence: page 1"
+
+
+def test_what_reads_a_script_is_named_with_its_package() -> None:
+    assert ocr.unread("Latin", ["eng"]) is None
+    assert ocr.unread(None, ["eng"]) is None
+    assert ocr.unread("Cyrillic", ["eng", "rus"]) is None
+    arabic = ocr.unread("Arabic", ["eng"])
+    assert arabic is not None
+    assert arabic.language.startswith(("script/Arabic", "ara"))
+    assert all(languages.is_known(code) for codes in languages._READ_BY.values() for code in codes)

@@ -85,6 +85,9 @@ class Speaker:
     def turn(self, gray: Gray, dpi: float) -> int | None:
         return 0
 
+    def script(self, gray: Gray, dpi: float) -> str | None:
+        return None
+
 
 @pytest.mark.parametrize(
     ("language", "text", "calls"),

@@ -321,6 +321,7 @@ def seen(call: Call) -> Document:
         _OWNER,
         Param("document", "only in this one", ID),
         _BATCH,
+        Param("sure", "leave out pages recognised with less than 50 % confidence", YES),
         LIMIT,
     ),
     answer={
@@ -335,7 +336,12 @@ def search(call: Call) -> Any:
         return {"items": [], "is_partial": False}
     said = call.query
     found = operations.search(
-        call.session, said["q"], document_id=said.get("document"), limit=said.get("limit", 20), **among
+        call.session,
+        said["q"],
+        document_id=said.get("document"),
+        limit=said.get("limit", 20),
+        is_sure=said.get("sure", False),
+        **among,
     )
     return {"items": found.hits, "is_partial": found.is_partial}
 
