@@ -79,6 +79,7 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "web_origins": (),
         "upload_bytes_max": 2_000_000_000,
         "owner_policy": "replace",
+        "handlers_dir": Path("/etc/pagemill/handlers"),
         "schedule_in_daemon": False,
         "prune": {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"},
     }

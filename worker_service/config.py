@@ -165,6 +165,11 @@ class Settings:
         "auto",
         "`console`, `json` or `journal`; `auto`: console on a terminal, journal under systemd, else json",
     )
+    handlers_dir = Setting(
+        kinds.DIRECTORY,
+        "/etc/pagemill/handlers",
+        "where files with handlers may lie: each `NAME.py` with a `handler` or `handlers`; read when the daemon starts",
+    )
     limits = Setting(
         kinds.LIMITS,
         {},

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -231,15 +232,52 @@ def test_a_handler_that_is_not_there_cannot_be_shown(process: Process, install: 
     assert "count_pages" in process("handlers", "show", "nothing", env=install(), fails=69).stderr
 
 
-def test_a_new_handler_runs_once_it_is_installed(process: Process, install: Install, tmp_path: Path) -> None:
-    made = process("handlers", "new", "count_words")
+def on_path(place: Path) -> Environment:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}"}
 
-    entry_points = tomllib.loads(made.stdout)["project"]["entry-points"]["worker_service.handlers"]
-    environment = install((tmp_path / "count_words.py").read_text(), count_words="acme_pages:handler")
-    assert entry_points == {"count_words": "count_words:handler"}
-    payload = '{"words": ["a", "bb"]}'
-    ran = process("run-one", "--type", "count_words", "--payload", payload, env=environment)
-    assert json.loads(ran.stdout) == {"longest": "bb"}
+
+WORDS = ("run-one", "--type", "count_words", "--payload", '{"words": ["a", "bb"]}')
+
+
+def test_a_new_handler_installs_with_its_own_pyproject_and_runs(process: Process, tmp_path: Path) -> None:
+    process("handlers", "new", "count_words")
+
+    place = tmp_path / "installed"
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(place)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], cwd=tmp_path, check=True, timeout=120)
+
+    assert sorted(file.name for file in place.glob("*.py")) == ["count_words.py"]
+    assert json.loads(process(*WORDS, env=on_path(place)).stdout) == {"longest": "bb"}
+
+
+def test_a_new_handler_leaves_a_pyproject_alone_and_prints_its_lines(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("mine")
+
+    result = run("handlers", "new", "count_words")
+
+    assert (tmp_path / "pyproject.toml").read_text() == "mine"
+    lines = tomllib.loads(result.stdout)
+    assert lines == {"project": {"entry-points": {"worker_service.handlers": {"count_words": "count_words:handler"}}}}
+
+
+def test_a_handler_runs_from_a_file_in_the_handlers_directory(process: Process, tmp_path: Path) -> None:
+    process("handlers", "new", "count_words")
+    dropped = tmp_path / "dropped"
+    dropped.mkdir()
+    for name in ("count_words.py", "test_count_words.py"):
+        (tmp_path / name).rename(dropped / name)
+    (dropped / "broken.py").write_text("1 / 0")
+    (dropped / "exposed.py").write_text("handlers = []")
+    (dropped / "exposed.py").chmod(0o666)
+    environment = {**on_path(tmp_path), "WORKER_HANDLERS_DIR": str(dropped)}
+
+    assert json.loads(process(*WORDS, env=environment).stdout) == {"longest": "bb"}
+    listed = json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
+    found = {one["type"]: str(one) for one in listed if one["type"] in ("broken", "count_words", "exposed")}
+    assert "test_count_words" not in str(listed)
+    assert sorted(found) == ["broken", "count_words", "exposed"]
+    assert "ZeroDivisionError" in found["broken"]
+    assert "chmod go-w" in found["exposed"]
 
 
 @pytest.mark.parametrize("there", ["count_words.py", "test_count_words.py"])

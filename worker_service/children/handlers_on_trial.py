@@ -65,6 +65,8 @@ class KnownHandler:
 def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Introduced]]:
     settings: dict[str, registry.Commands] = {"commands": begin.commands}
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
+    if begin.handlers_dir is not None:
+        found += registry.find_dropped(begin.handlers_dir)
     # Where not all are wanted, a trial keeps the others out of the nursery.
     trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
     verdicts: dict[EntryPoint, Verdict] = {**_trust(trusted, settings, seconds=begin.import_seconds * _SHARE_TOGETHER)}

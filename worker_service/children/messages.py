@@ -331,6 +331,8 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     extra_handlers: Sequence[str] = ()
     """``module:attribute``, for tests, where nothing is installed."""
     is_without_installed: bool = False
+    handlers_dir: Path | None = None
+    """Where files with handlers may lie; None: nowhere."""
     house: str = ""
     credentials: Path | None = None
     gateway: GatewayBegin | None = None

@@ -456,12 +456,19 @@ def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tup
         nursery.close()
 
 
-def describe(commands: Mapping[str, Mapping[str, object]], sandbox: str) -> Sequence[Described]:
-    """What the handlers that are installed say of themselves, here and now."""
+def describe(
+    commands: Mapping[str, Mapping[str, object]], sandbox: str, handlers_dir: Path | None
+) -> Sequence[Described]:
+    """Start a nursery and return what the installed handlers say of themselves."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         # It is asked for nothing else: no handler has this name, and none is kept warm.
         begin = Begin(
-            Path(directory) / "staging", Path(directory) / "keep", commands=commands, sandbox=sandbox, types=[""]
+            Path(directory) / "staging",
+            Path(directory) / "keep",
+            commands=commands,
+            sandbox=sandbox,
+            types=[""],
+            handlers_dir=handlers_dir,
         )
         with nursery_in(begin) as (_, described):
             return described

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -79,9 +80,10 @@ def new(desk: Desk, name: str) -> None:
     """\b
     pagemill handlers new count_words
 
-    Write NAME.py with a handler and test_NAME.py with its test, here, and print what goes into pyproject.toml.
+    Write NAME.py with a handler, test_NAME.py with its test and a pyproject.toml, here.
 
-    Nothing is overwritten. The test passes as it is: `pytest test_NAME.py`.
+    Nothing is overwritten: where there is a pyproject.toml, the lines for it are printed. The test passes as it is:
+    `pytest test_NAME.py`.
     """
     _refuse_as_name(name)
     files = {f"{name}.py": _HANDLER.replace("NAME", name), f"test_{name}.py": _TEST.replace("NAME", name)}
@@ -91,11 +93,20 @@ def new(desk: Desk, name: str) -> None:
     for file, text in files.items():
         with Path(file).open("x", encoding="utf-8") as opened:
             opened.write(text)
-    lines = f'[project.entry-points."worker_service.handlers"]\n{name} = "{name}:handler"'
+    project, lines = Path("pyproject.toml"), _ENTRY_POINT.replace("NAME", name)
+    is_new = not project.exists()
+    if is_new:
+        with project.open("x", encoding="utf-8") as opened:
+            opened.write(_PROJECT.replace("NAME", name) + lines)
+        files[project.name] = lines
     if desk.answered({"files": list(files), "entry_point": lines}):
         return
-    output.say(f"wrote {' and '.join(files)}; this goes into your pyproject.toml, then install it:")
-    output.show_text(f"{lines}\n")
+    output.say(f"wrote {', '.join(files)}")
+    if not is_new:
+        output.say("add this to your pyproject.toml:")
+        output.show_text(lines)
+    output.say(f"to install it: {shlex.quote(sys.executable)} -m pip install . (or copy {name}.py to handlers_dir)")
+    output.say("then restart the daemon: systemctl restart pagemill")
 
 
 handlers = group(
@@ -285,6 +296,23 @@ def run(context: Context[Payload]) -> Done:
 
 handler = Handler("NAME", run, Payload, limits=Limits(wall_seconds=600, network=False))
 '''
+
+_PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "NAME"
+version = "0.1"
+requires-python = ">=3.11"
+
+[tool.hatch.build.targets.wheel]
+only-include = ["NAME.py"]
+
+"""
+_ENTRY_POINT = """[project.entry-points."worker_service.handlers"]
+NAME = "NAME:handler"
+"""
 
 _TEST = '''"""NAME in a real child, with its limits and its sandbox, and without a database."""
 

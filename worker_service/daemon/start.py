@@ -83,7 +83,14 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     os.environ["WORKER_DATABASE"] = str(settings.database.absolute())
     os.environ["WORKER_WORKSPACE"] = str(settings.workspace.absolute())
     begin = Begin(
-        staging, keep, lock.fd, settings.commands, settings.sandbox, slots={**slots.sizes}, types=settings.types
+        staging,
+        keep,
+        lock.fd,
+        settings.commands,
+        settings.sandbox,
+        slots={**slots.sizes},
+        types=settings.types,
+        handlers_dir=settings.handlers_dir,
     )
     nursery = Nursery(begin)
     close_children = stack.enter_context(ExitStack())

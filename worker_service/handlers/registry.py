@@ -6,8 +6,12 @@ Finding reads metadata only. Loading imports the handler's module, so only the n
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from worker_service.entry_points import EntryPoint, entry_points
@@ -36,8 +40,17 @@ def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: st
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
+def find_dropped(directory: Path) -> list[EntryPoint]:
+    """Return the files of the handlers directory, by name. Their `spec` is the path; each is its own distribution."""
+    try:
+        files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
+    except OSError:
+        return []
+    return [EntryPoint(one.stem, str(one), one.name) for one in files if not one.name.startswith(("_", ".", "test_"))]
+
+
 def load(found: EntryPoint, settings: Mapping[str, Commands]) -> Offer:
-    offered = found.load()
+    offered = _load_dropped(Path(found.spec)) if found.spec.endswith(".py") else found.load()
     if isinstance(offered, Family):
         return _of_family(offered, settings.get(offered.section, {}))
     if isinstance(offered, Handler):
@@ -47,6 +60,27 @@ def load(found: EntryPoint, settings: Mapping[str, Commands]) -> Offer:
         if all(isinstance(one, Handler) for one in handlers):
             return Offer(handlers)
     raise TypeError(f"{found.spec} is {type(offered).__name__}: an entry point names a Handler, several, or a Family")
+
+
+def _load_dropped(path: Path) -> Any:
+    """Import a file of the handlers directory and return its `handlers` or its `handler`."""
+    for place in (path.parent, path):
+        facts = place.stat()
+        if facts.st_uid not in (0, os.geteuid()):
+            raise PermissionError(f"{place} belongs to another user, who could run code: chown root {place}")
+        if facts.st_mode & 0o022:
+            raise PermissionError(f"others may write {place}, and so run code: chmod go-w {place}")
+    spec = spec_from_file_location(f"pagemill_dropped_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    # Dataclasses look up the module that they are defined in.
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    for name in ("handlers", "handler"):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"{path} has neither `handler` nor `handlers`")
 
 
 def clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:

@@ -35,7 +35,9 @@ class HandlerAbsent(PagemillError):
 
 
 def installed(settings: Settings) -> list[Described]:
-    return sorted(describe(settings.commands, settings.sandbox), key=lambda one: one.facts.job_type)
+    return sorted(
+        describe(settings.commands, settings.sandbox, settings.handlers_dir), key=lambda one: one.facts.job_type
+    )
 
 
 def handler(settings: Settings, job_type: str) -> Described:
@@ -67,6 +69,7 @@ def run_one(
             commands=settings.commands,
             sandbox=settings.sandbox,
             types=[job_type],
+            handlers_dir=settings.handlers_dir,
             grace_seconds=1.0,
         )
         nursery, described = stack.enter_context(nursery_in(begin))

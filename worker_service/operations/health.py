@@ -269,7 +269,7 @@ def _described(settings: Settings) -> Iterator[Finding]:
 
     settings.hand_to_handlers()
     try:
-        found = describe(settings.commands, settings.sandbox)
+        found = describe(settings.commands, settings.sandbox, settings.handlers_dir)
     except ChildError as error:
         yield Finding(Level.CRITICAL, "handlers", str(error), "pagemill handlers ls")
         return

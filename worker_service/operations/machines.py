@@ -91,7 +91,9 @@ def try_nodes(settings: Settings) -> Iterator[NodeTrial]:
     if cluster is None:
         raise ConfigError("there is no cluster: set WORKER_CLUSTER, or [cluster] in the settings: ssh:box2*8")
     settings.hand_to_handlers()
-    described = {one.facts.job_type: one for one in describe(settings.commands, settings.sandbox)}
+    described = {
+        one.facts.job_type: one for one in describe(settings.commands, settings.sandbox, settings.handlers_dir)
+    }
     begin = gateway_begin(
         cluster,
         described,
