@@ -101,9 +101,11 @@ class Locked(Exception):
 
 
 _DAMAGE = re.compile(
-    r"premature end|truncated image|overflow in|read error|error: |error during interpretation", re.IGNORECASE
+    r"premature end|truncated image|overflow in|read error|ran out of output|jbig2|library error: (?!FT_)",
+    re.IGNORECASE,
 )
-"""MuPDF draws what it can of a damaged image and reports the damage in its warnings alone."""
+"""MuPDF draws what it can of a damaged image and reports the damage in its warnings alone. Errors of fonts (FT_) and of
+syntax do not count: they are common in PDFs that look right."""
 
 
 class PageTooLarge(Exception):
@@ -178,7 +180,10 @@ class Book:
                 pymupdf.TOOLS.reset_mupdf_warnings()
             gray, dpi = _picture(self._document, page)
             warnings = _without_checksums(pymupdf.TOOLS.mupdf_warnings())
-            return gray, dpi, _DAMAGE.search(warnings) is not None
+            is_damaged = _DAMAGE.search(warnings) is not None
+            if is_damaged and not self.is_pdf and _is_whole_jpeg(Path(self._document.name)):
+                is_damaged = False
+            return gray, dpi, is_damaged
 
     def packed(self, number: int) -> tuple[str, int]:
         with self._page(number) as page:
@@ -536,6 +541,22 @@ def _picture(document: Any, page: Any) -> tuple[Gray, float]:
     images = page.get_image_info()
     wanted = _wanted_dpi(page, images)
     return _scan_itself(document, page, images, wanted) or (_drawn(page, wanted), wanted)
+
+
+def _is_whole_jpeg(path: Path) -> bool:
+    """Return whether every pixel of a JPEG is there. Many lack only the mark of their end. Where more is missing,
+    what is appended before that mark changes the pixels."""
+
+    def pixels(appended: bytes) -> bytes:
+        image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed + appended + b"\xff\xd9"))
+        image.draft("L", image.size)
+        return image.tobytes()
+
+    packed = path.read_bytes()
+    try:
+        return packed.startswith(b"\xff\xd8") and pixels(b"") == pixels(b"\x55" * 64)
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError):
+        return False
 
 
 def _without_checksums(warnings: str) -> str:

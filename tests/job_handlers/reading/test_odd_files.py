@@ -262,6 +262,20 @@ def test_a_damaged_image_is_called_partial_even_if_nothing_of_it_is_left(library
         assert run.ended.document.note == "damaged, read in part: page 1"
 
 
+def test_small_faults_of_a_file_do_not_make_a_page_partial(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "no-end.jpg").write_bytes(jpeg(picture("Some words of a page", dpi=100))[:-2])
+    scan(tmp_path / "scan.pdf", [picture("Some words of a page", dpi=100)], dpi=100)
+    with pymupdf.open(tmp_path / "scan.pdf") as document:
+        contents = document[0].get_contents()[0]
+        document.update_stream(contents, b"q /Missing gs 1 unknown Q\n" + document.xref_stream(contents))
+        document.save(tmp_path / "sloppy.pdf")
+
+    for name in ("no-end.jpg", "sloppy.pdf"):
+        library.read(tmp_path / name)
+        assert library.methods == ["ocr"]
+        assert library.text.split() == "Some words of a page".split()
+
+
 def test_a_damaged_picture_in_a_text_is_told(library: Library, tmp_path: Path) -> None:
     packed = base64.b64encode(half_of(jpeg(picture("A picture", dpi=100)))).decode()
     (tmp_path / "a.html").write_text(f'<p>above</p><img src="data:image/jpeg;base64,{packed}"><p>below</p>')
