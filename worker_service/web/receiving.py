@@ -117,8 +117,9 @@ class _Form:
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
             if self._file.size + end - start > self._settings.upload_bytes_max:
+                name = self.received.files[-1][0]
                 raise BodyTooLarge(
-                    f"the file is larger than {self._settings.upload_bytes_max} bytes (upload_bytes_max)"
+                    f"{name!r} is larger than {self._settings.upload_bytes_max} bytes (upload_bytes_max)"
                 )
             self._file.write(data[start:end])
         elif self._field is not None:

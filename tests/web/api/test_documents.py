@@ -169,6 +169,19 @@ def test_a_file_that_is_sent_becomes_the_job_of_ingest_and_once_only(site: httpx
     assert len(list(uploads.place_of(settings.workspace).rglob("*.pdf"))) == 1
 
 
+def test_an_empty_file_is_named_and_the_others_are_taken(site: httpx.Client) -> None:
+    names = {"a.pdf": b"%PDF-1.4", "empty.pdf": b"", "c.csv": b"1"}
+
+    answer = site.post("/api/uploads", files=[("file", (name, content)) for name, content in names.items()])
+
+    assert answer.status_code == 201
+    assert [one["name"] for one in answer.json()["items"]] == ["a.pdf", "c.csv"]
+    assert answer.json()["refused"] == [
+        {"name": "empty.pdf", "code": "empty_file", "detail": "'empty.pdf' is empty"},
+    ]
+    assert len(site.get("/api/jobs").json()["items"]) == 2
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "why"),
     [

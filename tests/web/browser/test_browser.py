@@ -139,6 +139,18 @@ def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> N
     expect(page.locator(".sending [role=status]")).to_contain_text("empty.pdf")
 
 
+def test_an_empty_file_is_named_beside_those_that_were_taken(look: Look, site: Site) -> None:
+    page = look("/upload")
+
+    good: FilePayload = {"name": "rivers.csv", "mimeType": "text/csv", "buffer": b"year,river\n2025,3"}
+    empty: FilePayload = {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""}
+    page.get_by_label("Files:").set_input_files([good, empty])
+    page.get_by_role("button", name="Bring in").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("empty.pdf is empty and was not taken. The other files were.")
+    expect(page.get_by_role("link", name="rivers.csv")).to_be_visible()
+
+
 # ── Cancel, retry, undo ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -45,9 +45,18 @@ _BODY: Mapping[str, Field] = {
             "items": {
                 "type": "array",
                 "items": {**WISHED, "properties": {**WISHED["properties"], "name": TEXT}},
-            }
+            },
+            "refused": {
+                "type": "array",
+                "description": "files that were not taken, while the others were",
+                "items": {
+                    "type": "object",
+                    "properties": {"name": TEXT, "code": TEXT, "detail": TEXT},
+                    "required": ["name", "code", "detail"],
+                },
+            },
         },
-        "required": ["items"],
+        "required": ["items", "refused"],
     },
     statuses=(201,),
     refusals=(400, 403, 413, 415, 507),
@@ -61,20 +70,25 @@ def _granted(request: Request, visitor: Visitor, form: Received) -> Response:
     asked = [form.fields, [(name, incoming.content) for name, incoming in form.files]]
 
     def grant() -> Told:
-        return Told(201, as_json(as_object({"items": bring_in(session, visitor, form)}), indent=None, is_ascii=False))
+        taken = take_files(session, visitor, form)
+        return Told(201, as_json(as_object(taken), indent=None, is_ascii=False))
 
     with opened(request) as session:
         return granted(request, session, asked, grant)
 
 
-def bring_in(session: Session, visitor: Visitor, form: Received) -> list[dict[str, Any]]:
-    """What becomes of each file, as JSON."""
+def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, list[dict[str, Any]]]:
+    """Make a job of each file that has content, and name the others. Raise BadInput if no file has any."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
         raise BadInput("there is no file in it: curl -F file=@report.pdf")
-    for name, incoming in files:
-        if not incoming.size:
-            raise BadInput(f"{name!r} is empty")
+    refused = [
+        {"name": name, "code": "empty_file", "detail": f"{name!r} is empty"}
+        for name, incoming in files
+        if not incoming.size
+    ]
+    if len(refused) == len(files):
+        raise BadInput(", ".join(one["detail"] for one in refused))
     owner = own(visitor, form.one("owner") or None)
     words = {name: values for name, values in form.fields.items() if name not in _OURS}
     refuse_actions(visitor, words)
@@ -83,11 +97,11 @@ def bring_in(session: Session, visitor: Visitor, form: Received) -> list[dict[st
         raise BadInput(f"force is true or false, not {forced!r}")
     is_forced = forced in _YES
     items: list[dict[str, Any]] = []
-    for name, incoming in files:
+    for name, incoming in ((name, incoming) for name, incoming in files if incoming.size):
         path = incoming.keep(name, owner)
         made = wishes.bring_in(session, path, words, owner=owner, is_forced=is_forced)
         items.append({"name": path.name, **wished(made, 201).value})
-    return items
+    return {"items": items, "refused": refused}
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (upload,)

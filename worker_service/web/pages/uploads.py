@@ -22,7 +22,7 @@ from worker_service.jobs.values import dataclass
 from worker_service.operations import documents, jobs
 from worker_service.operations.database import Session
 from worker_service.web.access import Power, visitor_of
-from worker_service.web.api.uploads import bring_in
+from worker_service.web.api.uploads import take_files
 from worker_service.web.guard import turn_of
 from worker_service.web.pages import page
 from worker_service.web.pages.documents import number_of, owners_of
@@ -51,6 +51,7 @@ class Sent:
 def show(request: Request) -> Response:
     visitor = visitor_of(request)
     ids = [number_of(one) for one in request.query_params.getlist("job")[:_JOBS_MOST]]
+    empty = request.query_params.getlist("empty")[:_JOBS_MOST]
     with opened(request) as session:
         found = [jobs.job(session, job_id) for job_id in ids]
         for job in found:
@@ -65,7 +66,8 @@ def show(request: Request) -> Response:
             is_over=all(one.is_over for one in sent),
             gates=[gate for job in found[:1] if not job.status.is_ended for gate in jobs.gates(session, job.id)],
             owners=owners_of(session, visitor),
-            address=f"/upload?{urlencode([('job', one.id) for one in found])}",
+            empty=empty,
+            address=_address([one.id for one in found], empty),
         )
 
 
@@ -92,17 +94,22 @@ def _document_of(session: Session, job: Job) -> Document | None:
     return next(iter(found), None)
 
 
-def _brought_in(request: Request, form: Received) -> list[dict[str, Any]]:
+def _taken(request: Request, form: Received) -> dict[str, list[dict[str, Any]]]:
     with opened(request) as session:
-        return bring_in(session, visitor_of(request), form)
+        return take_files(session, visitor_of(request), form)
 
 
 async def take(request: Request) -> Response:
     visitor = visitor_of(request)
     visitor.must(Power.OPERATE)
     async with received(request) as form, turn_of(request):
-        items = await run_in_threadpool(_brought_in, request, form)
-    return RedirectResponse(f"/upload?{urlencode([('job', one['id']) for one in items if one['id']])}", 303)
+        taken = await run_in_threadpool(_taken, request, form)
+    jobs_of = [one["id"] for one in taken["items"] if one["id"]]
+    return RedirectResponse(_address(jobs_of, [one["name"] for one in taken["refused"]]), 303)
+
+
+def _address(job_ids: Sequence[int], empty: Sequence[str]) -> str:
+    return f"/upload?{urlencode([*(('job', one) for one in job_ids), *(('empty', one) for one in empty)])}"
 
 
 routes = [Route("/upload", show), Route("/upload", take, methods=["POST"])]
