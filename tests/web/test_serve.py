@@ -21,6 +21,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.system.conftest import wait_until
+from tests.web.conftest import connected
 from worker_service.config import Settings
 from worker_service.errors import ConfigError
 from worker_service.operations import serving as where
@@ -196,6 +197,19 @@ def read_line(terminal: int) -> str:
         assert ready
         seen += os.read(terminal, 1)
     return seen.decode().strip()
+
+
+def test_a_client_that_hangs_up_leaves_no_line_in_the_log(settings: Settings) -> None:
+    with serving(settings, "--listen", f"127.0.0.1:{free_port()}") as (running, address):
+        with connected(address) as line:
+            line.sendall(b"POST /session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nt")
+            # The server has begun to read the request by the time it answers another.
+            assert httpx.get(f"{address}/healthz").status_code == 200
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        running.send_signal(signal.SIGTERM)
+        _, log = running.communicate(timeout=30)
+
+    assert [json.loads(line)["event"] for line in log.splitlines()] == ["web.started", "web.stopped"]
 
 
 def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:

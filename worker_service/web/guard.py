@@ -15,7 +15,7 @@ from typing import cast
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import FormData, MutableHeaders
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.errors import PagemillError
@@ -114,6 +114,9 @@ class Guard:
                 if answer.has_begun:
                     raise
                 await (await refuse(request, error))(scope, body.receive, answer.send)
+            except ClientDisconnect:
+                # Nobody is left to answer, and a client may hang up at any time: not worth a line in the log.
+                return
             except Exception as error:
                 if answer.has_begun:
                     raise
