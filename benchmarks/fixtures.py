@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 
 from worker_service.jobs.model import HandlerFacts, Worker
-from worker_service.store.base import Store
 from worker_service.store.opening import initialise, open_store
+from worker_service.store.store import Store
 
 WORKER = "bench"
 SLOTS = 100_000

@@ -17,7 +17,7 @@ import apsw
 from benchmarks.fixtures import WORKER, opened
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.model import Completion, NewJob
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 PAGES_A_DOCUMENT = 500
 _AT_ONCE = 250

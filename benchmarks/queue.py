@@ -23,7 +23,7 @@ from benchmarks.raw import Raw
 from benchmarks.table import Goal, Row, at_least, below, never_over, under
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.model import Completion, NewJob
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 PAYLOAD = '{"scrape_type":"full"}'
 JOB = NewJob("ready", platform="instagram", account="user123", payload=PAYLOAD)

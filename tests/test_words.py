@@ -12,8 +12,10 @@ import pytest
 
 from worker_service import events
 from worker_service.commands import INDEX
-from worker_service.store.base import Intake, Leases, Steering
-from worker_service.store.sqlite import sqlite_statements
+from worker_service.store.intake import Intake
+from worker_service.store.leases import Leases
+from worker_service.store.steering import Steering
+from worker_service.store.store import sqlite_statements
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW_VERBS = ("enqueue", "claim", "beat", "report", "complete", "fail", "release", "requeue", "cancel", "retry", "pause",

@@ -23,7 +23,7 @@ from worker_service.errors import ConfigError, PagemillError
 from worker_service.jobs.names import Links, links_of
 
 if TYPE_CHECKING:
-    from worker_service.store.base import Store
+    from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
 """Pages in one transaction: others want to write, too."""

@@ -20,8 +20,8 @@ from tests.store.kit import lay_out
 from tests.store.papers import TYPES, work_as
 from worker_service.commands import pagemill, service
 from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
-from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "worker_service.commands"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.store.papers import claim
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, NewFile, PageResult
 from worker_service.jobs.model import Completion, Failure, Job, NewJob
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 @dataclass

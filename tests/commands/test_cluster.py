@@ -13,8 +13,8 @@ from tests.commands.conftest import Run
 from worker_service.cluster import place_of
 from worker_service.jobs.model import HandlerFacts, NewJob, NodeState, Report, Worker
 from worker_service.liveness import own_identity
-from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.store.store import Store
 
 OWN = own_identity()
 

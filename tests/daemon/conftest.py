@@ -17,8 +17,8 @@ from worker_service.config import load_settings
 from worker_service.daemon.attempts import Attempt, Slots, Tools
 from worker_service.jobs.model import NewJob
 from worker_service.liveness import Identity
-from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.store.store import Store
 
 MakeAttempt = Callable[..., Attempt]
 

@@ -13,7 +13,7 @@ from worker_service.daemon.chores import LogNotices
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.model import Failure, NewJob
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 @pytest.mark.parametrize("is_at_most_once", [False, True])

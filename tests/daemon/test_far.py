@@ -15,7 +15,7 @@ from worker_service.daemon.attempts import Slots
 from worker_service.daemon.far import Far
 from worker_service.jobs.model import NODE, HandlerFacts, NewJob, NodeState, Worker
 from worker_service.nodes.routes import Children
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 MakeFar = Callable[[int], tuple[Far, "Gateway"]]
 

@@ -17,7 +17,7 @@ from worker_service.errors import DiskFull
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 @pytest.fixture

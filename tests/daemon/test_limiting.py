@@ -8,7 +8,7 @@ from typing import Any
 from worker_service.config import Settings, load_settings
 from worker_service.daemon.start import tell_limits
 from worker_service.events import LIMITS_REPLACED
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 def settings(tmp_path: Path, text: str) -> Settings:

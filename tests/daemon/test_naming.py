@@ -13,7 +13,7 @@ from tests.store.papers import wish, work_as
 from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, name_the_last
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.model import Checkpoint, Completion, NewJob
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ from worker_service.liveness import LifeLock, boot_id, lock_path, own_host
 from worker_service.operations.database import Session
 from worker_service.operations.health import Level, examine, judge
 from worker_service.operations.overview import CheckedWorker, Overview, workers
-from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.store.store import Store
 from worker_service.supervisor import Notifier
 
 

@@ -20,7 +20,7 @@ from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NODE, HandlerFacts, NewJob, NodeState, Report, Status, Worker
 from worker_service.liveness import Fate, Identity, LifeLock, Seen, boot_id, far_root, fate, is_free, lock_path
 from worker_service.nodes.heard import Note
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 PATIENCE_SECONDS = 9.0
 OWN = Identity("own", "here", "boot", os.getpid())

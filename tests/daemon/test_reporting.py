@@ -30,7 +30,7 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import Completion, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 Said = Callable[[Attempt], Happening]
 

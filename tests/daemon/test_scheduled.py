@@ -12,7 +12,7 @@ from tests.store.kit import MovableClock
 from worker_service import events
 from worker_service.daemon.scheduled import BeginScheduled
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 HOURLY = '[[schedule]]\nname = "{name}"\ncron = "0 * * * *"\n{what}\n'
 

@@ -16,7 +16,7 @@ from tests.store.papers import ask_for, begun, save, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.model import Completion
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 from worker_service.workspace import FORGOTTEN_AT_ONCE
 
 

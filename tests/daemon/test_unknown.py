@@ -14,7 +14,7 @@ from tests.store.kit import START, MovableClock, new_worker
 from worker_service.daemon.chores import FailUnknown
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 GRACE = 3600.0
 

@@ -21,7 +21,6 @@ from worker_service.errors import StoreError
 from worker_service.jobs.model import NewJob
 from worker_service.liveness import own_identity
 from worker_service.store.opening import open_store
-from worker_service.store.sqlite import SqliteStore
 from worker_service.supervisor import Notifier
 
 
@@ -53,7 +52,6 @@ def test_a_database_that_fails_once_while_the_loop_waits_costs_no_daemon(
     loop: Loop, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, wait = loop.tools.store, Loop._wait
-    assert isinstance(store, SqliteStore)
     is_waiting, failed = list[bool](), list[bool]()
 
     def wait_with_a_hint(loop: Loop) -> None:

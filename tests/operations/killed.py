@@ -28,7 +28,6 @@ from worker_service.jobs.model import Completion
 from worker_service.operations import batches
 from worker_service.operations.database import Session, open_session
 from worker_service.operations.schedules import tick
-from worker_service.store.sqlite import SqliteStore
 
 
 def stop(session: Session) -> None:
@@ -55,7 +54,6 @@ DEEDS: dict[str, Callable[[Session], object]] = {"tick": tick, "stop": stop, "re
 def done_on(database: Path, settings: str, deed: Callable[[Session], object], *, dies_at: int = 0) -> None:
     session = open_session(load_settings(environ={"WORKER_CONFIG": settings, "WORKER_DATABASE": str(database)}))
     store = session.store
-    assert isinstance(store, SqliteStore)
     given = count(1)
 
     def traced(cursor: apsw.Cursor, statement: str, _: object) -> bool:

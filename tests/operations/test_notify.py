@@ -112,8 +112,8 @@ def test_a_silent_worker_is_told_once_and_again_when_it_was_back(session: Sessio
     def is_silent(is_so: bool) -> int:
         beat = session.clock() - timedelta(hours=is_so)
         session.store.leases.register(new_worker("w"))
-        with session.store.database.transaction():  # type: ignore[attr-defined]
-            session.store.database.writer.execute(  # type: ignore[attr-defined]
+        with session.store.database.transaction():
+            session.store.database.writer.execute(
                 "UPDATE worker SET heartbeat_at = ?", (beat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
             )
         return notify.tell(session)

@@ -21,11 +21,11 @@ from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Beat, Changed, Completion, Failure, Job, Lease, Report, Usage
 from worker_service.jobs.selector import Selector
-from worker_service.store.batches import SqliteBatches
+from worker_service.store.batches import Batches
 from worker_service.store.database import Database, Transaction
-from worker_service.store.leases import SqliteLeases
-from worker_service.store.sqlite import SqliteStore
-from worker_service.store.steering import SqliteSteering
+from worker_service.store.leases import Leases
+from worker_service.store.steering import Steering
+from worker_service.store.store import Store
 
 _ROWS = """
 SELECT id, status, fence, worker_id, cancel_requested_at IS NOT NULL, progress_percent, heartbeat_at, retry_count,
@@ -130,7 +130,7 @@ class WatchedDatabase(Database):
         return row is not None and (row.status, row.fence, row.worker_id) == ("running", lease.fence, lease.worker_id)
 
 
-class WatchedStore(SqliteStore):
+class WatchedStore(Store):
     database: WatchedDatabase
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
@@ -143,7 +143,7 @@ class WatchedStore(SqliteStore):
 # ── The verbs, each by its right ──
 
 
-class _WatchedLeases(SqliteLeases):
+class _WatchedLeases(Leases):
     _db: WatchedDatabase
 
     def claim(
@@ -199,7 +199,7 @@ class _WatchedLeases(SqliteLeases):
             return super().requeue(worker_id, last_beat=last_beat, but_nodes=but_nodes)
 
 
-class _WatchedSteering(SqliteSteering):
+class _WatchedSteering(Steering):
     _db: WatchedDatabase
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
@@ -211,7 +211,7 @@ class _WatchedSteering(SqliteSteering):
             return super().retry(selector, actor=actor)
 
 
-class _WatchedBatches(SqliteBatches):
+class _WatchedBatches(Batches):
     _db: WatchedDatabase
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:

@@ -20,7 +20,7 @@ from tests.store.kit import (
     lay_out,
     new_worker,
 )
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 class _House:

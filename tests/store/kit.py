@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from worker_service.clock import Clock, as_text
 from worker_service.jobs.model import Changed, Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
 from worker_service.store.opening import initialise, open_store
+from worker_service.store.store import Store
 
 START = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 FAR_FUTURE = datetime(2099, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
 from worker_service.jobs.model import Completion, Failure, Job, NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 BROKEN = Failure("BROKEN", "it broke")
 HOOK = DeferredAction("action", '{"url":"a"}')
@@ -250,7 +250,7 @@ def test_after_a_job_has_failed_for_good_follows_what_was_asked_for_that(store: 
         NewJob("download", owner="ann", on_failure=[CALL, DeferredAction("action", '{"job":"{job_id}"}')])
     )
     job = claim(store, "download")
-    store.leases.fail(job.lease, BROKEN, retry_at=store.database.clock())  # type: ignore[attr-defined]
+    store.leases.fail(job.lease, BROKEN, retry_at=store.database.clock())
     assert fired(store) == [], "it is tried again"
 
     store.leases.fail(claim(store, "download").lease, BROKEN, retry_at=None)

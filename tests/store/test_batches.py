@@ -28,7 +28,7 @@ from worker_service.jobs.documents import Decision, DocumentFacts, DocumentReque
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 BROKEN = Failure("BROKEN", "it broke")

@@ -22,7 +22,7 @@ from tests.store.kit import (
 )
 from worker_service.errors import CancelRequested
 from worker_service.jobs.model import Failure, NewJob, Report, Status
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

@@ -23,7 +23,7 @@ from worker_service.errors import JobNotFound, PagemillError
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

@@ -46,7 +46,7 @@ from worker_service.jobs.generations import Patience, decide
 from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
 from worker_service.jobs.model import Checkpoint, Completion, Enqueued, Failure, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 

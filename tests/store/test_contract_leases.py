@@ -37,7 +37,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

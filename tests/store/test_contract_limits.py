@@ -20,7 +20,7 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.jobs.model import Job, NewJob, Status
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

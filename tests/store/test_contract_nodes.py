@@ -19,7 +19,7 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 LOST = Failure("NODE_LOST", "node n1 was not heard for 9.1 s")
 

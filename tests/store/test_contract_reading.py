@@ -25,8 +25,8 @@ from worker_service.errors import BadInput, PagemillError
 from worker_service.jobs.documents import DocumentRequest, PageResult
 from worker_service.jobs.model import Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
 from worker_service.store.opening import back_up
+from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 

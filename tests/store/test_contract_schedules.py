@@ -8,8 +8,7 @@ from tests.store.kit import EVERY_JOB, START, MovableClock
 from worker_service.jobs.batches import BatchOfJobs, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.model import NewJob, ScheduleRun, Taken
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
-from worker_service.store.sqlite import SqliteStore
+from worker_service.store.store import Store
 
 PLAN = "0 2 * * * UTC"
 HOUR = timedelta(hours=1)
@@ -173,5 +172,4 @@ def test_what_was_begun_long_ago_is_forgotten_but_for_the_newest_and_never_begun
 
 
 def runs(store: Store) -> list[tuple[object, ...]]:
-    assert isinstance(store, SqliteStore)
     return store.database.read_sql("SELECT schedule, slot FROM schedule_run ORDER BY schedule, slot", [])

@@ -25,7 +25,7 @@ from worker_service.clock import as_text
 from worker_service.errors import JobNotFound, PagemillError, Refused, RuleBroken
 from worker_service.jobs.model import Changed, Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from tests.store.kit import MovableClock
 from worker_service.clock import as_text, shifted
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 from worker_service.tokens import Kind, NewToken, Power
 
 HERS = NewToken(Kind.TOKEN, "grafana", "d1", "read", None, "ann", None)

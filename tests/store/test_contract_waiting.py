@@ -20,7 +20,7 @@ from tests.store.kit import (
 )
 from worker_service.jobs.model import Failure, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

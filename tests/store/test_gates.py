@@ -27,7 +27,7 @@ from tests.store.kit import (
 from tests.store.worlds import Step, a_world, steps
 from worker_service.clock import as_text
 from worker_service.jobs.model import WATCHING, Failure, Report, Status
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 ORDER = (
     "WORKER_DOWN PAUSED BATCH_STOPPED BATCH_WAITING DRAINING NOT_YET BACKOFF WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL "

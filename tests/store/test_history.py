@@ -12,7 +12,7 @@ from tests.store.kit import MovableClock, new_worker, undo
 from worker_service.jobs.model import Failure, Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 from worker_service.store.upkeep import SENTENCES_MOST
 
 TRIGGERS = ("job_guard", "job_moved")

@@ -16,7 +16,7 @@ from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, P
 from worker_service.jobs.library import DocumentSelector, KeywordCount
 from worker_service.jobs.model import Completion, Failure, NewJob
 from worker_service.store import library
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everything, new_worker
 from worker_service.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.model import Job, NewJob, Status
-from worker_service.store.base import Store
 from worker_service.store.migrations import SCHEMA_VERSION, STEPS, migrate, step_files
 from worker_service.store.opening import initialise, open_store, schema_version
+from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
 CANONICAL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")

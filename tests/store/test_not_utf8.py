@@ -9,8 +9,8 @@ import pytest
 from tests.store.kit import ByHand, Enqueue, claim_one, status_of
 from worker_service.jobs.model import Completion, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
 from worker_service.store.database import create, mended_rows
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

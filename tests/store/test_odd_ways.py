@@ -20,8 +20,8 @@ from tests.store.kit import (
 )
 from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.store import intake, steering
-from worker_service.store.base import Store
 from worker_service.store.database import Database
+from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
 

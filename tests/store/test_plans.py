@@ -19,7 +19,7 @@ from worker_service.jobs.model import Completion, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.database import Database, connect
 from worker_service.store.opening import initialise, open_store
-from worker_service.store.sqlite import SqliteStore, sqlite_statements
+from worker_service.store.store import Store, sqlite_statements
 
 MANY = 8_000
 STATEMENTS = sqlite_statements()
@@ -29,14 +29,12 @@ WALK = re.compile(
     r"SCAN (worker_job_queue|q|n|r(?! USING COVERING INDEX job_key_running)|f(?! USING COVERING INDEX job_ready))\b"
 )
 
-Prepare = Callable[[SqliteStore, MovableClock], object]
+Prepare = Callable[[Store, MovableClock], object]
 StepsOf = Callable[[Prepare, Prepare], int]
 
 
-def _open(path: Path, clock: MovableClock) -> SqliteStore:
-    store = open_store(path, clock=clock)
-    assert isinstance(store, SqliteStore)
-    return store
+def _open(path: Path, clock: MovableClock) -> Store:
+    return open_store(path, clock=clock)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +172,7 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
 class _Steps:
     """How many instructions of SQLite's virtual machine something takes."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store, self.count = store, 0
 
     def of(self, deed: Callable[[], object]) -> int:
@@ -225,29 +223,29 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
     return count
 
 
-def _nothing(store: SqliteStore, clock: MovableClock) -> None:
+def _nothing(store: Store, clock: MovableClock) -> None:
     pass
 
 
-def _backlog(store: SqliteStore, clock: MovableClock) -> None:
+def _backlog(store: Store, clock: MovableClock) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
 
 
-def _completed(store: SqliteStore, clock: MovableClock) -> None:
+def _completed(store: Store, clock: MovableClock) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages", priority=1) for _ in range(MANY // 2)])
     for _ in range(MANY // 1000):
         store.leases.complete_many([Completion(job.lease) for job in store.leases.claim("w1", 500)])
 
 
-def _busy_key(store: SqliteStore, clock: MovableClock) -> None:
+def _busy_key(store: Store, clock: MovableClock) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages", priority=1, concurrency_key="k") for _ in range(MANY // 4)])
     store.leases.claim("w1", 1)
 
 
-def _many(gate: Callable[[SqliteStore], object] = lambda store: None, **fields: Any) -> Prepare:
+def _many(gate: Callable[[Store], object] = lambda store: None, **fields: Any) -> Prepare:
     """So many of a kind, behind a gate."""
 
-    def prepare(store: SqliteStore, clock: MovableClock) -> None:
+    def prepare(store: Store, clock: MovableClock) -> None:
         store.intake.enqueue_many([NewJob(**{"job_type": "ocr_pages", "priority": 1, **fields}) for _ in range(MANY)])
         gate(store)
 
@@ -266,7 +264,7 @@ BEHIND: dict[str, tuple[Prepare, float]] = {
 }
 
 
-def _claim(store: SqliteStore, clock: MovableClock) -> object:
+def _claim(store: Store, clock: MovableClock) -> object:
     jobs = store.leases.claim("w1", 1)
     assert len(jobs) == 1
     return jobs
@@ -320,10 +318,10 @@ def test_the_work_of_a_verb_does_not_grow(steps: StepsOf, verb: str, behind: str
 
 
 def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(steps: StepsOf) -> None:
-    def prepare(store: SqliteStore, clock: MovableClock) -> None:
+    def prepare(store: Store, clock: MovableClock) -> None:
         store.intake.enqueue_many([NewJob("ocr_pages", concurrency_key="k") for _ in range(MANY)])
 
-    def insert(store: SqliteStore, clock: MovableClock) -> object:
+    def insert(store: Store, clock: MovableClock) -> object:
         return store.intake.enqueue(NewJob("ocr_pages", concurrency_key="k"))
 
     few = steps(_nothing, insert)

@@ -19,7 +19,7 @@ from tests.store.papers import wish
 from worker_service.clock import wall_clock
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.model import NewJob, Status
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE_SECONDS = 60.0

@@ -17,14 +17,13 @@ from worker_service.jobs.model import NewJob, Report
 from worker_service.store import database
 from worker_service.store.holding import holder_of, lasting_holder_of
 from worker_service.store.opening import back_up, initialise, open_store
-from worker_service.store.sqlite import SqliteStore
+from worker_service.store.store import Store
 
 
 @pytest.fixture
-def sqlite(path: Path, clock: MovableClock) -> Iterator[SqliteStore]:
+def sqlite(path: Path, clock: MovableClock) -> Iterator[Store]:
     initialise(path)
     store = open_store(path, clock=clock)
-    assert isinstance(store, SqliteStore)
     yield store
     store.close()
 
@@ -42,7 +41,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_what_is_acknowledged_survives_a_power_cut(sqlite: SqliteStore, path: Path) -> None:
+def test_what_is_acknowledged_survives_a_power_cut(sqlite: Store, path: Path) -> None:
     pragmas = {
         name: sqlite.database.writer.execute(f"PRAGMA {name}").fetchall()[0][0]
         for name in ("journal_mode", "synchronous")
@@ -51,16 +50,15 @@ def test_what_is_acknowledged_survives_a_power_cut(sqlite: SqliteStore, path: Pa
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
 
 
-def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: SqliteStore) -> None:
+def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: Store) -> None:
     beats = open_store(path, is_durable=False)
-    assert isinstance(beats, SqliteStore)
 
     assert beats.database.writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
     beats.close()
 
 
 def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_durable_again(
-    sqlite: SqliteStore, path: Path, waits: list[int]
+    sqlite: Store, path: Path, waits: list[int]
 ) -> None:
     def level() -> object:
         [(level,)] = sqlite.database.writer.execute("PRAGMA synchronous").fetchall()
@@ -90,7 +88,7 @@ def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_dura
     watch.close()
 
 
-def test_the_write_ahead_log_stays_under_1000_pages(sqlite: SqliteStore, path: Path) -> None:
+def test_the_write_ahead_log_stays_under_1000_pages(sqlite: Store, path: Path) -> None:
     sqlite.leases.register(new_worker())
     wal = path.with_name(path.name + "-wal")
 
@@ -118,7 +116,7 @@ def test_a_database_that_a_reader_keeps_out_of_wal_mode_is_refused_in_words(
     store.close()
 
 
-def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, path: Path, tmp_path: Path) -> None:
+def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Path) -> None:
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     copy = tmp_path / "copy.db"
     back_up(path, copy)
@@ -133,7 +131,7 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: SqliteStore, path: Path, tmp_pa
 
 @pytest.mark.parametrize("moment", ["explain", "unready", "next_turn"])
 def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
-    sqlite: SqliteStore, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
+    sqlite: Store, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     sqlite.leases.register(new_worker())
     job = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
@@ -152,9 +150,7 @@ def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
     assert sqlite.reading.get(job).status == "running"
 
 
-def test_readers_never_wait_for_a_writer(
-    sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
-) -> None:
+def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: MovableClock, waits: list[int]) -> None:
     sqlite.leases.register(new_worker())
     running, ready = (sqlite.intake.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
     sqlite.leases.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
@@ -178,7 +174,7 @@ def test_readers_never_wait_for_a_writer(
 
 
 def test_p12_explain_tells_the_truth_while_another_program_writes(
-    sqlite: SqliteStore, path: Path, clock: MovableClock, waits: list[int]
+    sqlite: Store, path: Path, clock: MovableClock, waits: list[int]
 ) -> None:
     sqlite.leases.register(new_worker())
     ready = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
@@ -190,7 +186,7 @@ def test_p12_explain_tells_the_truth_while_another_program_writes(
 
 
 def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
-    sqlite: SqliteStore, path: Path, waits: list[int]
+    sqlite: Store, path: Path, waits: list[int]
 ) -> None:
     with locked(path) as pid, pytest.raises(StoreBusy, match=rf"by process {pid} \(sqlite3 .*try again"):
         sqlite.intake.enqueue(NewJob("ocr_pages"))
@@ -200,7 +196,7 @@ def test_a_writer_that_waited_in_vain_says_busy_and_changes_nothing(
     assert sqlite.intake.enqueue(NewJob("ocr_pages")).job_id == 1
 
 
-def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: SqliteStore, path: Path) -> None:
+def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: Store, path: Path) -> None:
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     busy = subprocess.Popen(["sqlite3", "-cmd", ".timeout 5000", str(path)], stdin=subprocess.PIPE, text=True)
     assert busy.stdin is not None
@@ -217,7 +213,7 @@ def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: SqliteStore
     commits.join()
 
 
-def test_a_full_disk_is_told_in_words_and_changes_nothing(sqlite: SqliteStore) -> None:
+def test_a_full_disk_is_told_in_words_and_changes_nothing(sqlite: Store) -> None:
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     before = everything(sqlite)
     [(pages,)] = sqlite.database.writer.execute("PRAGMA page_count").fetchall()

@@ -14,7 +14,7 @@ from worker_service.jobs.model import Failure, Job, NewJob
 from worker_service.store.intake import make_ready
 from worker_service.store.opening import open_store
 from worker_service.store.reading import claim_values
-from worker_service.store.sqlite import SqliteStore
+from worker_service.store.store import Store
 
 TYPES = ("ocr_pages", "assemble", "scrape_account")
 OWNERS = ("", "ann", "bob", "cid", "dan", "eva")
@@ -39,10 +39,8 @@ class Queue:
         self.daemon.leases.register(new_worker(cpu=1000))
         self.somebody.leases.register(new_worker("w2", cpu=1000))
 
-    def _opened(self, path: Path) -> SqliteStore:
-        store = open_store(path, clock=self.clock)
-        assert isinstance(store, SqliteStore)
-        return store
+    def _opened(self, path: Path) -> Store:
+        return open_store(path, clock=self.clock)
 
     def next_by_a_walk(self) -> list[int]:
         database = self.somebody.database
@@ -60,7 +58,7 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: in
     queue, random = Queue(tmp_path / "jobs.db"), Random(seed)
     running: list[Job] = []
 
-    def enqueue(store: SqliteStore) -> None:
+    def enqueue(store: Store) -> None:
         store.intake.enqueue_many(
             [
                 NewJob(
@@ -78,13 +76,13 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: in
         [(last,)] = queue.somebody.database.read_sql("SELECT ifnull(max(id), 1) FROM worker_job_queue", [])
         return random.randint(1, last)
 
-    def claim(store: SqliteStore) -> None:
+    def claim(store: Store) -> None:
         expected = queue.next_by_a_walk()
         taken = store.leases.claim("w1", 1)
         assert [job.id for job in taken] == expected
         running.extend(taken)
 
-    def end(store: SqliteStore) -> None:
+    def end(store: Store) -> None:
         if not running:
             return
         lease = running.pop(random.randrange(len(running))).lease
@@ -98,7 +96,7 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: in
             case _:
                 store.leases.fail(lease, Failure("X", "x"), retry_at=queue.clock.after(5))
 
-    def steer(store: SqliteStore) -> None:
+    def steer(store: Store) -> None:
         steering, name = store.steering, random.choice(OWNERS[1:])
         match random.choice((0, 1, 1, 2, 2, 4, 5, 6, 7, 3 if seed % 2 else 7)):
             case 0:
@@ -123,7 +121,7 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: in
             case _:
                 queue.clock.advance(2)
 
-    deeds: list[Callable[[SqliteStore], None]] = [enqueue, claim, claim, claim, claim, end, end, steer]
+    deeds: list[Callable[[Store], None]] = [enqueue, claim, claim, claim, claim, end, end, steer]
     weights = [4, 4, 4, 4, 4, 3, 3, 1]
     enqueue(queue.daemon)
     for _ in range(250):

@@ -14,7 +14,7 @@ from tests.store.kit import EVERY_JOB, KINDS, Kind, everything
 from tests.store.worlds import Step, a_world, steps
 from worker_service.errors import Refused
 from worker_service.jobs.model import Changed, Job, Status
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 
 def _act(store: Store, verb: str) -> Changed:

@@ -22,8 +22,8 @@ from tests import installed
 from tests.store.kit import lay_out
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60.0

@@ -9,7 +9,7 @@ import pytest
 from worker_service.config import Settings
 from worker_service.errors import BadInput, JobNotFound, RuleBroken, StoreBusy
 from worker_service.operations import jobs
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 from worker_service.web.sessions import Sessions
 
 

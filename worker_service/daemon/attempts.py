@@ -32,7 +32,7 @@ from worker_service.jobs.documents import Answer, CrawlMemory, Files
 from worker_service.jobs.model import Checkpoint, Child, Failure, Job, Lease, Report
 from worker_service.jobs.values import dataclass
 from worker_service.liveness import Identity
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 from worker_service.workspace import is_there, lost
 
 if TYPE_CHECKING:

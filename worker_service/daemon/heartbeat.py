@@ -21,7 +21,7 @@ from worker_service.daemon.attempts import Tools
 from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import NODE, Beat, Lease, Worker
 from worker_service.jobs.values import dataclass
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 if TYPE_CHECKING:
     from worker_service.events import Log

@@ -16,7 +16,7 @@ from worker_service.errors import BadInput, PagemillError
 from worker_service.jobs.model import Check
 from worker_service.jobs.values import dataclass
 from worker_service.store import opening
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 if TYPE_CHECKING:
     from worker_service.store.database import OnLongWait

@@ -22,7 +22,7 @@ from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.operations.published_files import faults_of_files
 from worker_service.plurals import counted, length
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 LATELY = timedelta(days=1)

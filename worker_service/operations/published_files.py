@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from worker_service.jobs.library import PublishedPath
-from worker_service.store.base import Store
+from worker_service.store.store import Store
 
 _ROWS_AT_ONCE = 1000
 

@@ -28,8 +28,8 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
 from worker_service.plurals import counted
 from worker_service.store.database import Database, Row
-from worker_service.store.intake import SqliteIntake, settle
-from worker_service.store.steering import SqliteSteering
+from worker_service.store.intake import Intake, settle
+from worker_service.store.steering import Steering
 
 LATELY = timedelta(minutes=5)
 """So far back goes what tells how fast pages are read."""
@@ -38,8 +38,8 @@ _JOBS_PER_TRANSACTION = 500
 _UNREAD = (IndexStatus.QUEUED, IndexStatus.INDEXING)
 
 
-class SqliteBatches:
-    def __init__(self, database: Database, intake: SqliteIntake, steering: SqliteSteering) -> None:
+class Batches:
+    def __init__(self, database: Database, intake: Intake, steering: Steering) -> None:
         self._db = database
         self._intake = intake
         self._steering = steering
@@ -47,6 +47,7 @@ class SqliteBatches:
     # ── Looking ──
 
     def get(self, batch_id: int) -> Batch:
+        """Raise `BatchNotFound` if there is none."""
         return _the_one(self._db.read("batch", batch_id=batch_id), batch_id)
 
     def list(
@@ -57,6 +58,7 @@ class SqliteBatches:
         most: int = 50,
         before_id: int | None = None,
     ) -> Sequence[Batch]:
+        """Return the newest first. The next page begins before the last id of this one."""
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
 
@@ -98,6 +100,11 @@ class SqliteBatches:
     # ── Beginning and stopping ──
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
+        """Insert a batch with all its jobs, or nothing.
+
+        In the same transaction it replaces the owner's other active batches, or waits for them. It takes over
+        documents that a stopped or waiting batch was reading.
+        """
         with self._db.transaction():
             return self.insert(new, jobs, policy)
 
@@ -123,6 +130,7 @@ class SqliteBatches:
         return BatchAdded(self._look(batch_id), _in_batch(inserted), replaced)
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
+        """Add all of these jobs to a batch, or none. Refuse a batch that has ended."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
@@ -132,6 +140,7 @@ class SqliteBatches:
             return BatchAdded(self._look(batch_id), _in_batch(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
+        """Start nothing more of a batch. Its running jobs are put back and lose no retry."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
@@ -142,9 +151,11 @@ class SqliteBatches:
             return self._look(batch_id)
 
     def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
+        """Go on with pending, failed and cancelled jobs. Completed ones do not run again."""
         return self._restart(batch_id, "resume_batch", actor, policy)
 
     def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
+        """Retry what has failed. A batch that has ended starts again; one that is stopped is refused."""
         return self._restart(batch_id, "retry_batch", actor, policy)
 
     def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
@@ -215,6 +226,7 @@ class SqliteBatches:
         return [job_id for (job_id,) in self._db.write("to_retry_in_batch", **values, most=_JOBS_PER_TRANSACTION)]
 
     def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
+        """Stop a batch and cancel its live jobs."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
@@ -237,6 +249,7 @@ class SqliteBatches:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
+        """Remove a batch without live jobs. Its jobs and documents stay."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):

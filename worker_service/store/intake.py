@@ -51,16 +51,23 @@ _SETTLED_MOST = 1000
 FREED_MOST = 1000
 
 
-class SqliteIntake:
+class Intake:
     def __init__(self, database: Database, patience: Patience) -> None:
         self._db = database
         self._patience = patience
 
     def enqueue(self, job: NewJob) -> Enqueued:
+        """Insert a job, or return the live job with the same unique_key. The commit survives a power cut."""
         [enqueued] = self.enqueue_many([job])
         return enqueued
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Insert all of these jobs in one transaction, or none.
+
+        A job with a `document` is inserted only if the document has to be read, and takes its next generation. A job
+        that `brings` a document is inserted only if the document was not read at that revision and with those
+        settings.
+        """
         with self._db.transaction():
             inserted = self.insert_many(jobs)
             if any(job.after or job.after_earlier for job in jobs):
@@ -208,14 +215,17 @@ class SqliteIntake:
             self._db.write("ask_for_action", document_id=document_id, **_asked(action), **standing)
 
     def ask_always(self, owner: str, action: DeferredAction) -> bool:
+        """Let an action follow each document of this owner. Return False if it does already."""
         with self._db.transaction():
             return bool(self._db.write("add_rule", scope="owner", name=owner, **_asked(action)))
 
     def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
+        """Withdraw `ask_always`. Return False if nobody had asked for the action."""
         with self._db.transaction():
             return bool(self._db.write("remove_rule", name=owner, **_asked(action)))
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
+        """Note a document that nobody has asked to be read. Return its id, also if it was there already."""
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
             for document_id, *_ in self._db.write("document_named", **named):
@@ -342,7 +352,7 @@ def _hand_over(db: Database, batch_ids: str) -> None:
         wish = DocumentRequest(key, name, is_standing=True)
         job = NewJob(**dict(zip(_HANDED_OVER, columns, strict=True)), document=wish)
         # However long the work of anybody else has stood.
-        SqliteIntake(db, Patience(math.inf, math.inf)).insert_many([job])
+        Intake(db, Patience(math.inf, math.inf)).insert_many([job])
 
 
 def _follow_failure(db: Database, job_id: int) -> None:

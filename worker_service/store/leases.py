@@ -71,7 +71,7 @@ from worker_service.jobs.model import (
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
 from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, Mended, Row, chunks
-from worker_service.store.intake import SqliteIntake, documents_moved, make_ready, settle
+from worker_service.store.intake import Intake, documents_moved, make_ready, settle
 from worker_service.store.library import page_from
 from worker_service.store.reading import claim_values, job_from
 
@@ -130,8 +130,8 @@ class PageTarget:
         return {"document_id": self.document_id, "generation": self.generation}
 
 
-class SqliteLeases:
-    def __init__(self, database: Database, intake: SqliteIntake) -> None:
+class Leases:
+    def __init__(self, database: Database, intake: Intake) -> None:
         self._db = database
         self._intake = intake
         self._turns = _Turns(database)
@@ -139,6 +139,7 @@ class SqliteLeases:
     # ── Workers ──
 
     def register(self, worker: Worker) -> None:
+        """Write the worker's row and its handlers. This is its first beat."""
         self._turns.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
@@ -147,6 +148,7 @@ class SqliteLeases:
                 self._db.write("register_handler", worker_id=worker.id, **asdict(handler))
 
     def deregister(self, worker_id: str) -> None:
+        """Remove a worker that holds no lease any more."""
         with self._db.transaction():
             if not self._db.write("deregister", worker_id=worker_id):
                 raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
@@ -154,15 +156,21 @@ class SqliteLeases:
             self._db.write("leave_nodes", worker_id=worker_id)
 
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
+        """Say whether the worker claims: not while it drains, nor while its disk is too full."""
         with self._db.transaction():
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
 
     def forget_left_nodes(self) -> None:
+        """Remove nodes of workers that are gone, unless a user has asked something of them."""
         with self._db.transaction():
             self._db.write("forget_left_nodes")
 
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState], *, only: Collection[str] | None = None) -> None:
+        """Write the state of this worker's nodes; their slots together are its slots of class `node`.
+
+        `only`: the rows of the other nodes are up to date already.
+        """
         self._turns.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
@@ -177,6 +185,7 @@ class SqliteLeases:
                 self._db.write("keep_node", worker_id=worker_id, heard_at=heard, **asdict(node))
 
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
+        """Replace all limits of a kind ('type', 'class', 'owner', 'payload')."""
         with self._db.transaction():
             self._db.write("forget_limits", kind=kind)
             for name, number in most.items():
@@ -187,6 +196,12 @@ class SqliteLeases:
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
+        """Claim up to `most` jobs that have no gate: fence + 1, each with one open attempt (P1, P8, P9).
+
+        A job with text that is not UTF-8 ends failed with `NOT_UTF8`. `behind`: how many of the worker's running jobs
+        wait behind another one and take no slot. `only`: claim these types alone, and stop where the next turn is
+        another type's, so that a claim ahead of a free slot overtakes nobody.
+        """
         try:
             return self._claim(worker_id, most, job_class, behind, only)
         except UnicodeDecodeError:
@@ -236,6 +251,7 @@ class SqliteLeases:
         self._db.write("fail", **of(lease), now=self._db.now(), **error_columns(failure))
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
+        """Beat for the worker and its leases. Return which leases are lost and which are to be cancelled."""
         with self._db.transaction():
             if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
@@ -248,6 +264,7 @@ class SqliteLeases:
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
+        """Write progress (it never falls), log lines and the child's process. Return the leases that are lost."""
         lost: list[Lease] = []
         with self._db.transaction():
             for report in reports:
@@ -272,6 +289,7 @@ class SqliteLeases:
     # ── What an attempt writes ──
 
     def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        """Keep a job's state for its next attempt, with follow-up jobs and the findings of a crawl, or nothing."""
         with self._db.transaction():
             work = self._work_of(lease)
             if work is None:
@@ -290,6 +308,10 @@ class SqliteLeases:
         return None
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
+        """Store the results of pages in one transaction. Return the leases that are lost or asked to stop.
+
+        Pages of a job that was asked to stop are stored all the same: the next attempt finds them by their digest.
+        """
         # Made ready before anybody has to wait for the lock.
         ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
         with self._db.transaction():
@@ -339,6 +361,7 @@ class SqliteLeases:
     # ── What it asks ──
 
     def answer(self, lease: Lease, question: Question[A]) -> A:
+        """Answer a handler's question about its own document or crawl. Only reads."""
         return cast(A, self._answer(lease, question))
 
     def _answer(self, lease: Lease, question: object) -> Answer:
@@ -380,9 +403,11 @@ class SqliteLeases:
         return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
+        """Return the newest published file of a document in each role."""
         return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
 
     def known_document(self, document_id: int) -> KnownDocument:
+        """Return the facts about a document that its jobs need not carry in their payloads."""
         for row in self._db.read("known_document", document_id=document_id):
             return KnownDocument(*row)
         return KnownDocument()
@@ -390,10 +415,12 @@ class SqliteLeases:
     # ── The ends of an attempt ──
 
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
+        """End the job as completed, together with its result and follow-up jobs, or not at all (P5)."""
         if self.complete_many([Completion(lease, result, follow_ups)]):
             raise self._why_lost(lease)
 
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
+        """Complete each job whose lease still holds. Return the leases that are lost."""
         try:
             return self._complete_many(completions)
         except UnicodeDecodeError:
@@ -431,6 +458,7 @@ class SqliteLeases:
         return [done.lease for done in completions if done.lease not in landed or once[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
+        """Spend a retry and wait until `retry_at`; with None, or without a retry left, end the job as failed."""
         error = error_columns(failure)
         with self._db.transaction():
             job = self._leased(lease)
@@ -443,16 +471,19 @@ class SqliteLeases:
             settle(self._db)
 
     def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
+        """Put the job back until a time, without spending a retry. The attempt keeps the reason."""
         with self._db.transaction():
             self._close(lease, "snoozed", why)
             self._db.write("snooze", **of(lease), run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
+        """Put the job back at once, without spending a retry, when its worker stops."""
         with self._db.transaction():
             self._close(lease, "released")
             self._db.write("release", **of(lease))
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
+        """End the job as cancelled: its processes are proven gone (P7)."""
         with self._db.transaction():
             self._end_cancelled(lease, usage)
             settle(self._db)
@@ -460,6 +491,12 @@ class SqliteLeases:
     def requeue(
         self, worker_id: str, *, last_beat: str | None = None, but_nodes: Collection[str] | None = ()
     ) -> list[Job]:
+        """Take back every job of a worker that is proven gone, and its row. Return the jobs as they are now.
+
+        A job is pending again; cancelled if that was asked; failed after too many requeues or if it runs at most
+        once. `last_beat`: do nothing if the worker has beaten since. `but_nodes`: leave attempts on these nodes,
+        which may still run, and the worker's row; None means all nodes.
+        """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
             if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
@@ -477,6 +514,7 @@ class SqliteLeases:
             return [job_from(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
+        """Take back one job whose attempt is gone, as `requeue` does. Return its status."""
         with self._db.transaction():
             values = {**by(lease), "requeues_max": REQUEUES_MAX}
             for (fate,) in self._db.write("fate_of", **values):
@@ -512,6 +550,7 @@ class SqliteLeases:
         )
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
+        """Let no job of this source start before then."""
         with self._db.transaction():
             self._db.write("rest_source", source=source, until=as_text(until), reason=reason)
 

@@ -56,13 +56,14 @@ _NEAR = re.compile(r"NEAR(?:/(\d{1,6}))?")
 _OPERATORS = ("AND", "OR", "NOT")
 
 
-class SqliteLibrary:
+class Library:
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def documents(
         self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
     ) -> Sequence[Document]:
+        """Return the newest first. The next page begins before the last id of this one."""
         condition, values = _where(selector)
         if before_id is not None:
             condition, values = f"{condition} AND d.id < ?", [*values, before_id]
@@ -70,12 +71,14 @@ class SqliteLibrary:
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
+        """Return the ids, the oldest first."""
         condition, values = _where(selector)
         return [
             row[0] for row in self._db.read_sql(f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id", values)
         ]
 
     def document(self, document_id: int) -> Document:
+        """Raise `DocumentNotFound` if there is none."""
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
             return document
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
@@ -91,6 +94,7 @@ class SqliteLibrary:
         return folder_at_source(document.source_key, crawled)
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
+        """Return the last failed job of each source that never became a document, the newest first."""
         if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
             return []
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
@@ -98,6 +102,7 @@ class SqliteLibrary:
         return [job_from(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> Pace | None:
+        """Return how long the newest documents took, or None if that is not known."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size, seconds = sum(size for _, size in documents.values()), _covered((begin, end) for *_, begin, end in rows)
@@ -123,13 +128,16 @@ class SqliteLibrary:
         return [page_from(row) for row in self._db.read("page_texts", document_id=document_id, **values)]
 
     def files(self, document_id: int) -> Sequence[PublishedFile]:
+        """Return all published files of a document, the newest first."""
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
 
     def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
+        """Return for each of these sources that was read the path of its copy below the workspace."""
         asked = {"owner": owner, "platform": platform, "source_keys": json.dumps([*source_keys])}
         return dict(self._db.read("copies", **asked))
 
     def actions_of(self, document_id: int) -> Sequence[AskedAction]:
+        """Return the actions that follow or followed a document, the newest generation first."""
         rows = self._db.read("actions_of", document_id=document_id)
         return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
 
@@ -138,6 +146,7 @@ class SqliteLibrary:
         return [OwnersAction(kind, payload, OnEnd(end), owner=owner) for kind, payload, end, owner in rows]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
+        """Return the files of the newest attempt that published any."""
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
 
     def search(
@@ -151,6 +160,12 @@ class SqliteLibrary:
         marks: tuple[str, str] = ("[", "]"),
         is_sure: bool = False,
     ) -> SearchResult:
+        """Return the best pages for a query.
+
+        Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents, case and punctuation do not matter; any
+        text with a letter or digit is a valid query. With very many hits only the pages stored last are ranked, and
+        the result says so.
+        """
         query = query_of(query) or _refused(query)
         values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}
         values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
@@ -172,6 +187,7 @@ class SqliteLibrary:
         return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
 
     def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
+        """Return the text of a page with its hits between `marks`, or None without a hit."""
         values = {"query": query_of(query) or _refused(query), "open": marks[0], "close": marks[1]}
         for (text,) in self._db.read("marked_page", **values, document_id=document_id, number=number):
             return str(text)
@@ -185,6 +201,7 @@ class SqliteLibrary:
         batch_id: int | None = None,
         document_ids: Sequence[int] | None = None,
     ) -> Sequence[KeywordCount]:
+        """Count each term (a word, a phrase or begin*) on each page that has it."""
         teach_to_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:

@@ -15,7 +15,6 @@ from worker_service.config import Settings
 from worker_service.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
-from worker_service.store.base import Store
 from worker_service.store.database import (
     SQLITE_VERSION,
     Database,
@@ -29,7 +28,7 @@ from worker_service.store.database import (
 )
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
-from worker_service.store.sqlite import SqliteStore, sqlite_statements
+from worker_service.store.store import Store, sqlite_statements
 
 __all__ = [
     "LIBRARY",
@@ -99,7 +98,7 @@ def open_store(
     except BaseException:
         database.close()
         raise
-    return SqliteStore(database, patience)
+    return Store(database, patience)
 
 
 @cache

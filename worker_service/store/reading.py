@@ -74,11 +74,12 @@ _Ask = Callable[..., list[Row]]
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
 
-class SqliteReading:
+class Reading:
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def get(self, job_id: int) -> Job:
+        """Raise `JobNotFound` if there is none."""
         rows = self._db.read("get", job_id=job_id)
         if not rows:
             raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
@@ -87,6 +88,7 @@ class SqliteReading:
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
     ) -> Sequence[Job]:
+        """Return the newest first. The next page begins before the last id of this one; `from_id` is the oldest."""
         condition, values = _among(selector, before_id, from_id)
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
@@ -98,6 +100,7 @@ class SqliteReading:
         return int(count)
 
     def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
+        """Return the ids alone, the oldest first: payloads may be large."""
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
         return [row[0] for row in self._db.read_sql(sql, values)]
@@ -108,9 +111,11 @@ class SqliteReading:
         return [row[0] for row in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return these jobs, their ancestors and descendants by parent_id, the oldest first."""
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return those that have looked at their source and wait to look again: they never end."""
         return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:
@@ -126,6 +131,7 @@ class SqliteReading:
         return [LogLine(*row) for row in self._db.read("logs", job_id=job_id, after_id=after_id, most=most)]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
+        """Return the jobs that this one waits for, each with its status or 'gone'."""
         return [(needs_id, status) for needs_id, status in self._db.read("waits_for", job_id=job_id)]
 
     def pauses(self) -> Sequence[Pause]:
@@ -135,35 +141,43 @@ class SqliteReading:
         return [NodeRow(*row) for row in self._db.read("nodes")]
 
     def on_nodes(self) -> Sequence[NodeWork]:
+        """Return the running attempts whose node is known."""
         return [NodeWork(*row) for row in self._db.read("on_nodes")]
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         return [Action(*row) for row in self._db.read("actions", most=most)]
 
     def workers(self) -> Sequence[WorkerState]:
+        """Return all workers that have a row, alive or not."""
         return [_worker_from(row) for row in self._db.read("workers")]
 
     def absent_workers(self) -> Sequence[WorkerState]:
+        """Return the workers that running jobs name and that have no row."""
         return [_worker_from(row) for row in self._db.read("absent_workers")]
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
+        """Return by kind and name how many jobs may run at once, as the last daemon to start wrote it."""
         limits: dict[str, dict[str, int]] = {}
         for kind, name, most in self._db.read("limits"):
             limits.setdefault(kind, {})[name] = most
         return limits
 
     def handlers_lacking(self) -> Sequence[HandlerFacts]:
+        """Return handlers of live workers that miss a capability, which `missing` names."""
         rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
         return [HandlerFacts(*row) for row in rows]
 
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
+        """Return the payload schemas that live workers have for this type. None: a worker has no schema."""
         rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
         return [schema for (schema,) in rows]
 
     def choices(self) -> Sequence[str]:
+        """Return the JSON that handlers of live workers say about payload keys: see `Choices`."""
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
+        """Return the leases that this worker holds by its rows, and which of them are to stop."""
         return [
             LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
             for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
@@ -187,6 +201,7 @@ class SqliteReading:
         return [LiveCounts(*row) for row in self._db.read("live_by_type")]
 
     def newest_event(self) -> tuple[int, int]:
+        """Return the id of the newest event and its job, or two zeros. Ids may be used again after a prune."""
         for event_id, job_id in self._db.read("newest_event"):
             return event_id, job_id
         return 0, 0
@@ -199,6 +214,7 @@ class SqliteReading:
     def events_after(
         self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000
     ) -> Sequence[JobMove]:
+        """Return the changes of status of jobs that still exist, the oldest first."""
         values = {"after_id": event_id, "upto": upto, "owner": owner, "most": most}
         return [JobMove(*row) for row in self._db.read("events_after", **values)]
 
@@ -213,6 +229,7 @@ class SqliteReading:
         before_id: int | None = None,
         from_id: int | None = None,
     ) -> Sequence[int]:
+        """Return the documents whose reading would end with these jobs."""
         meant = [status for status in selector.statuses or statuses if status in statuses]
         if not meant:
             return []
@@ -222,20 +239,28 @@ class SqliteReading:
         return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def jobs_lacking(self) -> Sequence[ErrorCount]:
+        """Return how many pending jobs wait for each missing capability."""
         return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
 
     def errors(
         self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
     ) -> Sequence[ErrorCount]:
+        """Count failed jobs by code and type, the most frequent first.
+
+        `is_open`: only where no newer job has done the work. `to_retry`: only with these codes, and only jobs that a
+        retry would accept.
+        """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
         return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
 
     def newest_id(self) -> int:
+        """Return the largest id of a job, or 0."""
         [(newest,)] = self._db.read("newest_id")
         return int(newest)
 
     def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
+        """Summarise the jobs that ended from `since` to before `until`; waits are of a sample."""
         [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
         every = max(1, ended // sample)
         waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
@@ -243,28 +268,37 @@ class SqliteReading:
         return WorkDone(ended, failed, after - first, sorted(waits))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
+        """Return values that begin with `prefix`, for completion.
+
+        `column`: a column of jobs such as 'owner', 'document' for ids, or 'handler' for known types.
+        """
         if column not in _NAMED:
             raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED)}")
         sql = f"SELECT DISTINCT name FROM ({_NAMED[column]}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
     def next_deadline(self) -> datetime | None:
+        """Return when the next held job, pause or rest runs out."""
         [(at,)] = self._db.read("next_deadline", now=self._db.now())
         return from_text(at) if at else None
 
     def could_begin(self, worker_id: str, job_class: str, *, most: int) -> int:
+        """Count up to `most` further jobs of this class that the worker could start, jobs that are due included."""
         asked = {"worker_id": worker_id, "job_class": job_class, "most": most, "now": self._db.now()}
         [(jobs,)] = self._db.read("could_begin", **asked)
         return int(jobs)
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
+        """Return whether a job that this worker can run waits for nothing but a time before `until`."""
         return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
     def database_id(self) -> str:
+        """Return when the tables were made: the same for copies, different for any other database."""
         [(made_at,)] = self._db.read("database_id")
         return str(made_at)
 
     def change_counter(self) -> int:
+        """Return a number that changes when another connection commits. Takes microseconds."""
         # Of the connection that writes, where there is one: its own commits do not count.
         with spoken_errors(self._db.path):
             [(counter,)] = (self._db.writing or self._db.reader).execute("PRAGMA data_version").fetchall()

@@ -14,7 +14,7 @@ from worker_service.tokens import GrantedRequest
 _KEPT = timedelta(days=30)
 
 
-class SqliteRequests:
+class Requests:
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -25,6 +25,10 @@ class SqliteRequests:
 
     @contextmanager
     def granting(self, key: str, wish: str) -> Iterator[None]:
+        """Write the key with the first transaction committed in this block.
+
+        A second request with the key raises `AskedTwice`, and nothing of it is done.
+        """
         is_noted = False
 
         def note() -> None:
@@ -37,6 +41,7 @@ class SqliteRequests:
             yield
 
     def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
+        """Keep the answer that is given from now on; it is forgotten after a month."""
         with self._db.transaction():
             now = self._db.now()
             told = {"status": status, "answer": answer, "location": location}
@@ -44,5 +49,6 @@ class SqliteRequests:
             self._db.write("forget_old_requests", before=as_text(self._db.clock() - _KEPT))
 
     def forget(self, key: str, wish: str) -> None:
+        """Free the key of a refused request."""
         with self._db.transaction():
             self._db.write("forget_request", key=key, wish=wish)

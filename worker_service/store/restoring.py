@@ -33,7 +33,6 @@ from worker_service.store import opening
 from worker_service.store.database import Connection, connect, connect_to_read, create, spoken_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
-from worker_service.store.sqlite import SqliteStore
 
 RAISED_BY = 1_000_000
 """More than there can have been since the backup: attempts of one job, new jobs, new documents."""
@@ -143,7 +142,6 @@ def _numbers_of(database: Path) -> dict[str, int]:
 def _make_ready(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int, str]:
     create(copy).close()  # brings it into WAL mode
     store = opening.open_store(copy, clock=clock)
-    assert isinstance(store, SqliteStore)
     try:
         gone = [*store.reading.workers(), *store.reading.absent_workers()]
         requeued = sum(len(store.leases.requeue(worker.id)) for worker in gone)

@@ -11,9 +11,9 @@ from datetime import datetime
 from worker_service.clock import as_text, from_text
 from worker_service.jobs.batches import BatchOfJobs
 from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun, Taken
-from worker_service.store.batches import SqliteBatches
+from worker_service.store.batches import Batches
 from worker_service.store.database import Database
-from worker_service.store.intake import SqliteIntake
+from worker_service.store.intake import Intake
 
 Work = NewJob | BatchOfJobs
 
@@ -21,22 +21,28 @@ _ONCE = "once:"
 _NOW = "now "
 
 
-class SqliteSchedules:
-    def __init__(self, database: Database, intake: SqliteIntake, batches: SqliteBatches) -> None:
+class Schedules:
+    def __init__(self, database: Database, intake: Intake, batches: Batches) -> None:
         self._db = database
         self._intake = intake
         self._batches = batches
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
+        """Return up to when the slots of a schedule are dealt with; None if it is new or had another plan."""
         for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
             return from_text(until)
         return None
 
     def begin(self, schedule: str, plan: str) -> None:
+        """Let a new schedule start now, without slots in the past."""
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> Taken | None:
+        """Take a slot and all slots before it, together with the job or batch that it starts.
+
+        Return None if that slot, or a later one, was taken already. `missed`: a sentence about the slots passed over.
+        """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
             if not self._move(schedule, plan, slot, missed, owner):
@@ -44,15 +50,18 @@ class SqliteSchedules:
             return self._begin(schedule, as_text(slot), work)
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
+        """Mark the slots up to this time as passed over, with a notice. Return False if that was done already."""
         with self._db.transaction():
             return self._move(schedule, plan, until, missed, owner)
 
     def run_now(self, schedule: str, work: Work) -> Taken | None:
+        """Start the work outside its slots. Return None if somebody did in the same millisecond."""
         with self._db.transaction():
             # A slot of its own, or it would take one of the plan's.
             return self._begin(schedule, f"{_NOW}{self._db.now()}", work)
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
+        """Insert a job unless one was inserted with this key in this period, whatever became of that one."""
         slot = {"schedule": f"{_ONCE}{key}", "slot": period}
         with self._db.transaction():
             for (job_id,) in self._db.write("job_of_slot", **slot):

@@ -17,7 +17,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, chunks
 from worker_service.store.intake import settle
-from worker_service.store.reading import SqliteReading
+from worker_service.store.reading import Reading
 
 UNDO_DAYS = 7
 
@@ -45,23 +45,27 @@ class _Job:
     title: str
 
 
-class SqliteSteering:
-    def __init__(self, database: Database, reading: SqliteReading) -> None:
+class Steering:
+    def __init__(self, database: Database, reading: Reading) -> None:
         self._db = database
         self._reading = reading
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
+        """End pending jobs, and ask running ones to stop; `without_grace`: their workers stop them at once."""
         # In one transaction: a worker must not hear of the one without the other.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
         return self._act(verbs, selector, actor)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
+        """Let ended jobs run again with a fresh budget, and revive jobs that failed only because of them."""
         return self._act(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
+        """Remove jobs that are not running, with all that was kept about them."""
         return self._act(("delete",), selector, actor)
 
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
+        """Give pending jobs another priority."""
         if level not in range(1, 11):
             raise RuleBroken("priority is 1 (highest) to 10 (lowest)")
         if batch_ids := [*selector.batch_ids, *([] if selector.batch_id is None else [selector.batch_id])]:
@@ -76,10 +80,15 @@ class SqliteSteering:
         return changed
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
+        """Remove the start time of pending jobs. Return those that had one."""
         with self._db.transaction():
             return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
+        """Reverse an action for the jobs that are still as it left them.
+
+        What it cancelled is retried, what it retried is cancelled, and a priority is what it was before.
+        """
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
             raise Refused(f"action {action_id} cannot be undone: `pagemill undo --list` shows what became of it")
@@ -193,20 +202,24 @@ class SqliteSteering:
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
+        """Start no more jobs of a type, of an owner, or ('all', '') at all. Running jobs go on."""
         with self._db.transaction():
             self._db.write(
                 "pause", scope=scope, name=name, now=self._db.now(), until=until and as_text(until), reason=reason
             )
 
     def unpause(self, scope: str, name: str = "") -> bool:
+        """Return whether it was paused."""
         with self._db.transaction():
             return bool(self._db.write("unpause", scope=scope, name=name))
 
     def wish_of_node(self, name: str, wish: str) -> bool:
+        """Ask a node to 'drain' or be 'remove'd, or take that back (''). Return False if there is none."""
         with self._db.transaction():
             return bool(self._db.write("wish_of_node", name=name, wish=wish))
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
+        """Remove up to `most` ended jobs with all that was kept about them. Call again until it returns 0."""
         job_ids = self._reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():
@@ -217,6 +230,7 @@ class SqliteSteering:
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
+        """Remove up to `most` of the oldest log lines from before this time."""
         with self._db.transaction():
             return len(self._db.write("prune_logs", before=as_text(before), most=most))
 

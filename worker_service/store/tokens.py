@@ -13,11 +13,12 @@ from worker_service.tokens import Kind, NewToken, Token
 TOKEN_COLUMNS = Token.__match_args__
 
 
-class SqliteTokens:
+class Tokens:
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def make(self, new: NewToken) -> int | None:
+        """Return the new id and note an action, or None if the name is taken."""
         with self._db.transaction():
             token_id = self._insert(new, None)
             if token_id is not None:
@@ -25,12 +26,14 @@ class SqliteTokens:
             return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
+        """Return a session for a token or link, using up the link. None: that is gone, used or out of date."""
         with self._db.transaction():
             if not self._db.write("use_token", id=token_id, now=self._db.now()):
                 return None
             return self._insert(new, token_id)
 
     def find(self, token_id: int) -> tuple[Token, str] | None:
+        """Return a token and the digest of its secret, out of date or not."""
         for *row, digest in self._db.read("find_token", id=token_id):
             return _token(row), digest
         return None
@@ -39,6 +42,7 @@ class SqliteTokens:
         return [_token(row) for row in self._db.read("tokens")]
 
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
+        """Remove tokens with their sessions, as an action if there is an actor. Return how many there were."""
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
             titles = {token_id: _titled(*what) for token_id, *what in removed if token_id in ids}
@@ -47,10 +51,12 @@ class SqliteTokens:
         return len(titles)
 
     def note_use(self, used: Mapping[int, str]) -> None:
+        """Note when each token was used last."""
         with self._db.transaction():
             self._db.write_each("note_use_of_token", [{"id": token_id, "at": at} for token_id, at in used.items()])
 
     def forget_old(self) -> int:
+        """Remove links and sessions that are out of date."""
         with self._db.transaction():
             return len(self._db.write("forget_old_tokens", now=self._db.now()))
 

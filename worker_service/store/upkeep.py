@@ -60,16 +60,18 @@ SENTENCES_MOST = 20
 """Of each rule. Where one broke a million times, the first twenty tell why."""
 
 
-class SqliteUpkeep:
+class Upkeep:
     def __init__(self, database: Database) -> None:
         self._db = database
 
     # ── Checks and copies ──
 
     def unknown_types(self) -> Sequence[str]:
+        """Return the types of ready jobs for which no live worker has a handler."""
         return [job_type for (job_type,) in self._db.read("unknown_types", stale_before=self._db.stale_before())]
 
     def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
+        """Fail up to `most` jobs of an unknown type that were ready before `since`."""
         values = {"now": self._db.now(), "since": as_text(since), "stale_before": self._db.stale_before(), "most": most}
         with self._db.transaction():
             failed = [job_id for (job_id,) in self._db.write("fail_unknown", job_type=job_type, **values)]
@@ -156,6 +158,7 @@ class SqliteUpkeep:
             indexed, last = indexed + len(rows), rows[-1][0]
 
     def audit(self) -> Sequence[str]:
+        """Return a sentence for each promise that rows or their history break. Reads all of them."""
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
         return [sentence for rule in rules for (sentence,) in self._db.read(rule, **values)]
@@ -179,10 +182,15 @@ class SqliteUpkeep:
     # ── What is no longer wanted ──
 
     def weigh(self, document_ids: Sequence[int]) -> Weight:
+        """Return how much removing these documents would free."""
         [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
+        """Remove documents and their files for good, except those that a job still works for.
+
+        Their pages go later, by `forget_gone`. Files and results that other documents share stay.
+        """
         action_id: int | None = None
         removed: list[int] = []
         refused: dict[int, str] = {}
@@ -221,13 +229,19 @@ class SqliteUpkeep:
         return None
 
     def sizes_by_owner(self) -> Sequence[OwnerSize]:
+        """Return the largest first. A file that two owners share counts for both."""
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:
+        """Return the number of published files and their bytes."""
         [(files, size)] = self._db.read("size_of_all")
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
+        """Remove up to `most` pages of removed documents, and as many results that no page refers to.
+
+        Call again until it returns 0.
+        """
         if self._db.read("is_forgettable") == [(0,)]:
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -235,6 +249,10 @@ class SqliteUpkeep:
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
+        """Remove up to `most` pages of old generations, as many results and superseded files.
+
+        Call again until it returns 0.
+        """
         # Looked for by the reader, so that nobody waits meanwhile; looked at again under the write lock.
         generations = self._db.read("old_generations", most=most)
         files = self._db.read("superseded_files", most=most)
@@ -266,27 +284,33 @@ class SqliteUpkeep:
         return len(result_ids)
 
     def published_files(self, *, after: int, most: int) -> Sequence[PublishedPath]:
+        """Return files with greater ids, in the order of their ids."""
         return [PublishedPath(*row) for row in self._db.read("published_files", after=after, most=most)]
 
     def is_published(self, file_id: int) -> bool:
         return bool(self._db.read("is_published", file_id=file_id))
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
+        """Return paths below the workspace that no row names any more."""
         return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]
 
     def forget_gone_files(self, paths: Sequence[str]) -> None:
+        """Note that these files are removed."""
         with self._db.transaction():
             self._db.write_each("forget_gone_file", [(os.fsencode(path),) for path in paths])
 
     # ── Which names the files of documents have: rows first, links after them (P5) ──
 
     def links_due(self, most: int = 100) -> Sequence[int]:
+        """Return documents whose links have to be made again; 0 stands for all."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]
 
     def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
+        """Return ids larger than `after`, also of removed documents that still have links."""
         return [document_id for (document_id,) in self._db.read("document_ids", after=after, most=most)]
 
     def link_facts(self, document_id: int) -> LinkFacts | None:
+        """Return None if the document is gone."""
         for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
             folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
             files = self._db.read("newest_files", document_id=document_id)
@@ -294,9 +318,11 @@ class SqliteUpkeep:
         return None
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
+        """Return path and target of each link; a link without a target has to go."""
         return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
 
     def save_links(self, wanted: Sequence[Links]) -> None:
+        """Give each document its links under free names; its other links have to go."""
         with self._db.transaction():
             for links in wanted:
                 # What it does not get again is to go.
@@ -322,6 +348,7 @@ class SqliteUpkeep:
         return bool(self._db.write("link_in_the_way", document_id=document_id, folded=folded(path)))
 
     def links_made(self, document_ids: Sequence[int]) -> None:
+        """Note that the links of these documents are as their rows say."""
         with self._db.transaction():
             for document_id in document_ids:
                 self._db.write("forget_links", document_id=document_id)

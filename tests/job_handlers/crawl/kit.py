@@ -34,8 +34,8 @@ from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Perma
 from worker_service.jobs.documents import DocumentRequest, Question
 from worker_service.jobs.model import Checkpoint, Completion, Failure, HandlerFacts, Job, Status, Worker
 from worker_service.jobs.selector import Selector
-from worker_service.store.base import Store
 from worker_service.store.opening import open_store
+from worker_service.store.store import Store
 
 QUICK = replace(SOON, first_wait=0.01)
 ALICE = "alice"

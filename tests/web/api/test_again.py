@@ -144,7 +144,7 @@ def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> No
 def test_a_key_is_forgotten_after_a_month(session: Session) -> None:
     session.store.requests.answered("old", "wish", 200, "{}", None)
     later = shifted(session.clock(), timedelta(days=31))
-    session.store.database.clock = lambda: later  # type: ignore[attr-defined]
+    session.store.database.clock = lambda: later
     session.store.requests.answered("new", "wish", 200, "{}", None)
 
     assert session.store.requests.find("old") is None

@@ -1,4 +1,8 @@
-"""The SQLite store: eleven parts over one database, and their statements; the promises are in `base.py`.
+"""The store: eleven parts over one database, one for each kind of caller, and their statements.
+
+Every write after a claim carries the lease (P2). Where the fence has moved on, or the row has ended, nothing is
+written and `LeaseLost` is raised; the verbs that take many leases return those that are lost. Each verb is one
+transaction. Decisions (when to try again, who is dead) arrive as values: the store guards, it does not decide.
 
 Statements stand in the .sql file beside their part. ``-- name: claim`` begins a statement, ``-- fragment: lanes`` a
 piece that statements share by writing ``{lanes}``: one text for what must be the same, such as the gates that `claim`
@@ -11,18 +15,18 @@ import re
 from pathlib import Path
 
 from worker_service.jobs.generations import Patience
-from worker_service.store.batches import SqliteBatches
+from worker_service.store.batches import Batches
 from worker_service.store.database import Database, FileWatch
-from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, USUAL_COLUMNS, SqliteIntake
-from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, SqliteLeases
-from worker_service.store.library import SqliteLibrary
-from worker_service.store.notices import NOTICE_COLUMNS, SqliteNotices
-from worker_service.store.reading import JOB_COLUMNS, SqliteReading
-from worker_service.store.requests import SqliteRequests
-from worker_service.store.schedules import SqliteSchedules
-from worker_service.store.steering import SqliteSteering
-from worker_service.store.tokens import TOKEN_COLUMNS, SqliteTokens
-from worker_service.store.upkeep import SqliteUpkeep
+from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, USUAL_COLUMNS, Intake
+from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, Leases
+from worker_service.store.library import Library
+from worker_service.store.notices import NOTICE_COLUMNS, Notices
+from worker_service.store.reading import JOB_COLUMNS, Reading
+from worker_service.store.requests import Requests
+from worker_service.store.schedules import Schedules
+from worker_service.store.steering import Steering
+from worker_service.store.tokens import TOKEN_COLUMNS, Tokens
+from worker_service.store.upkeep import Upkeep
 
 _HERE = Path(__file__).parent
 # A fragment stands before what uses it.
@@ -34,31 +38,31 @@ _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
-class SqliteStore:
-    """For one thread; another thread opens a store of its own."""
+class Store:
+    """For one thread; another thread opens its own."""
 
     def __init__(self, database: Database, patience: Patience) -> None:
         self.database = database
         self._patience = patience
-        self.intake = SqliteIntake(database, patience)
-        self.leases = SqliteLeases(database, self.intake)
-        self.reading = SqliteReading(database)
-        self.steering = SqliteSteering(database, self.reading)
-        self.batches = SqliteBatches(database, self.intake, self.steering)
-        self.schedules = SqliteSchedules(database, self.intake, self.batches)
-        self.library = SqliteLibrary(database)
-        self.upkeep = SqliteUpkeep(database)
-        self.notices = SqliteNotices(database, self.intake)
-        self.tokens = SqliteTokens(database)
-        self.requests = SqliteRequests(database)
+        self.intake = Intake(database, patience)
+        self.leases = Leases(database, self.intake)
+        self.reading = Reading(database)
+        self.steering = Steering(database, self.reading)
+        self.batches = Batches(database, self.intake, self.steering)
+        self.schedules = Schedules(database, self.intake, self.batches)
+        self.library = Library(database)
+        self.upkeep = Upkeep(database)
+        self.notices = Notices(database, self.intake)
+        self.tokens = Tokens(database)
+        self.requests = Requests(database)
 
     def watch(self) -> FileWatch:
         pauses = self.database.pauses
         begins_turn = (lambda: None) if pauses is None else pauses.turn
         return FileWatch(self.database.path, self.reading.change_counter, begins_turn=begins_turn)
 
-    def hurried(self) -> SqliteStore:
-        return SqliteStore(self.database.hurried(), self._patience)
+    def hurried(self) -> Store:
+        return Store(self.database.hurried(), self._patience)
 
     def close(self) -> None:
         self.database.close()
