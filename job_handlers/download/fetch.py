@@ -31,6 +31,9 @@ _MARGIN_BYTES = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
 _TELL_SECONDS = 0.5
 _RATE_SECONDS = 10.0
+_RATE_LEAST = 100.0
+"""Bytes a second. Below it the source has stalled, and neither rate nor estimate says anything."""
+_ESTIMATE_SECONDS_MOST = 86_400.0
 _FETCHED_PERCENT = 95.0
 
 
@@ -314,10 +317,7 @@ class _Gauge:
         (then, before), size = self._past[0], self._size
         self._past.append((now, length))
         rate = max(length - before, 0) / max(now - then, 0.001)
-        said = _sized(length) if size is None else f"{_sized(length)} of {_sized(size)}"
-        if rate > 0:
-            said += f", {_sized(rate)}/s"
-            said += "" if size is None else f", {_span((size - length) / rate)} left"
+        said = in_words(length, size, rate)
         self._teller.progress(_FETCHED_PERCENT * length / size if size else 0.0, said)
 
     def checking(self, done: int, size: int) -> None:
@@ -334,6 +334,16 @@ class _Gauge:
 
 def _sized(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
+
+def in_words(length: int, size: int | None, rate: float) -> str:
+    """Return the progress message of a download; while it stalls, without a rate and an estimate."""
+    said = _sized(length) if size is None else f"{_sized(length)} of {_sized(size)}"
+    if rate >= _RATE_LEAST:
+        said += f", {_sized(rate)}/s"
+        if size is not None and (size - length) / rate <= _ESTIMATE_SECONDS_MOST:
+            said += f", {_span((size - length) / rate)} left"
+    return said
 
 
 def _span(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,20 @@ def test_why_prints_each_gate_and_the_next_move(run: Run) -> None:
 
     assert [line.split()[0] for line in lines[::2]] == ["WORKER_DOWN", "NOT_YET"]
     assert all(line.startswith("    next: ") for line in lines[1::2])
+
+
+def test_why_says_to_restart_the_daemon_where_the_handler_came_after_it(
+    run: Run, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_HANDLERS_DIR", str(tmp_path / "dropped"))
+    run("enqueue", "count_words")
+    assert "install a handler for count_words" in run("why", 1, fails=3).stdout
+
+    (tmp_path / "dropped").mkdir()
+    (tmp_path / "dropped" / "count_words.py").write_text("")
+
+    assert "its handler is installed" in (said := run("why", 1, fails=3).stdout)
+    assert "systemctl restart pagemill" in said
 
 
 def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) -> None:

@@ -37,7 +37,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.liveness import LifeLock, boot_id, lock_path, own_host
 from worker_service.operations.database import Session
-from worker_service.operations.health import Level, examine, judge
+from worker_service.operations.health import Level, examine, health, judge
 from worker_service.operations.overview import CheckedWorker, Overview, workers
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
@@ -288,6 +288,20 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
     assert findings["integrity"].level is Level.OK
     assert (findings["worker w1"].level, findings["worker w2"].level) == (Level.CRITICAL, Level.OK)
     assert "systemctl start" in findings["worker w1"].fix
+
+
+def test_the_doctor_reports_a_standstill_as_status_does(store: Store, database: Path) -> None:
+    own = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
+    store.leases.register(own)
+    lock = LifeLock(lock_path(database, "w1"))
+    store.intake.enqueue(NewJob("scrape"))
+
+    findings = {finding.name: finding for finding in examine(session(store, database))}
+
+    assert findings["queue"].level is Level.WARNING
+    assert "UNKNOWN_TYPE" in findings["queue"].detail
+    assert findings["queue"].detail in {reason.detail for reason in health(session(store, database)).reasons}
+    os.close(lock.fd)
 
 
 def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Store, database: Path) -> None:

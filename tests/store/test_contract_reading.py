@@ -19,6 +19,7 @@ from tests.store.kit import (
     end,
     everything,
     ids,
+    new_worker,
 )
 from worker_service.clock import as_text
 from worker_service.errors import BadInput, PagemillError
@@ -156,6 +157,17 @@ def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: 
         PENDING: 1,
     }
     assert counts.oldest_pending_at == "2026-11-18 10:03:00.000"
+
+
+def test_the_oldest_waiting_job_is_one_that_could_start_and_waits_since_then(store: Store, clock: MovableClock) -> None:
+    store.leases.register(new_worker("w1", types=["download"]))
+    store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(600)))
+    assert store.reading.counts().oldest_pending_at is None
+
+    clock.advance(660)
+    store.intake.enqueue(NewJob("assemble"))
+    assert store.leases.claim("w1", 1, "io") == [], "a claim frees what is due"
+    assert store.reading.counts().oldest_pending_at == "2026-11-18 10:10:00.000"
 
 
 def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, clock: MovableClock) -> None:

@@ -107,7 +107,7 @@ def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timede
         found.append(Reason(Level.WARNING, "NODES_DOWN", detail, "pagemill cluster"))
     oldest = counts.oldest_pending_at
     if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
-        detail = f"the oldest pending job waits since {oldest[:19]}"
+        detail = f"the oldest job that could start waits since {oldest[:19]}"
         found.append(Reason(Level.WARNING, "OLDEST_WAITS", detail, "pagemill why"))
     if any(pause.scope == "all" for pause in overview.pauses):
         found.append(Reason(Level.WARNING, "ALL_PAUSED", "everything is paused", "pagemill unpause --all"))
@@ -148,11 +148,20 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _unread_scripts(store)
     yield from _failures(store, alive, now=now)
     yield from _limits(settings, store)
+    yield from _standstill(store, overview)
     yield from _pauses(overview.pauses)
     yield from _schedules(session) if settings.schedule else ()
     yield _workspace(settings.workspace, store.reading.database_id())
     yield from _published(session)
     yield _sandbox(settings.sandbox)
+
+
+def _standstill(store: Store, overview: Overview) -> Iterator[Finding]:
+    """Report what `judge` reports and no other check here does."""
+    standstill = store.reading.standstill(dead=dead_ids(overview.workers))
+    for reason in judge(overview, standstill).reasons:
+        if reason.code == "STANDSTILL":
+            yield Finding(reason.level, "queue", reason.detail, reason.remedy)
 
 
 def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:

@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from worker_service.clock import from_text, wall_clock
+from worker_service.config import Settings
 from worker_service.errors import JobNotFound
+from worker_service.handlers import registry
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.selector import Selector
@@ -52,7 +54,8 @@ NEXT_MOVES = {
     "NO_NODE": "to see how they are, and why: pagemill cluster",
     "CAPABILITY_MISSING": "install what is missing, then restart the worker; what says when it starts again needs "
     "no restart",
-    "UNKNOWN_TYPE": "install a handler for {job_type}; or, if the name is wrong: pagemill delete {id}",
+    "UNKNOWN_TYPE": "install a handler for {job_type}, then: systemctl restart pagemill (a daemon looks for handlers "
+    "when it starts); or, if the name is wrong: pagemill delete {id}",
     "DISK_LOW": "free some space: pagemill stats tells who keeps how much, pagemill documents rm removes",
     "SOURCE_RESTING": "wait: the source asked for it, and all its jobs go on together",
     "AHEAD_IN_QUEUE": "to move it ahead: pagemill priority 1 {id}",
@@ -195,7 +198,10 @@ def why(session: Session, job_id: int) -> Why:
     job, checked = session.store.reading.get(job_id), workers(session)
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
     state = next((one.state for one in checked if one.id == job.worker_id), "")
-    moves = [NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job)) for gate in gates]
+    moves = [
+        NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
+        for gate in gates
+    ]
     return Why(job, moves, state if job.status is Status.RUNNING else "", helps(job))
 
 
@@ -275,11 +281,22 @@ def is_given_up(job: Job) -> bool:
     return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
 
 
-def _next_move(gate: Gate, job: Job) -> str:
+def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
+    if gate.code == "UNKNOWN_TYPE" and _is_installed(job.job_type, settings):
+        return (
+            "its handler is installed, and no running daemon has it: systemctl restart pagemill (a daemon looks for "
+            "handlers when it starts, and takes the types of WORKER_TYPES)"
+        )
     if gate.remedy:
         return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
     move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
     return move.format(id=job.id, job_type=job.job_type, owner=job.owner, batch_id=job.batch_id)
+
+
+def _is_installed(job_type: str, settings: Settings) -> bool:
+    """Whether a handler that is named like the job type is there. Reads names only and imports nothing."""
+    points = [*registry.find(), *registry.find_dropped(settings.handlers_dir)]
+    return job_type in settings.commands or any(point.name == job_type for point in points)
 
 
 # ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────

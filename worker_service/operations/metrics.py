@@ -42,7 +42,7 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     )
     oldest = counts.oldest_pending_at
     waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
-    yield "oldest_pending_age_seconds", "Since when the oldest pending job waits.", [({}, waited)]
+    yield "oldest_pending_age_seconds", "How long the oldest job that could start has waited.", [({}, waited)]
     failed = store.reading.errors(since=as_text(shifted(found.at, -LATELY)))[:_TYPES_MOST]
     yield (
         "failed_jobs_last_day",

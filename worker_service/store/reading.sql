@@ -156,13 +156,19 @@ SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
 SELECT min(created_at) FROM pagemill_schema;
 
 -- name: counts
--- Live and failed jobs are counted by index; completed ones, the bulk, are what is left of the whole.
+-- Live and failed jobs are counted by index; completed ones, the bulk, are what is left of the whole. The oldest that
+-- waits is not held, and waits since its `run_at`; only where the first inserted had one is each ready row looked at.
 SELECT count(*),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'failed'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled'),
-       (SELECT created_at FROM worker_job_queue WHERE id = (SELECT min(id) FROM worker_job_queue WHERE status = 'pending'))
+       (SELECT CASE WHEN ifnull(o.run_at, '') <= o.created_at THEN o.created_at
+                    ELSE (SELECT min(max(r.created_at, ifnull(r.run_at, ''))) FROM worker_job_queue r INDEXED BY job_ready
+                           WHERE r.status = 'pending' AND r.held = 0) END
+          FROM worker_job_queue o
+         WHERE o.id = (SELECT f.id FROM (SELECT id, min(created_at) FROM worker_job_queue INDEXED BY job_ready
+                                          WHERE status = 'pending' AND held = 0) f))
   FROM worker_job_queue;
 
 -- name: workers
