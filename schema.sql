@@ -407,7 +407,7 @@ CREATE TABLE worker_action_item (
 ) STRICT, WITHOUT ROWID;
 
 
--- Who may come in by HTTP. kind 'link': for one browser, once; 'session': a browser, by the token or link `token_id`.
+-- Who may use HTTP. kind 'link': for one browser, once; 'session': a browser, by the token or link `token_id`.
 -- Of the secret there is its SHA-256 only. Removing a token removes its sessions.
 CREATE TABLE token (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,

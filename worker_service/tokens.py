@@ -1,4 +1,4 @@
-"""Who may come in from outside: tokens, links that are good once, and the sessions of browsers. Pure.
+"""Tokens, one-time links and the sessions of browsers. Pure.
 
 The secret is random and long, so that its SHA-256 is kept and nothing can be made of that. What people are given says
 which token it is, too: it is looked up by that, and its secret compared in a time that does not depend on it.
@@ -88,7 +88,7 @@ def is_secret(secret: str, digest: str) -> bool:
 
 
 def word_of(token_id: int, secret: str) -> str:
-    """What whoever comes in shows."""
+    """Return what the client shows."""
     return f"pm_{token_id}_{secret}"
 
 

@@ -78,7 +78,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     },
     "HTTP and the page": {
         "serve": ("serve", "Answer browsers and programs."),
-        "token": ("token", "Who may come in by HTTP."),
+        "token": ("token", "Tokens for programs, and links that sign a browser in."),
     },
     "Upkeep": {
         "init": ("database", "Make the database."),

@@ -1,4 +1,4 @@
-"""`pagemill token`: who may come in by HTTP, and the way in for a browser."""
+"""`pagemill token`: tokens for programs, and one-time links that sign a browser in."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who may come in by HTTP: make a token, a link that is good once, a browser's session; and know them again.
+"""Tokens, one-time links and the sessions of browsers: make them, and recognise them again.
 
-What is made is told once, when it is made: the database keeps a digest of it.
+A secret is shown once, when it is made: the database keeps a digest of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME_MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """`word`: what whoever comes in shows. It is nowhere else."""
+    """`word` is what the client shows. It is stored nowhere."""
 
     id: int
     name: str
@@ -115,7 +115,7 @@ def tokens(session: Session) -> Sequence[Token]:
 
 
 def remove(session: Session, words: Sequence[str]) -> int:
-    """Tokens by their names, anything by its id: who came in by it is out at once."""
+    """Remove tokens by name, anything by id, with the sessions that began with them. Return how many."""
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is Kind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}
