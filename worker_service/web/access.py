@@ -81,7 +81,7 @@ class TooManyRequests(HttpProblem):
     status = 503
 
 
-class TooManyOfYours(HttpProblem):
+class VisitorTooBusy(HttpProblem):
     code = "too_many_requests"
     exit_code = 75
     status = 429
@@ -175,7 +175,7 @@ class Access:
     def _counted(self, visitor: Visitor) -> Iterator[None]:
         key = visitor.name, visitor.owner
         if self._requests[key] >= REQUESTS_PER_VISITOR_MAX:
-            raise TooManyOfYours(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open: wait for one to end")
+            raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open: wait for one to end")
         if self._requests.total() >= REQUESTS_MAX:
             raise TooManyRequests("too many requests at once: try again in a second")
         self._requests[key] += 1
