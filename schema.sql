@@ -486,6 +486,7 @@ CREATE TABLE handler (
     missing_remedy  TEXT NOT NULL DEFAULT '',     -- how to get it
     at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
     payload_schema  TEXT CHECK (payload_schema IS NULL OR json_valid(payload_schema)),
+    timeout_seconds INTEGER NOT NULL DEFAULT 3600,   -- of one attempt, where the job says nothing else
     choices         TEXT CHECK (choices IS NULL OR json_valid(choices)),   -- by the key of a payload: what it may be on this machine
     PRIMARY KEY (worker_id, job_type),
     CONSTRAINT "job_type, missing and missing_remedy have at most 30000 bytes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.commands.conftest import Daemon, Run, items
 from tests.commands.shelf import Shelf
+from tests.store.kit import ByHand
 from worker_service.clock import as_text, wall_clock
 from worker_service.jobs.model import WATCHING, Failure, NewJob, Report
 from worker_service.operations.jobs import NEXT_MOVES
@@ -161,6 +163,22 @@ def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) 
 
     daemon.claim()
     assert "is running" in run("why", 1).stdout
+
+
+def test_why_says_how_long_a_running_job_is_silent_and_how_long_it_may_take(
+    run: Run, daemon: Daemon, database: Path
+) -> None:
+    run("enqueue", "ocr_pages", "--timeout", "2h")
+    daemon.claim()
+    heard = "UPDATE worker_job_attempt SET heard_at = strftime('%Y-%m-%d %H:%M:%f', 'now', '-15 seconds')"
+    ByHand(database)(heard)
+
+    said = run("why", 1).stdout
+
+    assert re.search(r"; no progress for 1\d s, its time limit is 2 h", " ".join(said.split()))
+    whole = json.loads(run("why", 1, "--json").stdout)
+    assert whole["silent_seconds"] >= 15
+    assert whole["limit_seconds"] == 7200
 
 
 def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.store.kit import (
 from worker_service.clock import as_text
 from worker_service.errors import BadInput, PagemillError
 from worker_service.jobs.documents import DocumentRequest, PageResult
-from worker_service.jobs.model import Failure, NewJob, Report, Status
+from worker_service.jobs.model import Failure, HandlerFacts, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.opening import back_up
 from worker_service.store.store import Store
@@ -168,6 +169,15 @@ def test_the_oldest_waiting_job_is_one_that_could_start_and_waits_since_then(sto
     store.intake.enqueue(NewJob("assemble"))
     assert store.leases.claim("w1", 1, "io") == [], "a claim frees what is due"
     assert store.reading.counts().oldest_pending_at == "2026-11-18 10:10:00.000"
+
+
+def test_the_time_limit_of_a_job_is_its_own_or_that_of_its_handler(store: Store) -> None:
+    worker = new_worker("w1", types=[])
+    store.leases.register(replace(worker, handlers=[HandlerFacts("ocr_pages", timeout_seconds=90)]))
+    store.intake.enqueue_many([NewJob("ocr_pages"), NewJob("ocr_pages", timeout_seconds=5), NewJob("ocr_pages")])
+    store.leases.claim("w1", 2)
+
+    assert [store.reading.time_limit(job_id) for job_id in (1, 2, 3)] == [90, 5, None]
 
 
 def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, clock: MovableClock) -> None:

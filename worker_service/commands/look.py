@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
@@ -19,6 +19,7 @@ from worker_service.plurals import counted
 EXIT_NOT_YET = 3
 
 _FILES_SHOWN = 50
+_SILENT_SECONDS = 10.0
 _LISTED = [column for column in COLUMNS if column.heading]
 _HEADINGS = ("ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NOTE")
 _GIVES_UP = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
@@ -122,10 +123,11 @@ def why(desk: Desk, job_id: int | None) -> int:
     job = found.job
     if desk.as_json:
         whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
+        whole |= {"silent_seconds": found.silent_seconds, "limit_seconds": found.limit_seconds}
         output.show_json({**whole, "next": found.helps})
     elif job.status != "pending":
         lost = _LOST.get(found.worker_state, "")
-        output.show(_what_it_is(job, lost))
+        output.show(_what_it_is(job, lost) + _progress_of(found))
         if move := _TAKEN_BACK if lost else found.helps:
             output.show(f"    next: {move}")
     elif not found.gates:
@@ -190,6 +192,16 @@ def _what_it_is(job: Job, lost: str) -> str:
     code = f" with {job.error_code}" if job.error_code else ""
     message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
     return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
+
+
+def _progress_of(found: jobs.Why) -> str:
+    """Return how long a running job has been silent, where it is worth a look, and its time limit."""
+    parts = []
+    if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
+        parts.append(f"no progress for {output.length(timedelta(seconds=int(silent)))}")
+    if found.limit_seconds is not None:
+        parts.append(f"its time limit is {output.length(timedelta(seconds=found.limit_seconds))}")
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _newest_with_a_problem(desk: Desk) -> int | None:

@@ -113,6 +113,10 @@ class Why:
     """How the worker of a running job is, in a word; empty: there is none."""
     helps: str
     """What would help a job that has failed or was cancelled; empty: it did neither."""
+    silent_seconds: float | None = None
+    """Of a running job: since its handler last reported progress or logged a line, or since its start."""
+    limit_seconds: int | None = None
+    """Of a running job: how long its attempt may take."""
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
@@ -202,7 +206,15 @@ def why(session: Session, job_id: int) -> Why:
         NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
         for gate in gates
     ]
-    return Why(job, moves, state if job.status is Status.RUNNING else "", helps(job))
+    if job.status is not Status.RUNNING:
+        return Why(job, moves, "", helps(job))
+    return Why(job, moves, state, "", _silent_seconds(session, job), session.store.reading.time_limit(job_id))
+
+
+def _silent_seconds(session: Session, job: Job) -> float | None:
+    heard = next((one.heard_at for one in session.store.reading.attempts(job.id) if one.fence == job.fence), None)
+    since = heard or job.started_at
+    return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
 
 
 def newest_with_a_problem(session: Session) -> int | None:

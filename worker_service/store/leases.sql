@@ -14,8 +14,10 @@ VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :node_slots
 DELETE FROM handler WHERE worker_id = :worker_id;
 
 -- name: register_handler
-INSERT INTO handler (worker_id, job_type, class, missing, missing_remedy, at_most_once, payload_schema, choices)
-VALUES (:worker_id, :job_type, :job_class, :missing, :missing_remedy, :at_most_once, :payload_schema, :choices);
+INSERT INTO handler (worker_id, job_type, class, missing, missing_remedy, at_most_once, payload_schema, timeout_seconds,
+                     choices)
+VALUES (:worker_id, :job_type, :job_class, :missing, :missing_remedy, :at_most_once, :payload_schema,
+        :timeout_seconds, :choices);
 
 -- name: deregister
 DELETE FROM worker

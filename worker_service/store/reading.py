@@ -167,6 +167,12 @@ class Reading:
         rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
         return [HandlerFacts(*row) for row in rows]
 
+    def time_limit(self, job_id: int) -> int | None:
+        """Return how many seconds an attempt of this job may take. None: no worker has said so for its type."""
+        for (seconds,) in self._db.read("time_limit", job_id=job_id):
+            return None if seconds is None else int(seconds)
+        return None
+
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
         """Return the payload schemas that live workers have for this type. None: a worker has no schema."""
         rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())

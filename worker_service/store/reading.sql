@@ -203,6 +203,11 @@ SELECT DISTINCT h.job_type, h.class, h.missing, h.missing_remedy FROM handler h 
  WHERE h.missing IS NOT NULL AND w.heartbeat_at > :stale_before
  ORDER BY h.job_type, h.missing;
 
+-- name: time_limit
+SELECT coalesce(q.timeout_seconds, h.timeout_seconds)
+  FROM worker_job_queue q LEFT JOIN handler h ON h.worker_id = q.worker_id AND h.job_type = q.job_type
+ WHERE q.id = :job_id;
+
 -- name: payload_schemas
 SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id
  WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before;
