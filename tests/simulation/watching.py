@@ -22,7 +22,8 @@ from worker_service.jobs.generations import Patience
 from worker_service.jobs.model import Beat, Changed, Completion, Failure, Job, Lease, Report, Usage
 from worker_service.jobs.selector import Selector
 from worker_service.store.batches import Batches
-from worker_service.store.database import Database, Transaction
+from worker_service.store.connection import Transaction
+from worker_service.store.database import Database
 from worker_service.store.leases import Leases
 from worker_service.store.steering import Steering
 from worker_service.store.store import Store

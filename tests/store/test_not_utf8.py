@@ -9,7 +9,8 @@ import pytest
 from tests.store.kit import ByHand, Enqueue, claim_one, status_of
 from worker_service.jobs.model import Completion, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.database import create, mended_rows
+from worker_service.store.connection import create
+from worker_service.store.mending import mended_rows
 from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
@@ -47,7 +48,8 @@ def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
     assert claimed == [jobs[1], jobs[3]]
     failed = store.reading.get(jobs[0])
     assert (failed.status, failed.error_code) == (Status.FAILED, "NOT_UTF8")
-    assert failed.error_message == "its account is not UTF-8 text: insert the job again, written as UTF-8"
+    assert failed.error_message == "its account is not UTF-8 text"
+    assert failed.error_remedy == "insert the job again, written as UTF-8"
     assert "its account and owner is" in str(store.reading.get(jobs[2]).error_message)
     assert [attempt.outcome for attempt in store.reading.attempts(jobs[0])] == ["failed"]
     assert store.upkeep.audit() == []

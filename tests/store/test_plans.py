@@ -17,7 +17,8 @@ import pytest
 from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker
 from worker_service.jobs.model import Completion, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.database import Database, connect
+from worker_service.store.connection import connect
+from worker_service.store.database import Database
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store, sqlite_statements
 

@@ -14,7 +14,7 @@ from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, e
 from tests.system.conftest import locked
 from worker_service.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.model import NewJob, Report
-from worker_service.store import database
+from worker_service.store import connection
 from worker_service.store.holding import holder_of, lasting_holder_of
 from worker_service.store.opening import back_up, initialise, open_store
 from worker_service.store.store import Store
@@ -37,7 +37,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.append(calls)
         return False
 
-    monkeypatch.setattr(database._wait_a_millisecond, "__call__", give_up)
+    monkeypatch.setattr(connection.BusyHandler, "__call__", give_up)
     return asked
 
 
@@ -105,7 +105,7 @@ def test_a_database_that_a_reader_keeps_out_of_wal_mode_is_refused_in_words(
 ) -> None:
     initialise(path)
     ByHand(path)("PRAGMA journal_mode = DELETE")
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
     store = open_store(path)
     with locked(path), pytest.raises(StoreBusy, match="is not in WAL mode"):
         store.upkeep.ensure_wal_mode()

@@ -41,7 +41,7 @@ from worker_service.errors import StoreError, WorkerUnknown
 from worker_service.jobs.model import NODE, Child, Job, Status, wants
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.jobs.values import dataclass
-from worker_service.store.database import FileWatch
+from worker_service.store.change_watch import FileWatch
 from worker_service.supervisor import Notifier
 
 if TYPE_CHECKING:

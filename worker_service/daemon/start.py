@@ -26,10 +26,10 @@ from worker_service.daemon.recovery import Recovery
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
 from worker_service.liveness import LifeLock, far_root, lock_path, own_identity, staging_root
-from worker_service.store.database import WritePauses
 from worker_service.store.holding import Holder
 from worker_service.store.opening import open_as_set
 from worker_service.store.store import Store
+from worker_service.store.write_pauses import WritePauses
 from worker_service.supervisor import Notifier
 from worker_service.workspace import take_workspace
 

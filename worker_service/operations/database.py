@@ -19,7 +19,7 @@ from worker_service.store import opening
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
-    from worker_service.store.database import OnLongWait
+    from worker_service.store.connection import OnLongWait
 
 
 @dataclass(frozen=True, slots=True)

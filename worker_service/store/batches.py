@@ -27,8 +27,9 @@ from worker_service.jobs.batches import (
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
 from worker_service.plurals import counted
-from worker_service.store.database import Database, Row
+from worker_service.store.database import Database
 from worker_service.store.intake import Intake, settle
+from worker_service.store.mending import Row
 from worker_service.store.steering import Steering
 
 LATELY = timedelta(minutes=5)

@@ -19,7 +19,9 @@ from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequ
 from worker_service.jobs.generations import Patience, decide, way_to_read
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
-from worker_service.store.database import Database, Row, chunks, rule_broken
+from worker_service.store.database import Database, chunks
+from worker_service.store.errors import rule_broken
+from worker_service.store.mending import Row
 
 _WRITTEN_OTHERWISE = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",

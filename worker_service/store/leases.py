@@ -70,9 +70,10 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
 from worker_service.jobs.values import dataclass
-from worker_service.store.database import Database, Mended, Row, chunks
+from worker_service.store.database import Database, chunks
 from worker_service.store.intake import Intake, documents_moved, make_ready, settle
 from worker_service.store.library import page_from
+from worker_service.store.mending import Mended, Row
 from worker_service.store.reading import claim_values, job_from
 
 STALE = "STALE_GENERATION"

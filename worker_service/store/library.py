@@ -34,7 +34,9 @@ from worker_service.jobs.library import (
 )
 from worker_service.jobs.model import Job
 from worker_service.jobs.names import folder_at_source
-from worker_service.store.database import Database, Row, teach_to_count
+from worker_service.store.connection import teach_to_count
+from worker_service.store.database import Database
+from worker_service.store.mending import Row
 from worker_service.store.reading import job_from
 
 RANKED_MOST = 2000
@@ -117,6 +119,7 @@ class Library:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 
     def doubtful_layouts(self, *, documents: int, most: int) -> Sequence[tuple[int, str]]:
+        """Return document and layout of at most `most` pages below `CONFIDENCE_LEAST`, of the newest documents."""
         values = {"documents": documents, "most": most, "confidence_least": CONFIDENCE_LEAST}
         rows = self._db.read("doubtful_layouts", **values)
         return [(document_id, zlib.decompress(layout).decode()) for document_id, layout in rows]
@@ -164,7 +167,7 @@ class Library:
 
         Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents, case and punctuation do not matter; any
         text with a letter or digit is a valid query. With very many hits only the pages stored last are ranked, and
-        the result says so.
+        the result says so. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
         """
         query = query_of(query) or _refused(query)
         values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}

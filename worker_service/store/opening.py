@@ -15,20 +15,13 @@ from worker_service.config import Settings
 from worker_service.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
-from worker_service.store.database import (
-    SQLITE_VERSION,
-    Database,
-    OnLongWait,
-    Transaction,
-    WritePauses,
-    connect,
-    connect_to_read,
-    create,
-    spoken_errors,
-)
+from worker_service.store.connection import SQLITE_VERSION, OnLongWait, Transaction, connect, connect_to_read, create
+from worker_service.store.database import Database
+from worker_service.store.errors import spoken_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.store import Store, sqlite_statements
+from worker_service.store.write_pauses import WritePauses
 
 __all__ = [
     "LIBRARY",

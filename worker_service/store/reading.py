@@ -41,8 +41,10 @@ from worker_service.jobs.model import (
     WorkerState,
 )
 from worker_service.jobs.selector import CHOSEN_BY, Selector
-from worker_service.store.database import Database, Row, spoken_errors
+from worker_service.store.database import Database
+from worker_service.store.errors import spoken_errors
 from worker_service.store.intake import make_ready
+from worker_service.store.mending import Row
 
 JOB_COLUMNS = Job._fields
 

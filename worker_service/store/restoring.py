@@ -30,7 +30,8 @@ from worker_service.errors import (
 from worker_service.files import sync
 from worker_service.jobs.values import dataclass
 from worker_service.store import opening
-from worker_service.store.database import Connection, connect, connect_to_read, create, spoken_errors
+from worker_service.store.connection import Connection, connect, connect_to_read, create
+from worker_service.store.errors import spoken_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from worker_service.jobs.generations import Patience
 from worker_service.store.batches import Batches
-from worker_service.store.database import Database, FileWatch
+from worker_service.store.change_watch import FileWatch
+from worker_service.store.database import Database
 from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, USUAL_COLUMNS, Intake
 from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, Leases
 from worker_service.store.library import Library

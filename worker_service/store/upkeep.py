@@ -27,20 +27,15 @@ from worker_service.jobs.model import Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.plurals import counted
-from worker_service.store.database import (
-    SQLITE_VERSION,
-    Database,
-    Row,
-    Transaction,
-    WritePauses,
-    chunks,
-    spoken_errors,
-    turn_to_wal,
-)
+from worker_service.store.connection import SQLITE_VERSION, Transaction, turn_to_wal
+from worker_service.store.database import Database, chunks
+from worker_service.store.errors import spoken_errors
 from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
 from worker_service.store.integrity import Faults, faults_of
 from worker_service.store.leases import forget_files, leave_results
+from worker_service.store.mending import Row
+from worker_service.store.write_pauses import WritePauses
 
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 

@@ -1,0 +1,140 @@
+"""Notice within milliseconds that another program has committed, or has replaced the files of the database."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_MODIFY, _CREATE, _DELETE, _MOVED, _OVERFLOW = 0x2, 0x100, 0x200, 0xC0, 0x4000
+_EVENT = struct.Struct("iIII")
+
+_FIRST_LOOK_SECONDS = 0.0005
+_LAST_LOOK_SECONDS = 0.5
+
+
+class FileWatch:
+    """Tells within milliseconds that another connection has committed.
+
+    inotify on the database's folder gives hints. A hint is cheap, but every write causes one, our own included, and it
+    comes before the commit is visible (the log is written first, then flushed). So the change counter decides: it is
+    read again at growing intervals after a hint until it has moved. The loop also polls, so a lost hint costs little.
+
+    After the database or its write-ahead log is deleted or replaced, commits still succeed and are lost. SQLite does
+    not notice; the names of this process's open files show it.
+    """
+
+    def __init__(
+        self,
+        database: Path,
+        change_counter: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+        begins_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        # As /proc spells it.
+        self._path = database.resolve()
+        self._identity = _identity(self._path)
+        self._log_name = f"{database.name}-wal"
+        self._names = {database.name, self._log_name, f"{database.name}-shm"}
+        self._change_counter = change_counter
+        self._monotonic = monotonic
+        self._begins_turn = begins_turn
+        self._seen: int | None = None
+        self._gap = _FIRST_LOOK_SECONDS
+        self.look_at: float | None = None
+        """When to ask again, because a hint was not followed by a commit yet."""
+        self.is_doubtful = False
+        """A file of the database was deleted, moved or made anew: `fault` tells whether that is bad."""
+        # Subscribed before the first read of the counter, or a commit in between would be missed.
+        self._watch = _watch(database.parent)
+
+    def fileno(self) -> int | None:
+        """None: this system gives no hints."""
+        return self._watch
+
+    def has_changed(self) -> bool:
+        """Whether anybody has committed since the last call. Who asks begins a turn, and writes after that."""
+        self._begins_turn()
+        is_hinted, now = self._hinted(), self._monotonic()
+        if is_hinted:
+            self._gap, self.look_at = _FIRST_LOOK_SECONDS, now + _FIRST_LOOK_SECONDS
+        counter = self._change_counter()
+        if counter != self._seen:
+            self._seen = counter
+            if not is_hinted:
+                # Else what was hinted at may be the commit after this one.
+                self.look_at = None
+            return True
+        if self.look_at is not None and now >= self.look_at:
+            self._gap *= 2
+            self.look_at = now + self._gap if self._gap <= _LAST_LOOK_SECONDS else None
+        return False
+
+    def fault(self) -> str | None:
+        """What is wrong with the files, in a sentence; None: nothing."""
+        self.is_doubtful = False
+        identity = _identity(self._path)
+        if identity is None:
+            return f"{self._path} was deleted while it was in use"
+        if identity != self._identity:
+            return f"{self._path} was replaced by another file while it was in use"
+        for name in _open_names():
+            for suffix in ("", "-wal"):
+                if name == f"{self._path}{suffix} (deleted)":
+                    return f"{self._path}{suffix} was deleted while it was in use"
+        return None
+
+    def close(self) -> None:
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+    def _hinted(self) -> bool:
+        if self._watch is None:
+            return False
+        is_hinted = False
+        while True:
+            try:
+                data = os.read(self._watch, 65536)
+            except BlockingIOError:
+                return is_hinted
+            at = 0
+            while at < len(data):
+                _, mask, _, length = _EVENT.unpack_from(data, at)
+                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode("utf-8", "replace")
+                at += _EVENT.size + length
+                is_hinted |= name == self._log_name or bool(mask & _OVERFLOW)
+                if (name in self._names and mask & (_CREATE | _DELETE | _MOVED)) or mask & _OVERFLOW:
+                    self.is_doubtful = True
+
+
+def _watch(folder: Path) -> int | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    if watch < 0:
+        return None
+    if libc.inotify_add_watch(watch, os.fsencode(folder), _MODIFY | _CREATE | _DELETE | _MOVED) < 0:
+        os.close(watch)
+        return None
+    return watch
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _open_names() -> list[str]:
+    names = []
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                names.append(os.readlink(entry.path))  # noqa: PTH115  a Path would cost more than the call
+    return names

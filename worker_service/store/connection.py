@@ -1,0 +1,252 @@
+"""Open connections to the database file, and run short write transactions on them.
+
+No file API touches the database file while it is open here: closing any descriptor of it would drop SQLite's locks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import apsw
+
+from worker_service.errors import StoreBusy, StoreUnusable
+from worker_service.store.errors import BUSY_SECONDS, no_look, spoken_errors
+from worker_service.store.holding import Holder, holder_of
+from worker_service.store.write_pauses import WritePauses
+
+Connection = apsw.Connection
+
+OnLongWait = Callable[[float, Holder | None], None]
+"""Told once in each wait for the write lock: for how long already, and for whom, if that can be known."""
+
+_LONG_WAIT_SECONDS = 1.0
+"""Ours hold the lock for milliseconds: who waits so long waits for somebody else."""
+
+# Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
+_CHECKPOINT_PAGES = 900
+
+# The driver forgets a statement after so many others; each job of a batch counts, and preparing a claim takes 1.5 ms.
+_STATEMENTS_KEPT = 512
+
+# Filled only as far as somebody reads; a search goes through many pages of its index.
+_READER_CACHE_KIB = 32 * 1024
+
+# A walk over 300 lanes touches a page or two of each: with SQLite's usual 2 MB it read them again at every claim.
+_WRITER_CACHE_KIB = 16 * 1024
+
+SQLITE_VERSION = apsw.sqlite_lib_version()
+
+
+def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
+    """For writing. `is_durable`: what is committed survives a power cut."""
+    _keep_the_heap()
+    with spoken_errors(path):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
+        try:
+            _set_up(connection, path, on_long_wait)
+            connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+            # Else what takes back a statement of a hundred rows is a file of its own, for each such statement.
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+            connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _keep_the_heap() -> None:
+    """Six sevenths of a claim's time was glibc giving SQLite's scratch memory back to the kernel and asking again.
+
+    To free one large block raises its threshold for that, for the life of the process; untouched, it costs nothing.
+    """
+    block = bytes(16 * 1024 * 1024)
+    del block
+
+
+def connect_to_read(path: Path) -> apsw.Connection:
+    with spoken_errors(path):
+        try:
+            return _reader(str(path), path, apsw.SQLITE_OPEN_READWRITE)
+        except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
+            if not _is_at_rest(path):
+                raise no_look(path, error) from error
+        # Who may not write cannot make the files by which a database is shared; while nobody has it open, nothing has
+        # to be shared. `is_frozen` tells, for it sees nothing of what is written from now on.
+        return _reader(f"file:{quote(str(path))}?immutable=1", path, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+
+
+def is_frozen(connection: apsw.Connection, path: Path) -> bool:
+    """Whether somebody may have written since this connection was opened, and it would not see that."""
+    return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_at_rest(path)
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Whether nobody has it open, and nothing of it is left in the log beside it."""
+    return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
+
+
+def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
+    connection = apsw.Connection(name, flags=flags)
+    try:
+        _set_up(connection, path)
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
+        # A look, which tells whether there can be one.
+        connection.execute("PRAGMA schema_version").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def teach_to_count(connection: Connection) -> None:
+    """SQL gets `occurrences(table)`: how often a search matched in the row that it found."""
+    connection.register_fts5_function("occurrences", _occurrences)
+
+
+def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
+    return found.inst_count
+
+
+def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
+    """Open a file that may not be there yet, in WAL mode."""
+    with spoken_errors(path):
+        connection = apsw.Connection(str(path))
+        try:
+            _set_up(connection, path, on_long_wait)
+            turn_to_wal(connection, path)
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def turn_to_wal(connection: apsw.Connection, path: Path) -> None:
+    """Put the database into WAL mode. Here, unlike elsewhere, SQLite does not ask the busy handler."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            [(mode,)] = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError as error:
+            if time.monotonic() > until:
+                raise StoreBusy(
+                    f"{path} is not in WAL mode, and cannot be put into it while another program reads or writes it: "
+                    "end that program's transaction, then start again"
+                ) from error
+            time.sleep(0.005)
+            continue
+        if mode != "wal":
+            raise StoreUnusable(
+                f"{path} stays in {mode} mode, where readers and writers wait for each other: set WORKER_DATABASE to a "
+                "disk on which SQLite can use WAL mode"
+            )
+        return
+
+
+def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | None = None) -> None:
+    connection.set_busy_handler(BusyHandler(path, on_long_wait))
+    connection.wal_autocheckpoint(0)
+    # Plans must not hang on bound values: else each new value prepares the claim anew, 1.5 ms instead of 0.06.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    # Rows and triggers may come from anyone who can write the file.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+class BusyHandler:
+    """SQLite's own busy handler sleeps up to 100 ms and starves; asking every millisecond shares the lock fairly."""
+
+    def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
+        self._path = path
+        self._on_long_wait = on_long_wait
+        self._begun = 0.0
+        self._is_told = False
+
+    def __call__(self, calls: int) -> bool:
+        now = time.monotonic()
+        if calls == 0:
+            self._begun, self._is_told = now, False
+        waited = now - self._begun
+        if waited >= _LONG_WAIT_SECONDS and not self._is_told and self._on_long_wait is not None:
+            self._is_told = True
+            self._on_long_wait(waited, holder_of(self._path))
+        time.sleep(0.001)
+        return waited < BUSY_SECONDS
+
+
+class Transaction:
+    """A class and not a generator, because this is around every claim."""
+
+    def __init__(
+        self,
+        connection: Callable[[], apsw.Connection],
+        path: Path,
+        pauses: WritePauses | None = None,
+        last: Callable[[], None] | None = None,
+    ) -> None:
+        self._connect = connection
+        self._errors = spoken_errors(path)
+        self._pauses = pauses
+        self._last = last
+
+    def __enter__(self) -> None:
+        if self._pauses is not None:
+            self._pauses.begin()
+        with self._errors:
+            self._connection = self._connect()
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self._end(kind, error, traceback)
+        finally:
+            if self._pauses is not None:
+                self._pauses.end()
+
+    def _end(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._roll_back()
+            self._errors.__exit__(kind, error, traceback)
+            return
+        with self._errors:
+            try:
+                if self._last is not None:
+                    self._last()
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        # After some errors SQLite has done so itself.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+class HurriedTransaction(Transaction):
+    def __enter__(self) -> None:
+        with self._errors:
+            _synchronise(self._connect(), "NORMAL")
+        try:
+            super().__enter__()
+        except BaseException:
+            _synchronise(self._connect(), "FULL")
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            _synchronise(self._connection, "FULL")
+
+
+def _synchronise(connection: apsw.Connection, how: str) -> None:
+    # It takes effect when it is prepared.
+    connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)

@@ -1,0 +1,134 @@
+"""Translate errors of the SQLite driver into pagemill's, each with what to do."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+
+from worker_service.errors import (
+    BadPayload,
+    DiskFull,
+    RuleBroken,
+    StoreAbsent,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreForbidden,
+    StoreReadOnly,
+    StoreUnusable,
+)
+from worker_service.store.holding import holder_of
+
+SqlError = apsw.Error
+
+BUSY_SECONDS = 30.0
+"""How long a connection waits for a lock."""
+
+
+class spoken_errors:
+    """Raise the driver's errors as pagemill's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OverflowError):
+            raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
+        if isinstance(error, apsw.Error) and (spoken := _spoken(error, self._path)) is not None:
+            raise spoken from error
+
+
+def _spoken(error: apsw.Error, path: Path) -> Exception | None:
+    match error:
+        case apsw.ConstraintError():
+            return rule_broken(rule_of(str(error)))
+        case apsw.BusyError():
+            holder = holder_of(path) or "another program"
+            return StoreBusy(
+                f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s: end its transaction, or try again"
+            )
+        case apsw.ReadOnlyError():
+            return StoreReadOnly(f"{path} may not be written by you: {way_in(path)}")
+        case apsw.FullError():
+            return DiskFull(f"the disk that holds {path} is full: free some space and try again; nothing was changed")
+        case apsw.NotADBError():
+            return StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file")
+        case apsw.CorruptError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_CORRUPT_VTAB:
+            return StoreDamaged(f"the search index of {path} is damaged ({error}): run `pagemill db rebuild-search`")
+        case apsw.CorruptError():
+            return StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup")
+        case apsw.CantOpenError():
+            return _not_opened(error, path)
+        case apsw.IOError():
+            return StoreError(f"{path} cannot be read or written ({error}): look at the disk and at free space")
+        case _:
+            return None
+
+
+def no_look(path: Path, error: apsw.Error) -> Exception:
+    if not os.access(path, os.R_OK):
+        return _not_opened(error, path)
+    return StoreReadOnly(
+        f"{path} cannot be looked into: what was written last is in {path.name}-wal, which only somebody who may write "
+        f"can bring in, as the daemon does when it starts; or {way_in(path)}"
+    )
+
+
+def _not_opened(error: apsw.Error, path: Path) -> Exception:
+    try:
+        path.stat()
+    except PermissionError:
+        return StoreForbidden(f"{path} may not be read by you: {way_in(path)}")
+    except OSError:
+        return StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
+    if not os.access(path, os.R_OK):
+        return StoreForbidden(f"{path} may not be read by you: {way_in(path)}")
+    return StoreReadOnly(
+        f"{path} cannot be opened by you ({error}), for that needs to write the folder: {way_in(path)}"
+    )
+
+
+def way_in(path: Path) -> str:
+    """What somebody does who may not open it, and should."""
+    import grp
+    import pwd
+
+    with suppress(OSError, KeyError):
+        folder = path.parent.stat()
+        group, user = grp.getgrgid(folder.st_gid), pwd.getpwuid(os.geteuid()).pw_name
+        if folder.st_mode & stat.S_IWGRP and folder.st_gid != 0:
+            if folder.st_gid in (os.getegid(), *os.getgroups()):
+                return "it is not open to its own group: chmod g+rw"
+            if user in group.gr_mem:
+                return f"you joined the group {group.gr_name} after you had logged in, so log in again"
+            return f"join the group {group.gr_name} by `sudo usermod -aG {group.gr_name} {user}`, then log in again"
+    return "use sudo, or ask who owns it"
+
+
+_PAYLOAD_RULES = (
+    "payload is JSON",
+    "payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, "
+    "1 MiB unless set)",
+)
+"""The names by which schema.sql refuses a payload: SQLite hands over the name of a rule, and nothing else of it."""
+
+
+def rule_broken(rule: str) -> RuleBroken | BadPayload:
+    return BadPayload(rule) if rule in _PAYLOAD_RULES else RuleBroken(rule)
+
+
+def rule_of(message: str) -> str:
+    """SQLite's sentence without its preamble: the constraints are named in words."""
+    if message.startswith("NOT NULL constraint failed: "):
+        return f"{message.rpartition('.')[2]} is missing: it must be given"
+    # Of an index with an expression SQLite says the name; the others that may be violated are not for people.
+    if message.startswith("UNIQUE constraint failed: index '"):
+        return message.removeprefix("UNIQUE constraint failed: index '").removesuffix("'")
+    return message.removeprefix("CHECK constraint failed: ")

@@ -1,0 +1,73 @@
+"""Read rows whose text is not UTF-8, which the driver refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import apsw
+
+Row = tuple[Any, ...]
+
+RETURNING = re.compile(r"\bRETURNING\s")
+
+
+class Mended(str):
+    """Text of a row that was not UTF-8, with the replacement character where it was not."""
+
+    __slots__ = ()
+
+
+def mended_rows(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
+    """The rows of a statement whose text the driver cannot read: it comes as bytes, and is read here."""
+    if returning := RETURNING.search(sql):
+        columns = _divided(sql[returning.end() :])
+        sql = sql[: returning.end()] + ", ".join(map(_as_bytes, columns))
+    elif names := [f"c{number}" for number in range(_width(connection, sql, values))]:
+        read = ", ".join(map(_as_bytes, names))
+        sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {read} FROM found"
+    rows: list[Row] = connection.execute(sql, values).fetchall()
+    return [
+        tuple(_read_text(value) if kind == "text" else value for kind, value in zip(row[::2], row[1::2], strict=True))
+        for row in rows
+    ]
+
+
+def _as_bytes(column: str) -> str:
+    return f"typeof({column}), CASE typeof({column}) WHEN 'text' THEN CAST({column} AS BLOB) ELSE {column} END"
+
+
+def _read_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return Mended(value.decode("utf-8", "replace"))
+
+
+def _divided(columns: str) -> list[str]:
+    """At the commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for one in columns:
+        depth += (one == "(") - (one == ")")
+        if one == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += one
+    return parts
+
+
+def _width(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> int:
+    """Of the rows of a statement, which is not run for that."""
+    found: list[int] = []
+
+    def look(cursor: apsw.Cursor, sql: str, values: object) -> bool:
+        found.append(len(cursor.get_description()))
+        return False
+
+    cursor = connection.cursor()
+    cursor.exec_trace = look
+    with suppress(apsw.ExecTraceAbort):
+        cursor.execute(sql, values)
+    return found[0]
