@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 
 from tests.system.conftest import System, wait_until
-from worker_service.jobs.documents import DeferredAction, DocumentRequest, IndexStatus
+from worker_service.jobs.documents import DeferredAction, DocumentRequest, IndexStatus, OnEnd
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 
@@ -62,4 +62,38 @@ def test_each_failure_is_followed_once_wherever_the_daemon_is_killed(system: Sys
     wait_for_followed(system, DOCUMENTS)
 
     assert followed(system) == Counter(failing)
+    system.assert_sound()
+
+
+IN_TWO_STAGES = """
+from worker_service.handlers import Done, File, Handler, NewJob
+
+def finish(context):
+    (context.staging / "all.txt").write_text("read")
+    return Done(files=[File("all.txt", "text")], publishes=True)
+
+def begin(context):
+    return Done(follow_ups=[NewJob("part"), NewJob("finish", after_earlier=True)])
+
+handlers = [
+    Handler("begin", begin, dict, reuse=100),
+    Handler("part", lambda context: Done(), dict, reuse=100),
+    Handler("finish", finish, dict, reuse=100),
+]
+"""
+
+
+def test_a_document_whose_reading_goes_on_is_never_failed_in_between(system: System) -> None:
+    system.install("stages", IN_TWO_STAGES)
+    reaction = DeferredAction("noop", on_end=OnEnd.FAILURE)
+    wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=[reaction]) for number in range(300)]
+    system.store.intake.enqueue_many([NewJob("begin", document=wish) for wish in wishes])
+
+    system.start()
+
+    read = system.store.library.counts_by_state
+    wait_until(lambda: read().get(IndexStatus.SUCCESS) == 300, "all are read")
+    failures = "SELECT count(*) FROM notice WHERE kind = 'document.failed'"
+    reactions = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'noop'"
+    assert system.sqlite3(f"SELECT ({failures}), ({reactions})").stdout == "0|0\n"
     system.assert_sound()
