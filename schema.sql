@@ -70,6 +70,11 @@ CREATE TABLE worker_job_queue (
     requeue_count        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- how often its worker or node died under it
     timeout_seconds      INTEGER,                             -- of one attempt; NULL = the handler's own
     progress_percent     INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,
+    progress_done        INTEGER,                             -- units done, where the handler counts any
+    progress_total       INTEGER,                             -- of so many; NULL = not known
+    progress_rate        REAL,                                -- units per second, where the handler measures it
+    progress_unit        TEXT,                                -- 'pages', 'bytes', …
+    progress_at          TEXT,                                -- when this attempt last advanced or logged a line
     batch_id             INTEGER,
     document_id          INTEGER,
     generation           INTEGER,
@@ -93,6 +98,12 @@ CREATE TABLE worker_job_queue (
     CONSTRAINT "payload is JSON" CHECK (payload IS NULL OR json_valid(payload)),
     CONSTRAINT "result is JSON" CHECK (result IS NULL OR json_valid(result)),
     CONSTRAINT "progress_percent is 0 to 100" CHECK (progress_percent BETWEEN 0 AND 100),
+    CONSTRAINT "progress_done, progress_total and progress_rate are 0 or more"
+        CHECK ((progress_done IS NULL OR progress_done >= 0) AND (progress_total IS NULL OR progress_total >= 0)
+               AND (progress_rate IS NULL OR progress_rate >= 0)),
+    CONSTRAINT "progress_unit and progress_at have at most 1000 bytes"
+        CHECK ((progress_unit IS NULL OR length(CAST(progress_unit AS BLOB)) <= 1000)
+               AND (progress_at IS NULL OR length(CAST(progress_at AS BLOB)) <= 1000)),
     CONSTRAINT "retry_count, max_retries and requeue_count are 0 to 1000000"
         CHECK (retry_count BETWEEN 0 AND 1000000 AND max_retries BETWEEN 0 AND 1000000
                AND requeue_count BETWEEN 0 AND 1000000),
@@ -898,7 +909,8 @@ BEGIN
     UPDATE worker_job_queue
        SET status = 'pending', completed_at = NULL, started_at = NULL, heartbeat_at = NULL, worker_id = NULL,
            cancel_requested_at = NULL, run_at = t.start, retry_count = 0, requeue_count = 0,
-           error_code = NULL, error_message = NULL, error_remedy = NULL, result = NULL, progress_percent = 0, progress_message = NULL,
+           error_code = NULL, error_message = NULL, error_remedy = NULL, result = NULL, progress_percent = 0, progress_done = NULL,
+           progress_total = NULL, progress_rate = NULL, progress_unit = NULL, progress_at = NULL, progress_message = NULL,
            held = (t.start IS NOT NULL) | EXISTS (SELECT 1 FROM v_waits WHERE job_id = OLD.id AND NOT is_met) * 4
                   | (concurrency_key IS NOT NULL) * 8
       FROM (SELECT CASE WHEN OLD.run_at > OLD.completed_at

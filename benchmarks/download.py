@@ -318,7 +318,7 @@ def _deadline(found: dict[str, str], place: Path) -> None:
 
 
 class _Quiet:
-    def progress(self, percent: float, message: str = "") -> None:
+    def progress(self, percent: float | None = None, message: str = "", **count: Any) -> None:
         pass
 
     def log(self, line: str) -> None:

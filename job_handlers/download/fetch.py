@@ -31,9 +31,6 @@ _MARGIN_BYTES = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
 _TELL_SECONDS = 0.5
 _RATE_SECONDS = 10.0
-_RATE_LEAST = 100.0
-"""Bytes a second. Below it the source has stalled, and neither rate nor estimate says anything."""
-_ESTIMATE_SECONDS_MOST = 86_400.0
 _FETCHED_PERCENT = 95.0
 
 
@@ -71,7 +68,16 @@ class Fetched:
 class Teller(Protocol):
     """The part of a handler's context that is needed here."""
 
-    def progress(self, percent: float, message: str = "") -> None: ...
+    def progress(
+        self,
+        percent: float | None = None,
+        message: str = "",
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        unit: str = "",
+        rate: float | None = None,
+    ) -> None: ...
     def log(self, line: str) -> None: ...
     def cancelled(self) -> bool: ...
 
@@ -294,7 +300,7 @@ class _Fetch:
 
 
 class _Gauge:
-    """Bytes, rate and time left, told now and then."""
+    """Reports bytes and their rate a few times a second."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
@@ -317,8 +323,9 @@ class _Gauge:
         (then, before), size = self._past[0], self._size
         self._past.append((now, length))
         rate = max(length - before, 0) / max(now - then, 0.001)
-        said = in_words(length, size, rate)
-        self._teller.progress(_FETCHED_PERCENT * length / size if size else 0.0, said)
+        said = _sized(length) if size is None else f"{_sized(length)} of {_sized(size)}"
+        percent = _FETCHED_PERCENT * length / size if size else 0.0
+        self._teller.progress(percent, said, done=length, total=size, unit="bytes", rate=rate)
 
     def checking(self, done: int, size: int) -> None:
         now = time.monotonic()
@@ -328,25 +335,8 @@ class _Gauge:
             self._teller.progress(_FETCHED_PERCENT + rest * done / max(size, 1), f"checking {_sized(size)}")
 
     def ended(self, length: int) -> None:
-        """What has come has no rate any more."""
-        self._teller.progress(100.0, _sized(length))
+        self._teller.progress(100.0, _sized(length), done=length, total=length, unit="bytes")
 
 
 def _sized(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
-
-
-def in_words(length: int, size: int | None, rate: float) -> str:
-    """Return the progress message of a download; while it stalls, without a rate and an estimate."""
-    said = _sized(length) if size is None else f"{_sized(length)} of {_sized(size)}"
-    if rate >= _RATE_LEAST:
-        said += f", {_sized(rate)}/s"
-        if size is not None and (size - length) / rate <= _ESTIMATE_SECONDS_MOST:
-            said += f", {_span((size - length) / rate)} left"
-    return said
-
-
-def _span(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

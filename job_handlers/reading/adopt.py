@@ -29,7 +29,8 @@ def run(context: Context[Payload]) -> Done:
     pages = whole.removesuffix("\f").split("\f")
     for number, text in enumerate(pages, 1):
         context.save_page(PageResult(number, digest(["adopted", text]), text, method="adopted"))
-        context.progress(100 * number / len(pages), f"page {number} of {len(pages)}")
+        of = len(pages)
+        context.progress(message=f"page {number} of {of}", done=number, total=of, unit="pages")
     target = context.staging / "text.txt"
     target.write_text(whole, "utf-8")
     return Done(

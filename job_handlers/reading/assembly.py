@@ -143,7 +143,7 @@ class Assembly:
             notes += self._publish_pdf()
             context.progress(95, "thumbnail")
             self._publish_thumbnail(draw)
-        context.progress(100, counted(self.pages, "page"))
+        context.progress(100, counted(self.pages, "page"), done=self.pages, total=self.pages, unit="pages")
         return Done(
             {"kind": self._kind, "pages": self.pages, "characters": self._characters, "methods": dict(self._methods)},
             files=self._files,
@@ -212,7 +212,7 @@ def _slices(context: Context[Any], first: int, pages: int) -> Iterator[PageResul
                 "read the document again with `pagemill reindex`",
             )
         yield from (found[number] for number in range(first, last + 1))
-        context.progress(75 * last / pages, f"page {last} of {pages}")
+        context.progress(75 * last / pages, f"page {last} of {pages}", done=last, total=pages, unit="pages")
         first = last + 1
 
 

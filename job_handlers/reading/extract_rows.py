@@ -47,7 +47,8 @@ def run(context: Context[Payload]) -> Done:
                 raise Permanent("SHEET_BROKEN", f"page {number} of its rows: {answer}")
             text, layout = answer
             context.save_page(PageResult(number, digests[number], text, "rows", None, layout))
-            context.progress(100 * done / len(to_read), f"{done} of {counted(len(to_read), 'page')} of rows")
+            of = len(to_read)
+            context.progress(message=f"{done} of {counted(of, 'page')} of rows", done=done, total=of, unit="pages")
     return Done({"pages": len(numbers), "read": len(to_read)})
 
 

@@ -246,7 +246,8 @@ def _take_layers(
             context.save_pages(pages)
             pages.clear()
             save_at = time.monotonic() + _SAVE_SECONDS
-            context.progress(100 * done / len(to_read), f"page {done} of {len(to_read)}")
+            of = len(to_read)
+            context.progress(message=f"page {done} of {of}", done=done, total=of, unit="pages")
     context.save_pages(pages)
     return scans
 

@@ -114,9 +114,10 @@ def run(context: Context[Payload]) -> Done:
         # The engine starts meanwhile.
         process.begin()
         pages = Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
-        context.progress(0, f"0 of {counted(len(numbers), 'page')} done")
+        context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
         pages.read_by(process)
-    context.progress(100, counted(len(numbers), "page") if len(numbers) > 1 else f"page {numbers[0]}")
+    of = len(numbers)
+    context.progress(message=counted(of, "page") if of > 1 else f"page {numbers[0]}", done=of, total=of, unit="pages")
     return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
 
 
@@ -224,7 +225,8 @@ class Pages:
     def _keep(self, number: int, found: Read | TooLarge | Lost) -> None:
         self.context.save_page(self._page(number, found))
         done = self.numbers.index(number) + 1
-        self.context.progress(100 * done / len(self.numbers), f"page {number}, {done} of {len(self.numbers)} done")
+        of = len(self.numbers)
+        self.context.progress(message=f"page {number}, {done} of {of} done", done=done, total=of, unit="pages")
         self.recognised += 1
         if done < len(self.numbers):
             # The next one has hardly begun.

@@ -17,7 +17,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, MovableClock, ids, new_worker
 from tests.system.conftest import wait_until
-from worker_service.children.messages import GAP
+from worker_service.children.messages import GAP, Progressed
 from worker_service.clock import Clock
 from worker_service.config import load_settings
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
@@ -26,6 +26,7 @@ from worker_service.daemon.loop import Signals
 from worker_service.daemon.start import beat_seconds
 from worker_service.jobs.model import (
     LOG_LINES_MOST,
+    Count,
     Counts,
     Failure,
     Gate,
@@ -46,12 +47,12 @@ from worker_service.supervisor import Notifier
 
 def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: MakeAttempt) -> None:
     one = attempt()
-    for percent, message in ((10, "a"), (50, "b"), (20, "")):
-        one.progressed(percent, message)
+    for percent, message, count in ((10, "a", None), (50, "b", None), (20, "", Count(2, 10, "pages"))):
+        one.progressed(Progressed(*one.key, percent, message, count))
     one.logged(f"line {n}" for n in range(LOG_LINES_MOST + 5))
 
     report = one.take_report(lines_most=1000)
-    assert (report.percent, report.message) == (50, "b")
+    assert (report.percent, report.message, report.count) == (50, "b", Count(2, 10, "pages"))
     assert report.lines == [GAP, *(f"line {n}" for n in range(5, 1005))]
     assert one.has_news
 

@@ -174,7 +174,7 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
 ) -> None:
     _remove_row(by_hand, "w1")
     store.steering.cancel(ids(job), actor="ann")
-    assert [line for line in store.upkeep.audit() if line.startswith("P13")] == [
+    assert [str(broken) for broken in store.upkeep.audit() if broken.promise == "P13"] == [
         f"P13: job {job} is running on worker w1, which has no row"
     ]
     recovery.run()

@@ -54,8 +54,8 @@ class Teller:
     told: list[tuple[float, str]] = field(default_factory=list)
     is_over: bool = False
 
-    def progress(self, percent: float, message: str = "") -> None:
-        self.told.append((percent, message))
+    def progress(self, percent: float | None = None, message: str = "", **count: Any) -> None:
+        self.told.append((percent or 0.0, message))
 
     def log(self, line: str) -> None:
         self.lines.append(line)

@@ -148,7 +148,7 @@ class PagesStorm(NodeStorm):
             outcomes = [attempt.outcome for attempt in self.system.store.reading.attempts(job.id)]
             if job.status is not Status.COMPLETED or outcomes.count("completed") != 1 or job.retry_count:
                 yield f"job {job.id} ({job.job_type}) is {job.status}: {outcomes}, {job.retry_count} retries"
-        yield from self.system.store.upkeep.audit()
+        yield from map(str, self.system.store.upkeep.audit())
         yield from (f"process {pid} was left behind" for pid in self._left())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ def test_what_would_break_a_document_is_refused_in_words(by_hand: ByHand, statem
 def test_what_harms_nobody_works_by_hand(store: Store, by_hand: ByHand, statement: str) -> None:
     by_hand(statement)
 
-    assert [line for line in store.upkeep.audit() if "has no file" not in line] == []
+    assert [broken for broken in store.upkeep.audit() if "has no file" not in broken.detail] == []
 
 
 def the_next_commit_of_ours(store: Store) -> None:
@@ -173,10 +172,10 @@ def test_the_distributions_own_program_searches_as_well(by_hand: ByHand) -> None
 # ── The audit ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tampered(store: Store, path: Path, statement: str) -> Sequence[str]:
+def tampered(store: Store, path: Path, statement: str) -> list[str]:
     """What the audit says after somebody has written into the books."""
     subprocess.run(["sqlite3", str(path), f"PRAGMA ignore_check_constraints = 1; {statement}"], check=True)
-    return store.upkeep.audit()
+    return [str(broken) for broken in store.upkeep.audit()]
 
 
 @pytest.mark.parametrize(

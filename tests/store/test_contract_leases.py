@@ -23,11 +23,12 @@ from tests.store.kit import (
     requeue,
     status_of,
 )
-from worker_service.clock import from_text
+from worker_service.clock import as_text, from_text
 from worker_service.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
 from worker_service.jobs.model import (
     Child,
     Completion,
+    Count,
     Failure,
     Lease,
     NewJob,
@@ -595,6 +596,34 @@ def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue) -
 
     job = store.reading.get(job_id)
     assert (job.progress_percent, job.progress_message) == (30, "page 4")
+
+
+def test_counted_progress_is_replaced_as_a_whole_and_cleared_by_the_next_attempt(
+    store: Store, enqueue: Enqueue, clock: MovableClock
+) -> None:
+    job_id = enqueue()
+    lease = claim_one(store).lease
+
+    def report(*reported: Report) -> tuple[object, ...]:
+        store.leases.report(reported)
+        job = store.reading.get(job_id)
+        return job.progress_done, job.progress_total, job.progress_unit, job.progress_rate
+
+    assert report(Report(lease, 10, "", count=Count(500, None, "bytes", 12.5))) == (500, None, "bytes", 12.5)
+    first_at = store.reading.get(job_id).progress_at
+    clock.advance(20)
+    assert report(Report(lease, 10, "", count=Count(500, 900, "bytes", 0.0))) == (
+        500, 900, "bytes", 0.0,
+    )  # fmt: skip
+    # The same number is no advance; a line is.
+    assert store.reading.get(job_id).progress_at == first_at
+    store.leases.report([Report(lease, lines=["a line"])])
+    assert store.reading.get(job_id).progress_at == as_text(clock())
+    assert report(Report(lease, 80, "thumbnail")) == (None, None, None, None)
+
+    store.leases.release(lease)
+    job = store.reading.get(job_id)
+    assert (job.progress_percent, job.progress_done, job.progress_at) == (0, None, None)
 
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])

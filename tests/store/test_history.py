@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +30,11 @@ def begin(store: Store) -> Callable[..., Lease]:
     return _begin
 
 
-def tampered(store: Store, path: Path, statements: str) -> Sequence[str]:
+def tampered(store: Store, path: Path, statements: str) -> list[str]:
     """What the audit says after somebody has taken the guards away and written into the books."""
     dropped = "".join(f"DROP TRIGGER {name};" for name in TRIGGERS)
     subprocess.run(["sqlite3", str(path), f"{dropped} DROP INDEX job_key_running; {statements}"], check=True)
-    return store.upkeep.audit()
+    return [str(broken) for broken in store.upkeep.audit()]
 
 
 def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lease], clock: MovableClock) -> None:

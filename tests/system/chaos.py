@@ -258,7 +258,7 @@ class Storm:
         yield from (f"the program ran for {key}, which is no job" for key in keys if not _is_command(jobs, key))
         for job in jobs.values():
             yield from self._examine_one(job, followers[job.id], keys[str(job.id)])
-        yield from self.system.store.upkeep.audit()
+        yield from map(str, self.system.store.upkeep.audit())
         for log in sorted(self.system.place.glob("daemon-*.log")):
             lines = [line for line in log.read_text().splitlines() if '"daemon.failed"' in line]
             yield from (f"{log.name}: {line[:2000]}" for line in lines[:3])

@@ -79,7 +79,7 @@ from worker_service.handlers.contract import (
     Stopped,
 )
 from worker_service.jobs.documents import Answer, CrawlPage, FileAgain, PageResult, Question
-from worker_service.jobs.model import NewJob, Usage
+from worker_service.jobs.model import Count, NewJob, Usage
 from worker_service.jobs.values import dataclass
 
 EXIT_OUT_OF_MEMORY = 86
@@ -657,9 +657,21 @@ class ChildContext:
             raise AttributeError(f"{self.job_type} declares no keep_key, so it has no directory to keep")
         return self._keep
 
-    def progress(self, percent: float, message: str = "") -> None:
+    def progress(
+        self,
+        percent: float | None = None,
+        message: str = "",
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        unit: str = "",
+        rate: float | None = None,
+    ) -> None:
+        if percent is None:
+            percent = 100 * done / total if done is not None and total else 0.0
         known = percent if math.isfinite(percent) else 0.0
-        self._say(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message)))
+        count = None if done is None else _count(done, total, unit, rate)
+        self._say(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
 
     def log(self, line: str) -> None:
         # Cut before it is split: a line may be the whole of a flood.
@@ -706,6 +718,17 @@ def _write(descriptor: int, said: bytes) -> None:
     left = memoryview(said)
     while left:
         left = left[os.write(descriptor, left) :]
+
+
+def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
+    """Return the numbers, as far as they are numbers that a table can take."""
+
+    def whole(number: float | None) -> int | None:
+        return int(number) if number is not None and 0 <= number < 2**53 else None
+
+    measured = rate if rate is not None and math.isfinite(rate) and rate >= 0 else None
+    counted = whole(done)
+    return None if counted is None else Count(counted, whole(total), _line(unit), measured)
 
 
 def _line(text: str) -> str:

@@ -40,7 +40,7 @@ from worker_service.jobs.documents import (
     PageResult,
     Question,
 )
-from worker_service.jobs.model import LOG_LINES_MOST, HandlerFacts, NewJob, NodeState, Usage
+from worker_service.jobs.model import LOG_LINES_MOST, Count, HandlerFacts, NewJob, NodeState, Usage
 from worker_service.jobs.values import dataclass
 
 VERSION = 7
@@ -185,6 +185,7 @@ class Started(Said, tag=True, frozen=True):
 class Progressed(Said, tag=True, frozen=True):
     percent: float
     message: str
+    count: Count | None = None
 
 
 class Logged(Said, tag=True, frozen=True):
@@ -522,7 +523,10 @@ def hello_from(body: bytes) -> Hello:
 def _check_said(said: Said, order: Order) -> None:
     if said.key != order.key:
         raise Garbled("it speaks for another attempt")
-    if isinstance(said, Checkpointed):
+    if isinstance(said, Progressed):
+        if said.count is not None:
+            _check_numbers(said.count.done, said.count.total, said.count.rate)
+    elif isinstance(said, Checkpointed):
         _check_checkpoint(said)
     elif isinstance(said, PagesRead):
         for page in said.pages:
@@ -573,7 +577,8 @@ def from_nursery(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | 
     if isinstance(message, Gone):
         return _shown(_read(_ended, memoryview(message.ended)), message, staging_root)
     if isinstance(message, Progressed):
-        return replace(message, message=text(message.message, LINE_CHARACTERS_MAX))
+        count = message.count and message.count._replace(unit=text(message.count.unit, _WORD_CHARACTERS_MAX))
+        return replace(message, message=text(message.message, LINE_CHARACTERS_MAX), count=count)
     return message
 
 
@@ -749,7 +754,7 @@ def _check_page(page: PageResult, order: Order) -> None:
 
 
 def _check_numbers(*numbers: float | None) -> None:
-    """What the nursery measures, and a node only says that it has."""
+    """Raise `Garbled` for a number that a column cannot take."""
     if not all(0 <= number <= _NUMBER_MAX for number in numbers if number is not None):
         raise Garbled("a number that is none")
 

@@ -290,7 +290,7 @@ def run(context: Context[Payload]) -> Done:
     longest = ""
     for number, word in enumerate(words, start=1):
         longest = max(longest, word, key=len)
-        context.progress(100 * number / len(words), f"word {number} of {len(words)}")
+        context.progress(done=number, total=len(words), unit="words")
     return Done({"longest": longest})
 
 

@@ -12,7 +12,7 @@ from worker_service.commands.desk import Desk, DocumentId, JobId, completes, job
 from worker_service.jobs.model import AttemptRow, Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.operations import jobs
-from worker_service.operations.jobs import named, state_of
+from worker_service.operations.jobs import named, progress_in_words, state_of
 from worker_service.operations.objects import as_object
 from worker_service.plurals import counted
 
@@ -167,7 +167,7 @@ def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
 
 def _row(job: Job, now: datetime) -> Sequence[object]:
     state = state_of(job, now=now)
-    note = job.error_text or job.progress_message
+    note = job.error_text or progress_in_words(job, now=now)
     if state in ("scheduled", "backoff"):
         note = f"at {output.seconds(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"

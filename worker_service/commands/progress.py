@@ -22,7 +22,7 @@ from worker_service.harmless import harmless
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import Job, Status
 from worker_service.operations.batches import BatchInWhole, in_words, titled, wait_for_batch
-from worker_service.operations.jobs import named, state_of
+from worker_service.operations.jobs import named, progress_in_words, state_of
 from worker_service.operations.wait import (
     AwaitedDocument,
     JobsProgress,
@@ -127,7 +127,7 @@ def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
         f"{job.progress_percent:>3}%",
         f"{_time(job, now=now):>6}",
         *([output.cut(harmless(job.name), _NAME_COLUMNS)] if job.name else []),
-        _said(job),
+        _said(job, now),
     ]
     return "  ".join(parts).rstrip()
 
@@ -146,12 +146,12 @@ def _counted(progress: JobsProgress) -> str:
 
 
 def _in_words(job: Job) -> str:
-    return f"{harmless(named(job))} {job.progress_percent}% {_said(job)}".rstrip()
+    return f"{harmless(named(job))} {job.progress_percent}% {_said(job, wall_clock())}".rstrip()
 
 
-def _said(job: Job) -> str:
+def _said(job: Job, now: datetime) -> str:
     if job.status is Status.RUNNING and job.cancel_requested_at is None:
-        return harmless(job.progress_message or "")
+        return harmless(progress_in_words(job, now=now))
     return " ".join(filter(None, [state_of(job), job.error_code if job.status is Status.FAILED else None]))
 
 

@@ -19,7 +19,7 @@ from worker_service.commands.desk import Desk, verb
 from worker_service.commands.output import NODE_COLUMNS, node_row
 from worker_service.jobs.model import Status
 from worker_service.operations.batches import titled
-from worker_service.operations.jobs import state_of
+from worker_service.operations.jobs import progress_in_words, state_of
 from worker_service.operations.objects import as_object, iso
 from worker_service.operations.overview import Activity, CheckedWorker, Overview, activity, look
 from worker_service.plurals import counted
@@ -113,7 +113,7 @@ def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
         (
             job.id, job.job_type, job.name, job.account, job.worker_id,
             job.started_at and output.age(job.started_at, now=overview.at), state_of(job), f"{job.progress_percent}%",
-            job.progress_message,
+            progress_in_words(job, now=overview.at),
         )
         for job in now.running[:most]
     ]  # fmt: skip

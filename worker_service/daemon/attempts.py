@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from worker_service import events
-from worker_service.children.messages import Asked, Checkpointed, Key, Newest, PagesRead, question_from
+from worker_service.children.messages import Asked, Checkpointed, Key, Newest, PagesRead, Progressed, question_from
 from worker_service.clock import Clock, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import (
@@ -29,7 +29,7 @@ from worker_service.errors import (
     StoreError,
 )
 from worker_service.jobs.documents import Answer, CrawlMemory, Files
-from worker_service.jobs.model import Checkpoint, Child, Failure, Job, Lease, Report
+from worker_service.jobs.model import Checkpoint, Child, Count, Failure, Job, Lease, Report
 from worker_service.jobs.values import dataclass
 from worker_service.liveness import Identity
 from worker_service.store.store import Store
@@ -66,6 +66,7 @@ class Attempt:
     is_stopped_now: bool = False
     percent: float | None = None
     message: str | None = None
+    count: Count | None = None
     lines: Newest = field(default_factory=Newest)
     child: Child | None = None
     """Its process, until the next report has told the store."""
@@ -105,9 +106,10 @@ class Attempt:
         self.child, self.has_begun = child, True
         self.has_news = True
 
-    def progressed(self, percent: float, message: str) -> None:
-        self.percent = percent if self.percent is None else max(self.percent, percent)
-        self.message = message or self.message
+    def progressed(self, said: Progressed) -> None:
+        self.percent = said.percent if self.percent is None else max(self.percent, said.percent)
+        self.message = said.message or self.message
+        self.count = said.count
         self.has_news = True
 
     def logged(self, lines: Iterable[str]) -> None:
@@ -161,7 +163,8 @@ class Attempt:
 
     def put_back(self, report: Report) -> None:
         """The report could not be written: it goes out with the next one."""
-        self.percent = report.percent if self.percent is None else self.percent
+        if self.percent is None:
+            self.percent, self.count = report.percent, report.count
         self.message = report.message if self.message is None else self.message
         self.lines.put_back(report.lines)
         self.child = self.child or report.child
@@ -169,9 +172,10 @@ class Attempt:
 
     def take_report(self, lines_most: int) -> Report:
         """What has come since the last report, as one; lines that are more stay for the next."""
-        report = Report(self.lease, self.percent, self.message, self.lines.take(lines_most), self.child, self.node)
+        lines = self.lines.take(lines_most)
+        report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
         self.child = None
-        self.percent, self.message, self.has_news = None, None, bool(self.lines)
+        self.percent, self.message, self.count, self.has_news = None, None, None, bool(self.lines)
         return report
 
 

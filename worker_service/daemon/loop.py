@@ -391,7 +391,7 @@ def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> Non
         if isinstance(happening, Placed):
             attempt.placed(happening.node)
         elif isinstance(happening, Progressed):
-            attempt.progressed(happening.percent, happening.message)
+            attempt.progressed(happening)
         elif isinstance(happening, Logged):
             attempt.logged(happening.lines)
         elif isinstance(happening, Ended):

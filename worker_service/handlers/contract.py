@@ -84,8 +84,19 @@ class Context(Protocol[P_co]):
     def slots(self) -> int:
         """How many attempts may run side by side, here or on nodes: for one that cuts its work into parts."""
 
-    def progress(self, percent: float, message: str = "") -> None:
-        """Say how far it is, 0 to 100. Cheap; call it as often as you like."""
+    def progress(
+        self,
+        percent: float | None = None,
+        message: str = "",
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        unit: str = "",
+        rate: float | None = None,
+    ) -> None:
+        """Report how far the attempt is: as a percentage, or as `done` of `total` units (`pages`, `bytes`), from which
+        rate and time left are computed. Without `percent` it follows from the count. `rate` is in units per second,
+        where the handler measures it better than as an average. Cheap; call it as often as you like."""
 
     def log(self, line: str) -> None:
         """Into the job's log, with what is printed to stdout and stderr. The newest 3,000 lines of a job are kept."""

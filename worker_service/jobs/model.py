@@ -140,6 +140,11 @@ class Job(NamedTuple):
     requeue_count: int
     timeout_seconds: int | None
     progress_percent: int
+    progress_done: int | None
+    progress_total: int | None
+    progress_rate: float | None
+    progress_unit: str | None
+    progress_at: str | None
     batch_id: int | None
     document_id: int | None
     generation: int | None
@@ -323,6 +328,25 @@ LOG_LINES_MOST = 3000
 """So many lines of a job are kept: the newest."""
 
 
+class BrokenPromise(NamedTuple):
+    """A finding of the audit. `promise` is its number, such as P4."""
+
+    promise: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.detail}"
+
+
+class Count(NamedTuple):
+    """How far an attempt is, counted. `unit` is a plural such as pages or bytes; `rate` is in units per second."""
+
+    done: int
+    total: int | None = None
+    unit: str = ""
+    rate: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     lease: Lease
@@ -333,6 +357,8 @@ class Report:
     """Told once, when the child has begun."""
     node: str | None = None
     """Where, if not in this daemon's own nursery."""
+    count: Count | None = None
+    """Replaces what was counted before, if there is a percent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,10 +322,14 @@ def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
 def audit(session: Session) -> Iterator[Finding]:
     """Look for broken promises in the rows, their history and the published files, each named by its number."""
     is_sound = True
-    for sentence in session.store.upkeep.audit():
+    for broken in session.store.upkeep.audit():
         is_sound = False
-        promise, _, what = sentence.partition(": ")
-        yield Finding(Level.CRITICAL, promise, what, "a bug, or a row changed behind the triggers: report this line")
+        yield Finding(
+            Level.CRITICAL,
+            broken.promise,
+            broken.detail,
+            "a bug, or a row changed behind the triggers: report this line",
+        )
     for finding in _audit_files(session):
         is_sound = False
         yield finding

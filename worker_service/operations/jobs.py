@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from worker_service.clock import from_text, wall_clock
+from worker_service.clock import as_text, from_text, wall_clock
 from worker_service.config import Settings
 from worker_service.errors import JobNotFound
 from worker_service.handlers import registry
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
+from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
+from worker_service.plurals import length, size
 
 IDS_AT_ONCE = 500
 _LOG_LINES_SHOWN = 10
@@ -112,7 +114,7 @@ class Why:
     worker_state: str
     """How the worker of a running job is, in a word; empty: there is none."""
     helps: str
-    """What would help a job that has failed or was cancelled; empty: it did neither."""
+    """What would help a job that has failed, was cancelled or makes no progress; empty: nothing would."""
     silent_seconds: float | None = None
     """Of a running job: since its handler last reported progress or logged a line, or since its start."""
     limit_seconds: int | None = None
@@ -208,13 +210,23 @@ def why(session: Session, job_id: int) -> Why:
     ]
     if job.status is not Status.RUNNING:
         return Why(job, moves, "", helps(job))
-    return Why(job, moves, state, "", _silent_seconds(session, job), session.store.reading.time_limit(job_id))
+    is_silent = pace_of(job, session.clock()).silent_seconds is not None
+    move = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent else ""
+    return Why(job, moves, state, move, _silent_seconds(session, job), session.store.reading.time_limit(job_id))
 
 
 def _silent_seconds(session: Session, job: Job) -> float | None:
     heard = next((one.heard_at for one in session.store.reading.attempts(job.id) if one.fence == job.fence), None)
     since = heard or job.started_at
     return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
+
+
+def stops_at(session: Session, job: Job) -> str | None:
+    """Return when the time limit ends the attempt of a running job."""
+    limit = session.store.reading.time_limit(job.id)
+    if job.started_at is None or limit is None:
+        return None
+    return as_text(from_text(job.started_at) + timedelta(seconds=limit))
 
 
 def newest_with_a_problem(session: Session) -> int | None:
@@ -312,6 +324,32 @@ def _is_installed(job_type: str, settings: Settings) -> bool:
 
 
 # ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
+    """Say how far a running job is: ``page 8 of 44 · 12 pages/min · 3 min left``."""
+    pace = pace_of(job, now or wall_clock())
+    parts = [job.progress_message or _count_in_words(job)]
+    if pace.silent_seconds is not None:
+        parts.append(f"no progress for {length(timedelta(seconds=pace.silent_seconds))}")
+    if pace.rate and job.progress_unit:
+        parts.append(_rate_in_words(pace.rate, job.progress_unit))
+    if pace.seconds_left is not None:
+        parts.append(f"{length(timedelta(seconds=pace.seconds_left))} left")
+    return " · ".join(filter(None, parts))
+
+
+def _count_in_words(job: Job) -> str:
+    if job.progress_done is None:
+        return ""
+    of = "" if job.progress_total is None else f" of {job.progress_total:,}"
+    return f"{job.progress_done:,}{of} {job.progress_unit or ''}".rstrip()
+
+
+def _rate_in_words(rate: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{size(int(rate))}/s"
+    return f"{rate:.0f} {unit}/s" if rate >= 10 else f"{60 * rate:.0f} {unit}/min"
 
 
 def state_of(job: Job, *, now: datetime | None = None) -> str:

@@ -42,8 +42,9 @@ _OWNERS_MOST = 5000
 # What tells how a job got on, and nothing of what it was given.
 _OF_A_JOB = (
     "id job_type platform priority status state held fence run_at created_at started_at heartbeat_at completed_at "
-    "cancel_requested_at retry_count max_retries requeue_count timeout_seconds progress_percent batch_id document_id "
-    "generation parent_id error_code error_message error_remedy"
+    "cancel_requested_at retry_count max_retries requeue_count timeout_seconds progress_percent progress_done "
+    "progress_total progress_unit progress_rate progress_at batch_id document_id generation parent_id error_code "
+    "error_message error_remedy"
 ).split()
 _OF_AN_ATTEMPT = (
     "fence started_at ended_at outcome error_code error_message error_remedy signal cpu_seconds memory_peak_bytes "

@@ -269,11 +269,10 @@ class Leases:
         with self._db.transaction():
             for report in reports:
                 lease = report.lease
-                percent = _whole_percent(report.percent)
-                if not self._db.write("report", **by(lease), percent=percent, message=report.message):
+                now, child = self._db.now(), report.child
+                if not self._db.write("report", **by(lease), now=now, **_progress_columns(report)):
                     lost.append(lease)
                     continue
-                now, child = self._db.now(), report.child
                 known = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
                 place = dict(zip(("pid", "pid_started", "sandbox", "node"), (*known, report.node), strict=True))
                 self._db.write("heard", **of(lease), now=now, **place)
@@ -654,6 +653,20 @@ class Leases:
                     return CancelRequested(f"job {job.id} works for an older generation: it can only end as cancelled")
                 return CancelRequested(f"job {job.id} was asked to stop: it can only end as cancelled")
         return LeaseLost(f"job {lease.job_id}: fence {lease.fence} is no longer current")
+
+
+def _progress_columns(report: Report) -> dict[str, str | int | float | None]:
+    done, total, unit, rate = report.count or (None, None, None, None)
+    return {
+        "percent": _whole_percent(report.percent),
+        "message": report.message,
+        "has_progress": report.percent is not None,
+        "has_lines": bool(report.lines),
+        "done": done,
+        "total": total,
+        "unit": unit or None,
+        "rate": rate,
+    }
 
 
 def _whole_percent(percent: float | None) -> int:

@@ -234,10 +234,14 @@ SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots
                      FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), 1000000))
   FROM worker w WHERE w.id = :worker_id;
 
+-- fragment: no_progress
+progress_percent = 0, progress_done = NULL, progress_total = NULL, progress_rate = NULL, progress_unit = NULL,
+       progress_at = NULL, progress_message = NULL
+
 -- fragment: taken
 status = 'running', fence = max(fence, ifnull((SELECT max(r.fence) FROM restored r), 0)) + 1,
        worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
-       progress_percent = 0, progress_message = NULL
+       {no_progress}
 
 -- name: claim_one
 -- If it is still ready, and may be started.
@@ -280,9 +284,16 @@ UPDATE worker_job_queue
 RETURNING worker_job_queue.id, fence, cancel_requested_at IS NOT NULL;
 
 -- name: report
--- Progress of an attempt never falls (P10).
+-- Progress of an attempt never falls (P10). What is counted belongs to a phase of it, and is replaced.
 UPDATE worker_job_queue
-   SET progress_percent = max(progress_percent, :percent), progress_message = ifnull(:message, progress_message)
+   SET progress_percent = max(progress_percent, :percent), progress_message = ifnull(:message, progress_message),
+       progress_done = iif(:has_progress, :done, progress_done),
+       progress_total = iif(:has_progress, :total, progress_total),
+       progress_rate = iif(:has_progress, :rate, progress_rate),
+       progress_unit = iif(:has_progress, :unit, progress_unit),
+       progress_at = iif(:has_lines OR :percent > progress_percent OR (:has_progress AND :done IS NOT progress_done)
+                         OR :message <> progress_message OR (:message IS NOT NULL AND progress_message IS NULL),
+                         :now, progress_at)
  WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running'
 RETURNING id;
 
@@ -554,7 +565,7 @@ SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
 
 -- fragment: ended_early
 -- How fast it was and how long it would take is no longer true.
-completed_at = :now, progress_message = NULL
+completed_at = :now, progress_rate = NULL, progress_message = NULL
 
 -- name: fail
 UPDATE worker_job_queue
@@ -563,8 +574,8 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- fragment: pending_again
-status = 'pending', worker_id = NULL, started_at = NULL, heartbeat_at = NULL, progress_percent = 0,
-       progress_message = NULL
+status = 'pending', worker_id = NULL, started_at = NULL, heartbeat_at = NULL,
+       {no_progress}
 
 -- name: fail_for_now
 UPDATE worker_job_queue

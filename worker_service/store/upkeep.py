@@ -23,7 +23,7 @@ from pathlib import Path
 from worker_service.clock import as_text
 from worker_service.errors import StoreDamaged
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
-from worker_service.jobs.model import Check
+from worker_service.jobs.model import BrokenPromise, Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.plurals import counted
@@ -89,7 +89,7 @@ class Upkeep:
             yield Check(
                 "search index", not of_index, of_index or "it has every stored page", "pagemill db rebuild-search"
             )
-            broken = "; ".join(self.audit())
+            broken = "; ".join(map(str, self.audit()))
             yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
         if holder := lasting_holder_of(self._db.path, seconds=_HELD_SECONDS):
             end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
@@ -152,11 +152,11 @@ class Upkeep:
                 return indexed
             indexed, last = indexed + len(rows), rows[-1][0]
 
-    def audit(self) -> Sequence[str]:
-        """Return a sentence for each promise that rows or their history break. Reads all of them."""
+    def audit(self) -> Sequence[BrokenPromise]:
+        """Return each promise that the rows or their history break. Reads all of them."""
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
-        return [sentence for rule in rules for (sentence,) in self._db.read(rule, **values)]
+        return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
 
     def ensure_wal_mode(self) -> None:
         """Put the database into WAL mode: a reloaded .dump and a copy by VACUUM INTO are not in it."""

@@ -264,29 +264,29 @@ SELECT id, path, size, sha256, document_id FROM file WHERE id > :after ORDER BY 
 SELECT 1 FROM file WHERE id = :file_id;
 
 
--- ── The audit: history_… names what breaks a promise, a line for each ───────────────────────────────────────────
+-- ── The audit: each history_… returns the promise and what breaks it ───────────────────────────────────────────
 -- A row that was adopted from the original table may have ended before there were events: fence 0, and none of them.
 
 -- name: history_now
-SELECT 'P13: job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
+SELECT 'P13', 'job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
  WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
  UNION ALL
-SELECT 'P8: ' || count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
+SELECT 'P8', count(*) || ' jobs of type ' || q.job_type || ' run, and ' || l.most || ' may'
   FROM worker_job_queue q JOIN job_limit l ON l.kind = 'type' AND l.name = q.job_type
  WHERE q.status = 'running' GROUP BY q.job_type, l.most HAVING count(*) > l.most
  LIMIT :most;
 
 -- name: history_batches
-SELECT 'P12: job ' || q.id || ' of batch ' || b.id || ', which is ' || b.state || ', is pending and '
+SELECT 'P12', 'job ' || q.id || ' of batch ' || b.id || ', which is ' || b.state || ', is pending and '
        || iif(q.held & 16, 'held by it', 'not held by it')
   FROM batch b JOIN worker_job_queue q ON q.batch_id = b.id AND q.status = 'pending'
  WHERE (q.held & 16 <> 0) <> (b.state IN ('stopped', 'waiting'))
  UNION ALL
-SELECT 'P3: batch ' || b.id || ' is ' || b.state || ', and job ' || min(q.id) || ' of it is ' || q.status
+SELECT 'P3', 'batch ' || b.id || ' is ' || b.state || ', and job ' || min(q.id) || ' of it is ' || q.status
   FROM batch b JOIN worker_job_queue q ON q.batch_id = b.id AND q.status IN ('pending', 'running')
  WHERE b.state IN ('done', 'failed') GROUP BY b.id
  UNION ALL
-SELECT 'P3: nothing of batch ' || b.id || ' is left to do, and it has not ended'
+SELECT 'P3', 'nothing of batch ' || b.id || ' is left to do, and it has not ended'
   FROM batch b
  WHERE b.state = 'active' AND NOT EXISTS (SELECT 1 FROM batch_unsettled u WHERE u.batch_id = b.id)
    AND EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = b.id)
@@ -298,7 +298,7 @@ SELECT 'P3: nothing of batch ' || b.id || ' is left to do, and it has not ended'
 -- name: history_chain
 -- P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start, and
 -- goes on above all that there was before a backup was restored.
-SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
+SELECT 'P1', 'job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
        || ' with fence ' || fence || ', after ' || was || ' with fence ' || fence_was
   FROM (SELECT id, job_id, fence, from_status, to_status,
                lag(to_status, 1, CASE WHEN fence = 0 AND to_status = 'pending' THEN from_status ELSE 'pending' END)
@@ -313,7 +313,7 @@ SELECT 'P1: job ' || job_id || ': event ' || id || ' goes from ' || from_status 
 
 -- name: history_rows
 -- P4: the row says what its last event says; a completed one has its completed attempt.
-SELECT 'P4: job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
+SELECT 'P4', 'job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
        || CASE WHEN e.id IS NULL THEN ', and nothing tells how' ELSE
                ', and its last event says ' || e.to_status || ' with fence ' || e.fence END
   FROM worker_job_queue q
@@ -321,7 +321,7 @@ SELECT 'P4: job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
  WHERE CASE WHEN e.id IS NULL THEN q.fence <> 0 OR q.status = 'running'
             ELSE q.status <> e.to_status OR q.fence <> e.fence END
  UNION ALL
-SELECT 'P5: job ' || q.id || ' is completed, and none of its attempts is'
+SELECT 'P5', 'job ' || q.id || ' is completed, and none of its attempts is'
   FROM worker_job_queue q
  WHERE q.status = 'completed' AND q.fence > 0
    AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = q.id AND a.outcome = 'completed')
@@ -329,8 +329,8 @@ SELECT 'P5: job ' || q.id || ' is completed, and none of its attempts is'
 
 -- name: history_attempts
 -- P1, P5: one start for each attempt, and one end, to where its outcome leads.
-SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END
-       || ': attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
+SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END,
+       'attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
        || ' starts and ' || ends || ' ends in the events, the last to ' || ifnull(ended_to, 'nowhere')
   FROM (SELECT a.job_id, a.fence, a.outcome,
                ifnull(sum(e.to_status = 'running'), 0) AS starts, ifnull(sum(e.from_status = 'running'), 0) AS ends,
@@ -344,7 +344,7 @@ SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END
 
 -- name: history_strays
 -- P1: no start and no end without an attempt.
-SELECT 'P1: event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
+SELECT 'P1', 'event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
   FROM worker_job_event e
  WHERE 'running' IN (e.from_status, e.to_status)
    AND NOT EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = e.job_id AND a.fence = e.fence)
@@ -352,7 +352,7 @@ SELECT 'P1: event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' ||
 
 -- name: history_caps
 -- P6: retries and requeues are capped since a person last wished for it. Who lowers max_retries by hand below what was spent is told as well.
-SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
+SELECT 'P6', 'job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
        || ' requeues of ' || :requeues_max || ', and counts ' || q.retry_count || ' and ' || q.requeue_count
   FROM (SELECT a.job_id, sum(a.outcome = 'retry') AS retries, sum(a.outcome = 'requeued') AS requeues
           FROM worker_job_attempt a
@@ -367,14 +367,14 @@ SELECT 'P6: job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retri
 
 -- name: history_cancels
 -- P7: who was asked to stop still runs, or was cancelled. A retry by a person takes the request back.
-SELECT 'P7: job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
+SELECT 'P7', 'job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
   FROM worker_job_queue
  WHERE cancel_requested_at IS NOT NULL AND status NOT IN ('running', 'cancelled')
  LIMIT :most;
 
 -- name: history_keys
 -- P8: of the jobs with one concurrency_key, one began only after the other had ended.
-SELECT 'P8: job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
+SELECT 'P8', 'job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
        || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
   FROM (SELECT key, job_id, begun,
                max(ended) OVER (PARTITION BY key ORDER BY begun
@@ -390,12 +390,12 @@ SELECT 'P8: job ' || job_id || ' began at event ' || begun || ', while another w
 
 -- name: history_generations
 -- P11: no live work of an older generation that was not asked to stop; no page of a generation to come.
-SELECT 'P11: job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
+SELECT 'P11', 'job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
        || ', whose newest is ' || d.index_generation
   FROM worker_job_queue q JOIN document d ON d.id = q.document_id
  WHERE q.status IN ('pending', 'running') AND q.cancel_requested_at IS NULL AND q.generation <> d.index_generation
  UNION ALL
-SELECT 'P11: document ' || d.id || ' has pages of generation ' || p.generation || ', and its newest is ' || d.index_generation
+SELECT 'P11', 'document ' || d.id || ' has pages of generation ' || p.generation || ', and its newest is ' || d.index_generation
   FROM document d
   JOIN page p ON p.document_id = d.id AND p.generation > d.index_generation
  GROUP BY d.id, p.generation
@@ -403,7 +403,7 @@ SELECT 'P11: document ' || d.id || ' has pages of generation ' || p.generation |
 
 -- name: history_documents
 -- P11: a document is queued or indexing exactly while a job of its newest generation lives, or else it has failed.
-SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
+SELECT 'P11', 'document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
   FROM document d
  WHERE d.index_status IN ('queued', 'indexing')
    AND NOT EXISTS (SELECT 1 FROM document_unsettled u WHERE u.document_id = d.id)
@@ -411,7 +411,7 @@ SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and no job of 
                     WHERE q.document_id = d.id AND q.generation = d.index_generation
                       AND q.status IN ('pending', 'running'))
  UNION ALL
-SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and people read generation '
+SELECT 'P11', 'document ' || d.id || ' is ' || d.index_status || ', and people read generation '
        || ifnull(d.current_generation, 0) || ' of ' || d.index_generation
   FROM document d
  WHERE (d.index_status = 'success') <> (d.current_generation IS d.index_generation)
@@ -419,14 +419,14 @@ SELECT 'P11: document ' || d.id || ' is ' || d.index_status || ', and people rea
 
 -- name: history_published
 -- P5: a success has the files and the completed job that made it one; each page has its result.
-SELECT 'P5: document ' || d.id || ' is a success, and has no file'
+SELECT 'P5', 'document ' || d.id || ' is a success, and has no file'
   FROM document d
  WHERE d.index_status = 'success' AND NOT EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id)
  UNION ALL
-SELECT 'P5: page ' || p.number || ' of document ' || p.document_id || ' has no result'
+SELECT 'P5', 'page ' || p.number || ' of document ' || p.document_id || ' has no result'
   FROM page p WHERE NOT EXISTS (SELECT 1 FROM page_result r WHERE r.id = p.result_id)
  UNION ALL
-SELECT 'P5: file ' || f.id || ' was published by attempt ' || f.fence || ' of job ' || f.job_id || ', which is '
+SELECT 'P5', 'file ' || f.id || ' was published by attempt ' || f.fence || ' of job ' || f.job_id || ', which is '
        || ifnull(a.outcome, 'open')
   FROM file f JOIN worker_job_attempt a ON a.job_id = f.job_id AND a.fence = f.fence
  WHERE a.outcome IS NOT 'completed'

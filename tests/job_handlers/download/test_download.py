@@ -21,6 +21,7 @@ from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
 from tests.job_handlers.download.impatient import QUICK, quick, sure
 from tests.job_handlers.fetching import Here, pdf
+from worker_service.children.messages import Progressed
 from worker_service.handlers import (
     Done,
     File,
@@ -32,6 +33,7 @@ from worker_service.handlers import (
     Snooze,
 )
 from worker_service.jobs.documents import Files
+from worker_service.jobs.model import Count
 from worker_service.testing import How, Run, run_handler
 
 CONTENT = pdf(200_000)
@@ -102,8 +104,9 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: D
         MD5,
     )
     assert done.files[0].read_bytes() == CONTENT
-    # What has come has no rate any more, and no time left.
     assert done.progress[-1] == (100.0, "0.2 MB")
+    counts = [one.count for one in done.happenings if isinstance(one, Progressed)]
+    assert counts[-1] == Count(len(CONTENT), len(CONTENT), "bytes")
     [ingest] = done.follow_ups
     assert (ingest.job_type, ingest.platform, ingest.payload) == ("ingest", "gdrive", None)
     assert ingest.document is not None

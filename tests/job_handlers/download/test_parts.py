@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_handlers.download.fetch import in_words
 from job_handlers.download.part import Facts, Part
 from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble
 from job_handlers.sources import read_reference
@@ -264,20 +263,3 @@ def test_the_access_list_that_systemd_writes_for_us_is_not_taken_for_others(
     os.setxattr(key, "system.posix_acl_access", rights(os.geteuid() + 1))
     with pytest.raises(Permanent, match="others may read"):
         drive_credentials.credential_text("drive")
-
-
-@pytest.mark.parametrize(
-    ("rate", "said"),
-    [
-        (2e6, "1.0 MB of 5.0 MB, 2.0 MB/s, 2 s left"),
-        (150.0, "1.0 MB of 5.0 MB, 0.1 kB/s, 7.4 h left"),
-        (20.0, "1.0 MB of 5.0 MB"),
-        (0.0, "1.0 MB of 5.0 MB"),
-    ],
-)
-def test_a_stalled_download_has_no_estimate(rate: float, said: str) -> None:
-    assert in_words(1_000_000, 5_000_000, rate) == said
-
-
-def test_an_estimate_beyond_a_day_is_none() -> None:
-    assert in_words(0, 10**12, 1e6).endswith("1.0 MB/s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,22 +23,19 @@ from worker_service.operations.batches import BatchInWhole, in_words
 from worker_service.operations.database import Session
 from worker_service.operations.health import Level
 from worker_service.operations.history import Hour, hours
-from worker_service.operations.jobs import list_jobs, state_of
+from worker_service.operations.jobs import list_jobs, progress_in_words, state_of
 from worker_service.operations.overview import Overview, look
 from worker_service.plurals import counted
 from worker_service.web.access import visitor_of
 from worker_service.web.pages import charts, page
 from worker_service.web.pages.asking import told
 from worker_service.web.pages.charts import Chart
-from worker_service.web.pages.parts import command, length, since, size
+from worker_service.web.pages.parts import command, length, size
 from worker_service.web.sessions import opened
 from worker_service.workspace import FREE_BYTES_LEAST
 
 RUNNING_MOST = 12
 _BATCHES_MOST = 5
-_PAGES = re.compile(r"(\d{1,7}) of (\d{1,7})")
-_SURE_PERCENT = 3
-_SURE_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +94,7 @@ def home(request: Request) -> Response:
 
 
 def follow(job: Job) -> Running:
-    elapsed = since(job.started_at) if job.started_at else 0.0
-    parts = [job.progress_message or ""]
-    if elapsed >= _SURE_SECONDS and (found := _PAGES.search(parts[0])) and int(found[1]) and "page" in parts[0]:
-        parts.append(f"{60 * int(found[1]) / elapsed:.0f} pages/min")
-    if elapsed >= _SURE_SECONDS and _SURE_PERCENT <= job.progress_percent < 100:
-        parts.append(f"{length(elapsed * (100 - job.progress_percent) / job.progress_percent)} left")
-    return Running(job, state_of(job), " · ".join(filter(None, parts)))
+    return Running(job, state_of(job), progress_in_words(job))
 
 
 def _headline(wishes: Sequence[Wish]) -> str:

@@ -259,6 +259,7 @@ def one(request: Request) -> Response:
             job=found,
             state=state_of(found),
             running=follow(found),
+            stops_at=operations.stops_at(session, found) if found.status is Status.RUNNING else None,
             whole=whole,
             course=_course(whole),
             why=operations.why(session, job_id) if pending_or_failed else None,

@@ -13,8 +13,8 @@ from datetime import timedelta
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from worker_service.clock import from_text, wall_clock
 from worker_service.harmless import escaped_json, harmless, harmless_text
+from worker_service.operations.jobs import progress_in_words
 from worker_service.plurals import counted
 from worker_service.plurals import length as length_of
 from worker_service.plurals import size as size
@@ -43,6 +43,7 @@ def furnish(environment: Environment) -> None:
         pretty=pretty,
         thousands=lambda number: f"{number:,}",
         about=about,
+        progress=progress_in_words,
     )
 
 
@@ -78,10 +79,6 @@ def utc(text: str) -> str:
 
 def length(seconds: float | timedelta) -> str:
     return length_of(seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds))
-
-
-def since(text: str) -> float:
-    return (wall_clock() - from_text(text)).total_seconds()
 
 
 def about(number: int) -> str:

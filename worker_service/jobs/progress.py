@@ -1,0 +1,45 @@
+"""The numbers of a running job's progress, and what follows from them: rate, time left and silence."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from worker_service.clock import from_text
+from worker_service.jobs.model import Job, Status
+
+SILENT_SECONDS = 15.0
+"""A running job that has neither advanced nor logged a line for so long is shown as one that makes no progress."""
+
+_RATE_SECONDS_LEAST = 5.0
+_PERCENT_LEAST = 3
+_SECONDS_LEFT_MAX = 86400.0
+"""A longer time left comes from a rate close to zero."""
+
+
+class Pace(NamedTuple):
+    """`rate`: units per second. A job without progress has neither a rate nor a time left."""
+
+    rate: float | None = None
+    seconds_left: float | None = None
+    silent_seconds: float | None = None
+
+
+def pace_of(job: Job, now: datetime) -> Pace:
+    """Return how fast a running job advances. Reads no clock."""
+    if job.status is not Status.RUNNING or job.started_at is None:
+        return Pace()
+    started_at = from_text(job.started_at)
+    advanced_at = from_text(job.progress_at) if job.progress_at else started_at
+    silent, elapsed = (now - advanced_at).total_seconds(), (advanced_at - started_at).total_seconds()
+    rate, left = job.progress_rate, None
+    if rate is None and job.progress_done and elapsed >= _RATE_SECONDS_LEAST:
+        rate = job.progress_done / elapsed
+    # A slow unit, such as a page that takes a minute, is no silence.
+    if silent >= max(SILENT_SECONDS, 3 / rate if rate else 0.0):
+        return Pace(silent_seconds=silent)
+    if job.progress_total and job.progress_done is not None:
+        left = (job.progress_total - job.progress_done) / rate if rate else None
+    elif _PERCENT_LEAST <= job.progress_percent < 100 and elapsed >= _RATE_SECONDS_LEAST:
+        left = elapsed * (100 - job.progress_percent) / job.progress_percent
+    return Pace(rate or None, left if left is not None and 0 < left <= _SECONDS_LEFT_MAX else None)
