@@ -495,7 +495,7 @@ CREATE TABLE handler (
     class           TEXT NOT NULL CHECK (class IN ('cpu', 'io', 'node')),   -- whose slots it takes
     missing         TEXT,                         -- a capability it needs and that is not there, in words
     missing_remedy  TEXT NOT NULL DEFAULT '',     -- how to get it
-    at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: an orphan of this type fails instead of running again
+    at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: once begun, it never runs again by itself
     payload_schema  TEXT CHECK (payload_schema IS NULL OR json_valid(payload_schema)),
     timeout_seconds INTEGER NOT NULL DEFAULT 3600,   -- of one attempt, where the job says nothing else
     choices         TEXT CHECK (choices IS NULL OR json_valid(choices)),   -- by the key of a payload: what it may be on this machine

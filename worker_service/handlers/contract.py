@@ -279,7 +279,8 @@ class Handler(Generic[P]):
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """Not safe to run twice: when its worker dies the job fails instead of running again."""
+    """Not safe to run twice: once it has begun, the job fails with MAY_HAVE_RUN unless the handler itself asks for
+    another attempt."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | Problem | None] | None = None
